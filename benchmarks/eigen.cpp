@@ -1,0 +1,196 @@
+/// Eigen: expressions of row-major arrays, assigned to existing ones with `noalias` semantics (arrays never alias).
+#include "workloads.hpp"
+
+#include <Eigen/Dense>
+#include <unsupported/Eigen/SpecialFunctions>
+
+#include <omp.h>
+
+#include <cmath>
+
+namespace workloads {
+
+const char* const library = "Eigen";
+
+void set_threads(int threads) {
+  omp_set_num_threads(threads);
+  Eigen::setNbThreads(threads);
+}
+
+namespace {
+
+using Vector = Eigen::ArrayXf;
+using Matrix = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Index = Eigen::Index;
+
+Vector vector(Input which, std::size_t n) {
+  Vector x(static_cast<Index>(n));
+  fill(which, x.data(), n);
+  return x;
+}
+
+Matrix matrix(Input which, std::size_t n) {
+  Matrix x(static_cast<Index>(n), static_cast<Index>(n));
+  fill(which, x.data(), n * n);
+  return x;
+}
+
+template <class F>
+void run_elementwise(State& state, Row row, Input input, F f) {
+  std::size_t n = size(state);
+  Vector a = vector(input, n), b = vector(Input::b, n), c = vector(Input::c, n), y = Vector::Zero(a.size());
+  for (auto _ : state) {
+    f(y, a, b, c);
+    keep(*y.data());
+  }
+  verify(state, row, y.data());
+}
+
+template <class F>
+void run_scalar(State& state, Row row, F f) {
+  Vector a = vector(Input::a, size(state));
+  float result = 0;
+  for (auto _ : state) {
+    keep(*a.data());
+    result = f(a);
+    keep(result);
+  }
+  verify(state, row, result);
+}
+
+}  // namespace
+
+using V = const Vector&;
+
+void chain(State& state) {
+  run_elementwise(state, Row::chain, Input::a, [](Vector& y, V a, V b, V c) { y = a * b + c - 0.5f * a; });
+}
+void exp(State& state) {
+  run_elementwise(state, Row::exp, Input::a, [](Vector& y, V a, V, V) { y = a.exp(); });
+}
+void log(State& state) {
+  run_elementwise(state, Row::log, Input::positive, [](Vector& y, V a, V, V) { y = a.log(); });
+}
+void tanh(State& state) {
+  run_elementwise(state, Row::tanh, Input::a, [](Vector& y, V a, V b, V c) { y = (a * b + c).tanh(); });
+}
+void sigmoid(State& state) {
+  run_elementwise(state, Row::sigmoid, Input::a, [](Vector& y, V a, V, V) { y = a.logistic(); });
+}
+void gelu_tanh(State& state) {
+  run_elementwise(state, Row::gelu_tanh, Input::a, [](Vector& y, V a, V, V) {
+    y = 0.5f * a * (1.0f + (0.79788456f * a * (1.0f + 0.044715f * a.square())).tanh());
+  });
+}
+void gelu_erf(State& state) {
+  run_elementwise(state, Row::gelu_erf, Input::a,
+                  [](Vector& y, V a, V, V) { y = 0.5f * a * (1.0f + (0.70710678f * a).erf()); });
+}
+
+void fresh(State& state) {
+  std::size_t n = size(state);
+  Vector a = vector(Input::a, n), b = vector(Input::b, n), c = vector(Input::c, n), last;
+  for (auto _ : state) {
+    Vector y = a * b + c;
+    keep(*y.data());
+  }
+  last = a * b + c;
+  verify(state, Row::fresh, last.data());
+}
+
+void power(State& state) {
+  Vector x = vector(Input::near_one, size(state)), z;
+  float result = 0;
+  for (auto _ : state) {
+    z = x;
+    for (int k = 0; k < 1000; ++k) {
+      z = z * x;
+      keep(*z.data());
+    }
+    result = z.matrix().norm();
+    keep(result);
+  }
+  verify(state, Row::power, result);
+}
+
+void add_row(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), y = a;
+  Vector b = vector(Input::b, n);
+  for (auto _ : state) {
+    y = a.rowwise() + b.transpose();
+    keep(*y.data());
+  }
+  verify(state, Row::add_row, y.data());
+}
+
+void add_column(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), y = a;
+  Vector b = vector(Input::b, n);
+  for (auto _ : state) {
+    y = a.colwise() + b;
+    keep(*y.data());
+  }
+  verify(state, Row::add_column, y.data());
+}
+
+void outer(State& state) {
+  std::size_t n = size(state);
+  Vector a = vector(Input::a, n), b = vector(Input::b, n);
+  bool checked = false;
+  for (auto _ : state) {
+    Matrix y = a.matrix() * b.matrix().transpose();
+    keep(*y.data());
+    if (!checked) {
+      checked = true;
+      state.PauseTiming();
+      verify(state, Row::outer, y.data());
+      state.ResumeTiming();
+    }
+  }
+}
+
+void add_transposed(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), b = matrix(Input::b, n), y = a;
+  for (auto _ : state) {
+    y = a + b.transpose();
+    keep(*y.data());
+  }
+  verify(state, Row::add_transposed, y.data());
+}
+
+void sum(State& state) {
+  run_scalar(state, Row::sum, [](V a) { return a.sum(); });
+}
+void max(State& state) {
+  run_scalar(state, Row::max, [](V a) { return a.maxCoeff(); });
+}
+void norm(State& state) {
+  run_scalar(state, Row::norm, [](V a) { return a.matrix().norm(); });
+}
+
+void row_sums(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n);
+  Vector y(a.rows());
+  for (auto _ : state) {
+    y = a.rowwise().sum();
+    keep(*y.data());
+  }
+  verify(state, Row::row_sums, y.data());
+}
+
+void column_sums(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n);
+  Eigen::Array<float, 1, Eigen::Dynamic> y(a.cols());
+  for (auto _ : state) {
+    y = a.colwise().sum();
+    keep(*y.data());
+  }
+  verify(state, Row::column_sums, y.data());
+}
+
+}  // namespace workloads

@@ -1,0 +1,170 @@
+/// libtorch without gradients: the `_out` and in-place forms, its own fused functions where it has one.
+#include "workloads.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+namespace workloads {
+
+const char* const library = "libtorch";
+
+void set_threads(int threads) { at::set_num_threads(threads); }
+
+namespace {
+
+using at::Tensor;
+
+Tensor tensor(Input which, at::IntArrayRef shape) {
+  Tensor x = at::empty(shape, at::kFloat);
+  fill(which, x.data_ptr<float>(), static_cast<std::size_t>(x.numel()));
+  return x;
+}
+
+Tensor vector(Input which, std::size_t n) { return tensor(which, {static_cast<std::int64_t>(n)}); }
+
+Tensor matrix(Input which, std::size_t n) {
+  auto side = static_cast<std::int64_t>(n);
+  return tensor(which, {side, side});
+}
+
+template <class F>
+void run_elementwise(State& state, Row row, Input input, F f) {
+  c10::InferenceMode no_gradients;
+  std::size_t n = size(state);
+  Tensor a = vector(input, n), b = vector(Input::b, n), c = vector(Input::c, n), y = at::zeros_like(a);
+  for (auto _ : state) {
+    f(y, a, b, c);
+    keep(*y.data_ptr<float>());
+  }
+  verify(state, row, y.data_ptr<float>());
+}
+
+template <class F>
+void run_matrix(State& state, Row row, F f) {
+  c10::InferenceMode no_gradients;
+  std::size_t n = size(state);
+  Tensor a = matrix(Input::a, n), b = row == Row::add_transposed ? matrix(Input::b, n) : vector(Input::b, n);
+  Tensor y = row == Row::row_sums || row == Row::column_sums ? at::zeros_like(b) : at::zeros_like(a);
+  for (auto _ : state) {
+    f(y, a, b);
+    keep(*y.data_ptr<float>());
+  }
+  verify(state, row, y.data_ptr<float>());
+}
+
+template <class F>
+void run_scalar(State& state, Row row, F f) {
+  c10::InferenceMode no_gradients;
+  Tensor a = vector(Input::a, size(state));
+  float result = 0;
+  for (auto _ : state) {
+    result = f(a).template item<float>();
+    keep(result);
+  }
+  verify(state, row, result);
+}
+
+}  // namespace
+
+using T = const Tensor&;
+
+void chain(State& state) {
+  run_elementwise(state, Row::chain, Input::a, [](Tensor& y, T a, T b, T c) {
+    at::addcmul_out(y, c, a, b);
+    y.sub_(a, 0.5);
+  });
+}
+void exp(State& state) {
+  run_elementwise(state, Row::exp, Input::a, [](Tensor& y, T a, T, T) { at::exp_out(y, a); });
+}
+void log(State& state) {
+  run_elementwise(state, Row::log, Input::positive, [](Tensor& y, T a, T, T) { at::log_out(y, a); });
+}
+void tanh(State& state) {
+  run_elementwise(state, Row::tanh, Input::a, [](Tensor& y, T a, T b, T c) {
+    at::addcmul_out(y, c, a, b);
+    y.tanh_();
+  });
+}
+void sigmoid(State& state) {
+  run_elementwise(state, Row::sigmoid, Input::a, [](Tensor& y, T a, T, T) { at::sigmoid_out(y, a); });
+}
+void gelu_tanh(State& state) {
+  run_elementwise(state, Row::gelu_tanh, Input::a, [](Tensor& y, T a, T, T) { at::gelu_out(y, a, "tanh"); });
+}
+void gelu_erf(State& state) {
+  run_elementwise(state, Row::gelu_erf, Input::a, [](Tensor& y, T a, T, T) { at::gelu_out(y, a, "none"); });
+}
+
+void fresh(State& state) {
+  c10::InferenceMode no_gradients;
+  std::size_t n = size(state);
+  Tensor a = vector(Input::a, n), b = vector(Input::b, n), c = vector(Input::c, n);
+  for (auto _ : state) {
+    Tensor y = at::addcmul(c, a, b);
+    keep(*y.data_ptr<float>());
+  }
+  verify(state, Row::fresh, at::addcmul(c, a, b).data_ptr<float>());
+}
+
+void power(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor x = vector(Input::near_one, size(state)), z;
+  float result = 0;
+  for (auto _ : state) {
+    z = x.clone();
+    for (int k = 0; k < 1000; ++k) z.mul_(x);
+    result = z.norm().item<float>();
+    keep(result);
+  }
+  verify(state, Row::power, result);
+}
+
+void add_row(State& state) {
+  run_matrix(state, Row::add_row, [](Tensor& y, T a, T b) { at::add_out(y, a, b); });
+}
+void add_column(State& state) {
+  run_matrix(state, Row::add_column, [](Tensor& y, T a, T b) { at::add_out(y, a, b.unsqueeze(1)); });
+}
+
+void outer(State& state) {
+  c10::InferenceMode no_gradients;
+  std::size_t n = size(state);
+  Tensor a = vector(Input::a, n), b = vector(Input::b, n);
+  bool checked = false;
+  for (auto _ : state) {
+    Tensor y = at::outer(a, b);
+    keep(*y.data_ptr<float>());
+    if (!checked) {
+      checked = true;
+      state.PauseTiming();
+      verify(state, Row::outer, y.data_ptr<float>());
+      state.ResumeTiming();
+    }
+  }
+}
+
+void add_transposed(State& state) {
+  run_matrix(state, Row::add_transposed, [](Tensor& y, T a, T b) { at::add_out(y, a, b.t()); });
+}
+
+void sum(State& state) {
+  run_scalar(state, Row::sum, [](T a) { return a.sum(); });
+}
+void max(State& state) {
+  run_scalar(state, Row::max, [](T a) { return a.max(); });
+}
+void norm(State& state) {
+  run_scalar(state, Row::norm, [](T a) { return a.norm(); });
+}
+
+void row_sums(State& state) {
+  run_matrix(state, Row::row_sums, [](Tensor& y, T a, T) { at::sum_out(y, a, 1); });
+}
+void column_sums(State& state) {
+  run_matrix(state, Row::column_sums, [](Tensor& y, T a, T) { at::sum_out(y, a, 0); });
+}
+
+}  // namespace workloads

@@ -1,0 +1,86 @@
+/// The workloads of the comparison. Every library implements each of these functions in a file of its own, in the way
+/// that is fastest in it; `harness.cpp` registers them with Google Benchmark and checks what they computed.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace workloads {
+
+using benchmark::State;
+
+/// What the inputs hold: uniform numbers, the same ones for every library.
+enum class Input : std::uint32_t {
+  a,         ///< in [-3, 3)
+  b,         ///< in [-3, 3)
+  c,         ///< in [-3, 3)
+  positive,  ///< in [0.01, 6)
+  near_one,  ///< in [0.9999, 1.0001): a thousand products of it stay of ordinary size
+};
+
+inline float value(Input which, std::size_t i) {
+  auto h = static_cast<std::uint32_t>(i) * 0x9E3779B9u + static_cast<std::uint32_t>(which) * 0x85EBCA6Bu + 1u;
+  h = (h ^ (h >> 16)) * 0x7FEB352Du;
+  h = (h ^ (h >> 15)) * 0x846CA68Bu;
+  h ^= h >> 16;
+  float unit = static_cast<float>(h >> 8) * 0x1p-24f;
+  switch (which) {
+    case Input::positive: return 0.01f + 5.99f * unit;
+    case Input::near_one: return 0.9999f + 0.0002f * unit;
+    default: return 6.0f * unit - 3.0f;
+  }
+}
+
+inline void fill(Input which, float* values, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) values[i] = value(which, i);
+}
+
+enum class Row {
+  chain, exp, log, tanh, sigmoid, gelu_tanh, gelu_erf, fresh, power,
+  add_row, add_column, outer, add_transposed, sum, max, norm, row_sums, column_sums
+};
+
+/// Compares a result with a double-precision evaluation of the row's formula, and stops the benchmark when it is wrong.
+void verify(State& state, Row row, const float* result);
+void verify(State& state, Row row, float result);
+
+/// The library's name and number of threads.
+extern const char* const library;
+void set_threads(int threads);
+
+/// Makes the compiler believe that all memory, x included, is read and written here.
+template <class T>
+inline void keep(const T& x) {
+  asm volatile("" : : "r"(&x) : "memory");
+}
+
+inline std::size_t size(const State& state) { return static_cast<std::size_t>(state.range(0)); }
+
+// Elementwise, into an existing result of n elements.
+void chain(State& state);      ///< y = a*b + c - 0.5*a
+void exp(State& state);        ///< y = exp(a)
+void log(State& state);        ///< y = log(positive)
+void tanh(State& state);       ///< y = tanh(a*b + c)
+void sigmoid(State& state);    ///< y = 1 / (1 + exp(-a))
+void gelu_tanh(State& state);  ///< y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3)))
+void gelu_erf(State& state);   ///< y = a/2 * (1 + erf(a / sqrt(2)))
+
+void fresh(State& state);  ///< y = a*b + c in a new result of n elements, freed again
+void power(State& state);  ///< z = z*x, 1000 times, from z = x; then the norm of z
+
+// Matrices of n rows and n columns, row after row.
+void add_row(State& state);         ///< Y = A + one row, into an existing result
+void add_column(State& state);      ///< Y = A + one column, into an existing result
+void outer(State& state);           ///< Y = x times the transpose of y, a new result
+void add_transposed(State& state);  ///< Y = A + the transpose of B, into an existing result
+
+void sum(State& state);           ///< of n elements, read back
+void max(State& state);           ///< of n elements, read back
+void norm(State& state);          ///< of n elements, read back
+void row_sums(State& state);      ///< of an n x n matrix, into an existing result where the library has a way to
+void column_sums(State& state);   ///< of an n x n matrix, likewise
+
+}  // namespace workloads

@@ -1,0 +1,76 @@
+/// Version, feature macros and the few macros that every header uses.
+#pragma once
+
+#define SITU_VERSION_MAJOR 0
+#define SITU_VERSION_MINOR 1
+#define SITU_VERSION_PATCH 0
+
+/// The inline namespace that carries the version: libraries that embed different versions link side by side.
+#ifndef SITU_ABI
+#define SITU_ABI v0_1_0
+#endif
+
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "situ needs g++, clang++ or nvcc with one of them as its host compiler"
+#endif
+#if __cplusplus < 202002L
+#error "situ needs C++20: pass -std=c++20"
+#endif
+
+/// SITU_WITH_CUDA: `Cuda<N>` tensors can be made. Set by nvcc, and by the CMake target situ::cuda for host files.
+#if defined(__CUDACC__) && !defined(SITU_WITH_CUDA)
+#define SITU_WITH_CUDA 1
+#endif
+
+/// Functions whose body depends on how a file is compiled stand in one of these inline namespaces, so that files
+/// compiled in different ways link into one program. Data types never do.
+#if defined(SITU_WITH_CUDA)
+#define SITU_ABI_CUDA with_cuda
+#else
+#define SITU_ABI_CUDA without_cuda
+#endif
+#if defined(_OPENMP)
+#define SITU_ABI_THREADS with_openmp
+#else
+#define SITU_ABI_THREADS without_openmp
+#endif
+#if defined(__CUDACC__)
+#define SITU_ABI_COMPILER by_nvcc
+#else
+#define SITU_ABI_COMPILER by_host_compiler
+#endif
+
+#if defined(__CUDACC__)
+#define SITU_HOST_DEVICE __host__ __device__
+#define SITU_DEVICE __device__
+#else
+#define SITU_HOST_DEVICE
+#define SITU_DEVICE
+#endif
+
+/// Vector code is inlined into the kernel of each instruction set, also at -O0: no pack ever crosses a call.
+#define SITU_INLINE __attribute__((always_inline)) inline
+#define SITU_NOINLINE __attribute__((noinline))
+#define SITU_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SITU_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/// State that must be one per process is exported, also from libraries built with hidden visibility.
+#define SITU_PROCESS_STATE __attribute__((visibility("default"))) inline
+
+#if defined(__x86_64__) || defined(__i386__)
+#define SITU_X86 1
+#else
+#define SITU_X86 0
+#endif
+
+/// True in an AddressSanitizer build: nothing is then recycled, so that a use after free is seen.
+#if defined(__SANITIZE_ADDRESS__)
+#define SITU_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SITU_ASAN 1
+#endif
+#endif
+#ifndef SITU_ASAN
+#define SITU_ASAN 0
+#endif

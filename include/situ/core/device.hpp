@@ -1,0 +1,107 @@
+/// Devices as types, and what every device must offer.
+///
+/// A *device* is an empty tag type. `device_traits<D>` tells all the rest of situ what D can do; whoever specialises
+/// it for a type of their own has added a device:
+///
+///     template <> struct device_traits<Mine> {
+///       static constexpr bool host_memory = true;      // may the host dereference its pointers?
+///       using kernels = cpu_kernels;                   // whose kernels run there
+///       static std::string name();                     // "mine"; printed with tensors when it is not "cpu"
+///       static void* allocate(std::size_t bytes);      // aligned to 64; throws OutOfMemory, DeviceUnavailable
+///       static void deallocate(void* memory, std::size_t bytes) noexcept;
+///       static void copy(void* to, void const* from, std::size_t bytes);                  // within the device, enqueued
+///       static void copy_from_host(void* to, void const* from, std::size_t bytes);        // done when it returns
+///       static void copy_to_host(void* to, void const* from, std::size_t bytes);          // done when it returns
+///       template <class Kernel>
+///       static void launch(Kernel const& kernel, std::int64_t items, std::int64_t grain); // see below
+///       static void synchronize();
+///     };
+///
+/// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
+/// [0, items) that may run side by side; parts begin at multiples of `grain`. `launch` may return before it has run.
+/// Two traits are optional: `using result_device = Cpu;` for memory that mixes with that device, and
+/// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not
+/// pass through the host.
+#pragma once
+
+#include <string>
+
+#include <situ/config.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// Ordinary host memory; work runs on all host cores. The default device.
+struct Cpu {
+  friend constexpr bool operator==(Cpu, Cpu) { return true; }
+};
+
+/// Page-locked host memory (ordinary memory in a build without CUDA). Mixes with `Cpu`; the result is then `Cpu`.
+struct Pinned {
+  friend constexpr bool operator==(Pinned, Pinned) { return true; }
+};
+
+/// GPU N, as numbered after CUDA_VISIBLE_DEVICES.
+template <int N = 0>
+struct Cuda {
+  static_assert(N >= 0, "situ::Cuda<N>: N is the number of a GPU, 0 or more");
+  static constexpr int ordinal = N;
+  friend constexpr bool operator==(Cuda, Cuda) { return true; }
+};
+
+/// A pretended accelerator with private memory and an asynchronous stream, for tests where there is no GPU.
+template <int N = 0>
+struct Emulated {
+  static_assert(N >= 0, "situ::Emulated<N>: N is the number of an emulated device, 0 or more");
+  static constexpr int ordinal = N;
+  friend constexpr bool operator==(Emulated, Emulated) { return true; }
+};
+
+/// The families of kernels: a device runs one of them.
+struct cpu_kernels {};
+struct cuda_kernels {};
+
+template <class D>
+struct device_traits;
+
+/// A type that `device_traits` describes.
+template <class D>
+concept device = requires { typename device_traits<D>::kernels; };
+
+/// Whether host code may dereference the device's pointers.
+template <class D>
+concept host_device = device<D> && device_traits<D>::host_memory;
+
+namespace detail {
+
+template <class D>
+struct result_device {
+  using type = D;
+};
+template <class D>
+  requires requires { typename device_traits<D>::result_device; }
+struct result_device<D> {
+  using type = typename device_traits<D>::result_device;
+};
+
+/// The device that results of D live on: D itself, or for Pinned, Cpu.
+template <class D>
+using result_device_t = typename result_device<D>::type;
+
+}  // namespace detail
+
+/// Whether tensors of two devices may stand in one expression.
+template <class D1, class D2>
+concept mixes_with = std::is_same_v<D1, D2> || std::is_same_v<detail::result_device_t<D1>, detail::result_device_t<D2>>;
+
+/// What a user reads when a program is wrong about devices: each name is the message.
+namespace error {
+template <class Left, class Right>
+struct operands_on_different_devices__move_one_with_to {};
+template <class To, class From>
+struct conversion_across_devices_is_explicit__use_to {};
+template <class Device>
+struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
+template <class From, class To>
+struct conversion_would_lose_values__use_cast {};
+}  // namespace error
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,171 @@
+/// Shapes: up to eight extents, held inline. Also used for strides and lists of axes.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include <situ/core/error.hpp>
+#include <situ/core/scalar.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// The most dimensions a tensor may have.
+inline constexpr int max_rank = 8;
+
+/// A short list of integers: the extents of a tensor, its strides, or axes of it. Written {2, 3}, with any integer
+/// types, or converted from a range of integers such as std::vector. Throws ShapeError beyond eight entries.
+class Shape {
+ public:
+  constexpr Shape() = default;
+
+  template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
+  constexpr Shape(Is... extents) : rank_(static_cast<int>(sizeof...(Is))) {
+    if constexpr (sizeof...(Is) > max_rank) too_many(static_cast<int64_t>(sizeof...(Is)));
+    else {
+      int k = 0;
+      ((values_[k++] = static_cast<int64_t>(extents)), ...);
+    }
+  }
+
+  /// From any sized contiguous range of integers.
+  template <class Range>
+    requires(!std::same_as<Range, Shape> && requires(Range const& r) {
+      requires std::integral<std::remove_cvref_t<decltype(*r.data())>>;
+      r.size();
+    })
+  constexpr Shape(Range const& extents) : Shape(extents.data(), static_cast<int64_t>(extents.size())) {}
+
+  template <std::integral I>
+  constexpr Shape(I const* first, int64_t count) {
+    if (count > max_rank || count < 0) too_many(count);
+    rank_ = static_cast<int>(count);
+    for (int k = 0; k < rank_; ++k) values_[k] = static_cast<int64_t>(first[k]);
+  }
+
+  /// `rank` entries of the same value.
+  static constexpr Shape filled(int rank, int64_t value) {
+    Shape result;
+    if (rank > max_rank || rank < 0) too_many(rank);
+    result.rank_ = rank;
+    for (int k = 0; k < rank; ++k) result.values_[k] = value;
+    return result;
+  }
+
+  constexpr int rank() const { return rank_; }
+  constexpr std::size_t size() const { return static_cast<std::size_t>(rank_); }
+  constexpr bool empty() const { return rank_ == 0; }
+  constexpr int64_t operator[](std::integral auto k) const { return values_[k]; }
+  constexpr int64_t& operator[](std::integral auto k) { return values_[k]; }
+  constexpr int64_t const* data() const { return values_; }
+  constexpr int64_t const* begin() const { return values_; }
+  constexpr int64_t const* end() const { return values_ + rank_; }
+  constexpr int64_t front() const { return values_[0]; }
+  constexpr int64_t back() const { return values_[rank_ - 1]; }
+
+  constexpr void push_back(int64_t value) {
+    if (rank_ == max_rank) too_many(rank_ + 1);
+    values_[rank_++] = value;
+  }
+  constexpr void insert(int at, int64_t value) {
+    push_back(value);
+    for (int k = rank_ - 1; k > at; --k) values_[k] = values_[k - 1];
+    values_[at] = value;
+  }
+  constexpr void erase(int at) {
+    for (int k = at; k + 1 < rank_; ++k) values_[k] = values_[k + 1];
+    values_[--rank_] = 0;
+  }
+
+  friend constexpr bool operator==(Shape const& a, Shape const& b) {
+    if (a.rank_ != b.rank_) return false;
+    for (int k = 0; k < a.rank_; ++k) {
+      if (a.values_[k] != b.values_[k]) return false;
+    }
+    return true;
+  }
+
+  /// `[2, 3]`
+  friend std::string to_string(Shape const& shape) {
+    std::string result = "[";
+    for (int k = 0; k < shape.rank_; ++k) {
+      if (k > 0) result += ", ";
+      result += std::to_string(shape.values_[k]);
+    }
+    return result += "]";
+  }
+
+ private:
+  [[noreturn]] static void too_many(int64_t count) {
+    detail::fail<ShapeError>("shape: ", count, " dimensions were given: a tensor has at most ", max_rank);
+  }
+
+  int64_t values_[max_rank] = {};
+  int rank_ = 0;
+};
+
+/// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
+template <class Stream>
+  requires requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); }
+Stream& operator<<(Stream& stream, Shape const& shape) {
+  std::string const text = to_string(shape);
+  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
+  return stream;
+}
+
+namespace detail {
+
+/// The product of the extents. Throws ShapeError on a negative extent and when bytes would not fit 63 bits.
+inline int64_t count_of(Shape const& shape, char const* who, int64_t element_size = 1) {
+  int64_t count = 1;
+  bool empty = false;
+  for (int64_t extent : shape) {
+    if (extent < 0) fail<ShapeError>(who, ": shape ", shape, " has a negative extent: ", extent, "; sizes are 0 or more");
+    empty = empty || extent == 0;
+  }
+  if (empty) return 0;
+  int64_t bytes = element_size;
+  for (int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) {
+      fail<ShapeError>(who, ": shape ", shape, " has more elements than can be addressed: the product of the sizes overflows");
+    }
+    count *= extent;
+  }
+  return count;
+}
+
+/// The product of the extents of a shape that has been checked.
+constexpr int64_t product(Shape const& shape) {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  return count;
+}
+
+/// An axis counted from the front. Throws ShapeError when `shape` has no such axis.
+inline int checked_axis(int64_t axis, int rank, Shape const& shape, char const* who) {
+  if (axis < -rank || axis >= rank) {
+    if (rank == 0) fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": it has no axes");
+    fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": axes are ", -rank, " to ", rank - 1);
+  }
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+/// NumPy broadcasting of two shapes. Throws ShapeError that names both.
+inline Shape broadcast(Shape const& a, Shape const& b, char const* who) {
+  if (SITU_LIKELY(a == b)) return a;
+  int const rank = a.rank() > b.rank() ? a.rank() : b.rank();
+  Shape result = Shape::filled(rank, 1);
+  for (int k = 0; k < rank; ++k) {
+    int const ka = k - (rank - a.rank()), kb = k - (rank - b.rank());
+    int64_t const na = ka < 0 ? 1 : a[ka], nb = kb < 0 ? 1 : b[kb];
+    if (na != nb && na != 1 && nb != 1) {
+      fail<ShapeError>(who, ": shapes ", a, " and ", b, " do not broadcast: ", na, " != ", nb, " in dimension ", k);
+    }
+    result[k] = na == 1 ? nb : na;
+  }
+  return result;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

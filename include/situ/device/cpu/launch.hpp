@@ -1,0 +1,127 @@
+/// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+
+#include <situ/core/error.hpp>
+#include <situ/core/scalar.hpp>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// The instruction sets that CPU kernels exist for.
+enum class instruction_set : int { baseline, avx2, avx512 };
+
+namespace detail::cpu {
+
+inline instruction_set best_instruction_set() noexcept {
+#if SITU_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma")) {
+    return instruction_set::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return instruction_set::avx2;
+#endif
+  return instruction_set::baseline;
+}
+
+/// SITU_INSTRUCTION_SET=baseline|avx2|avx512 in the environment lowers the choice.
+inline instruction_set initial_instruction_set() noexcept {
+  instruction_set const best = best_instruction_set();
+  if (char const* asked = std::getenv("SITU_INSTRUCTION_SET")) {
+    if (std::strcmp(asked, "baseline") == 0) return instruction_set::baseline;
+    if (std::strcmp(asked, "avx2") == 0 && best >= instruction_set::avx2) return instruction_set::avx2;
+  }
+  return best;
+}
+
+/// 0: not looked up yet; else the instruction set + 1. One per process.
+SITU_PROCESS_STATE int& instruction_set_state() {
+  static constinit int state = 0;
+  return state;
+}
+
+inline instruction_set current_instruction_set() noexcept {
+  int state = __atomic_load_n(&instruction_set_state(), __ATOMIC_RELAXED);
+  if (SITU_UNLIKELY(state == 0)) {
+    state = static_cast<int>(initial_instruction_set()) + 1;
+    __atomic_store_n(&instruction_set_state(), state, __ATOMIC_RELAXED);
+  }
+  return static_cast<instruction_set>(state - 1);
+}
+
+/// 0: as many as OpenMP would use. One per process.
+SITU_PROCESS_STATE int& thread_limit() {
+  static constinit int limit = 0;
+  return limit;
+}
+
+}  // namespace detail::cpu
+
+/// The instruction set that kernels run with.
+inline instruction_set get_instruction_set() { return detail::cpu::current_instruction_set(); }
+
+/// Makes kernels run with `set`; for tests and comparisons. Throws DeviceUnavailable when this processor lacks it.
+inline void set_instruction_set(instruction_set set) {
+  constexpr char const* names[] = {"baseline", "avx2", "avx512"};
+  instruction_set const best = detail::cpu::best_instruction_set();
+  if (set > best) {
+    detail::fail<DeviceUnavailable>("set_instruction_set: this processor has no ", names[static_cast<int>(set)],
+                                    ": the best it offers is ", names[static_cast<int>(best)]);
+  }
+  __atomic_store_n(&detail::cpu::instruction_set_state(), static_cast<int>(set) + 1, __ATOMIC_RELAXED);
+}
+
+inline namespace SITU_ABI_THREADS {
+
+/// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP.
+inline int num_threads() {
+#if defined(_OPENMP)
+  int const limit = __atomic_load_n(&detail::cpu::thread_limit(), __ATOMIC_RELAXED);
+  return limit > 0 ? limit : omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+}  // namespace SITU_ABI_THREADS
+
+/// Sets how many host threads kernels use; results do not depend on it. Throws ShapeError unless n is at least 1.
+inline void set_num_threads(int n) {
+  if (n < 1) detail::fail<ShapeError>("set_num_threads: ", n, " threads were asked for; at least 1 is needed");
+  __atomic_store_n(&detail::cpu::thread_limit(), n, __ATOMIC_RELAXED);
+}
+
+namespace detail::cpu {
+inline namespace SITU_ABI_THREADS {
+
+/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
+/// multiples of `grain`, so they are the same whatever the number of threads.
+template <class Kernel>
+void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
+#if defined(_OPENMP)
+  if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
+    int64_t const parts = (items + grain - 1) / grain;
+    int64_t const threads = parts < num_threads() ? parts : num_threads();
+    if (threads > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(static_cast<int>(threads))
+      {
+        int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
+        int64_t const first = parts * me / all * grain, end = parts * (me + 1) / all * grain;
+        if (first < end) kernel(first, end < items ? end : items);
+      }
+      return;
+    }
+  }
+#endif
+  kernel(int64_t{0}, items);
+}
+
+}  // namespace SITU_ABI_THREADS
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

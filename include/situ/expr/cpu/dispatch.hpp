@@ -1,0 +1,43 @@
+/// One function body compiled for every instruction set, chosen at run time, so that a plain -O2 build is fast.
+#pragma once
+
+#include <situ/device/cpu/launch.hpp>
+#include <situ/expr/pack.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+#if SITU_X86
+#if defined(__clang__)
+#define SITU_TARGET_AVX512 target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)
+#else
+#define SITU_TARGET_AVX512 target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")
+#endif
+template <class Body, class... Args>
+__attribute__((SITU_TARGET_AVX512, noinline)) void run_avx512(Args... args) {
+  Body::template run<isa::avx512>(args...);
+}
+template <class Body, class... Args>
+__attribute__((target("avx2,fma"), noinline)) void run_avx2(Args... args) {
+  Body::template run<isa::avx2>(args...);
+}
+#undef SITU_TARGET_AVX512
+#endif
+template <class Body, class... Args>
+__attribute__((noinline)) void run_baseline(Args... args) {
+  Body::template run<isa::baseline>(args...);
+}
+
+/// Body::run<Isa>(args...) for the instruction set in force. `run` is SITU_INLINE; arguments are scalars and pointers.
+template <class Body, class... Args>
+SITU_INLINE void dispatch(Args... args) {
+#if SITU_X86
+  instruction_set const set = current_instruction_set();
+  if (SITU_LIKELY(set == instruction_set::avx512)) return run_avx512<Body>(args...);
+  if (set == instruction_set::avx2) return run_avx2<Body>(args...);
+#endif
+  run_baseline<Body>(args...);
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,190 @@
+/// Evaluation of a tree in packs: the one loop of a CPU kernel.
+#pragma once
+
+#include <situ/expr/cpu/dispatch.hpp>
+#include <situ/expr/lanes.hpp>
+#include <situ/expr/lower.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// What one call of a kernel covers: `count` elements from `data[o]` on. Number 0 is the output. An input is contiguous
+/// (mask -1), or repeats (mask 0): `data` then points to a register's worth of copies of its element.
+template <int Operands>
+struct Run {
+  void* data[Operands];
+  int64_t mask[Operands];
+  int64_t count;
+  int64_t origin;  ///< the index of the first element, for trees that ask for it
+};
+
+/// N elements from index i of every input.
+template <class Isa, int N>
+struct Source {
+  void* const* data;
+  int64_t const* mask;
+  int64_t i;
+  int64_t origin;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(static_cast<T const*>(data[K + 1]) + (i & mask[K + 1]));
+  }
+  SITU_INLINE pack<int64_t, N, Isa> index() const {
+    pack<int64_t, N, Isa> steps;
+    for (int k = 0; k < N; ++k) steps.set(k, k);
+    return steps + pack<int64_t, N, Isa>(origin + i);
+  }
+};
+
+template <class Isa, int N>
+struct Evaluator {
+  template <class T, int K, class S>
+  SITU_INLINE static lanes_t<T, N, Isa> value(Input<T, K> const&, S const& source) {
+    return source.template load<T, K>();
+  }
+  template <class T, class S>
+  SITU_INLINE static lanes_t<T, N, Isa> value(Constant<T> const& constant, S const&) {
+    return broadcast_lanes<T, N, Isa>(constant.value);
+  }
+  template <class S>
+  SITU_INLINE static pack<int64_t, N, Isa> value(Index const&, S const& source) {
+    return source.index();
+  }
+  template <class Op, class... Ts, class S>
+  SITU_INLINE static auto value(Apply<Op, Ts...> const& node, S const& source) {
+    return operands<0>(node, node.operands, source);
+  }
+
+ private:
+  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
+  template <int K, class Node, class T, class... Ts, class S, class... Done>
+  SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
+    using Wanted = typename Node::types::template operand<K>;
+    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
+    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
+    else return apply(node, done..., x);
+  }
+  template <class Op, class... Ts, class... Xs>
+  SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
+    using R = typename Apply<Op, Ts...>::value_type;
+    if constexpr (functions::is_mapped<Op>) {
+      return node.op.template lanes_value<R, N, Isa>(std::type_identity<Fields<typename Ts::value_type...>>{}, xs...);
+    } else if constexpr (std::is_same_v<R, bool>) {
+      return operand_lanes<bool, bool, Isa, N>(Op::value(xs...));
+    } else {
+      auto const y = convert_lanes<R, R, Isa, N>(Op::value(xs...));
+      if constexpr (functions::is_cast<Op>) return rounded_to<R, N, Isa>(y);
+      else return y;
+    }
+  }
+};
+
+/// A store that goes past the caches; only for whole registers, aligned to their size.
+template <class P>
+SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
+#if SITU_X86 && defined(__clang__)
+  __builtin_nontemporal_store(x.v, reinterpret_cast<typename P::vector*>(to));
+#elif SITU_X86
+  if constexpr (P::isa_type::bytes == 16) __asm__ volatile("movntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "x"(x.v));
+  else __asm__ volatile("vmovntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "v"(x.v));
+#else
+  x.store(to);
+#endif
+}
+SITU_INLINE void finish_streaming() {
+#if SITU_X86
+  __builtin_ia32_sfence();
+#endif
+}
+
+/// Copies the last `count` elements of every input, fewer than N, to `buffers`, where the last one is repeated: functions
+/// then see no other values than those of the tensors.
+template <int N, class T, int K, int Operands>
+SITU_INLINE void buffer_tail(std::type_identity<Input<T, K>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
+  T const* const from = static_cast<T const*>(run.data[K + 1]);
+  int64_t const mask = run.mask[K + 1];
+  T* const to = reinterpret_cast<T*>(buffers[K + 1]);
+  for (int k = 0; k < N; ++k) to[k] = from[(i + (k < count ? k : count - 1)) & mask];
+  run.data[K + 1] = to;
+}
+template <int N, class Leaf, int Operands>
+SITU_INLINE void buffer_tail(std::type_identity<Leaf>, Run<Operands>&, unsigned char (*)[64], int64_t, int) {}
+template <int N, class Op, class... Ts, int Operands>
+SITU_INLINE void buffer_tail(std::type_identity<Apply<Op, Ts...>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
+  (buffer_tail<N>(std::type_identity<Ts>{}, run, buffers, i, count), ...);
+}
+
+template <class Tree, class Out, int Operands>
+struct ElementwiseBody {
+  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(compute_t<Out>)) ? widest<Tree> : static_cast<int>(sizeof(compute_t<Out>));
+
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / widest_lane;
+
+  /// Whether stores may go past the caches: packs of whole registers.
+  template <class Isa>
+  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * sizeof(Out) == Isa::bytes;
+
+  template <class Isa>
+  SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
+    constexpr int N = lanes_in<Isa>;
+    Tree const tree = *tree_;
+    Run<Operands> run = *run_;
+    alignas(64) unsigned char buffers[Operands][64];
+    Out* out = static_cast<Out*>(run.data[0]);
+    int64_t i = 0, n = run.count;
+    int tail = 0;
+    for (;;) {
+      for (; i + N <= n; i += N) {
+        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
+            Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+        if constexpr (may_stream<Isa>) {
+          if (SITU_UNLIKELY(stream)) {
+            stream_to(y, out + i);
+            continue;
+          }
+        }
+        store_lanes<Out, N, Isa>(y, out + i);
+      }
+      if (i >= n) break;
+      tail = static_cast<int>(n - i);  // once more, on copies of what is left
+      buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+      out = reinterpret_cast<Out*>(buffers[0]);
+      run.origin += i;
+      i = 0, n = N;
+      if constexpr (may_stream<Isa>) {
+        if (SITU_UNLIKELY(stream)) finish_streaming();
+        stream = false;
+      }
+    }
+    if (tail > 0) {
+      Out* const to = static_cast<Out*>(run.data[0]) + (run.count - tail);
+      for (int k = 0; k < tail; ++k) to[k] = out[k];
+    }
+    if constexpr (may_stream<Isa>) {
+      if (SITU_UNLIKELY(stream)) finish_streaming();
+    }
+  }
+
+  /// The size of an element of operand o.
+  SITU_INLINE static int element_size(int o) {
+    return o == 0 ? static_cast<int>(sizeof(Out)) : input_size(std::type_identity<Tree>{}, o - 1);
+  }
+
+ private:
+  template <class T, int K>
+  SITU_INLINE static int input_size(std::type_identity<Input<T, K>>, int k) {
+    return k == K ? static_cast<int>(sizeof(T)) : 0;
+  }
+  template <class Leaf>
+  SITU_INLINE static int input_size(std::type_identity<Leaf>, int) {
+    return 0;
+  }
+  template <class Op, class... Ts>
+  SITU_INLINE static int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
+    return (0 + ... + input_size(std::type_identity<Ts>{}, k));
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,68 @@
+/// Evaluation: an expression is bound to memory and launched on its device, as one kernel.
+#pragma once
+
+#include <situ/device/cpu/device.hpp>
+#include <situ/device/cuda/device.hpp>
+#include <situ/expr/cpu/launch.hpp>
+#include <situ/expr/lower.hpp>
+#if defined(__CUDACC__)
+#include <situ/expr/cuda/launch.hpp>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+#if !defined(__CUDACC__)
+template <class>
+inline constexpr bool compiled_by_nvcc = false;
+
+inline namespace SITU_ABI_COMPILER {
+template <class D, class P>
+void launch_elementwise(cuda_kernels, P const&) {
+  static_assert(compiled_by_nvcc<P>,
+                "situ: evaluating_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or keep to making, moving and "
+                "printing Cuda tensors here");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
+template <class D, class T, class E>
+void evaluate(T* data, Layout const& layout, E const& e) {
+  Program<tree_of<E>, T, leaf_count<E>> program;
+  program.tree = lower<0>(e);
+  bind(program, data, layout, e);
+  launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+}
+
+/// The value of an expression as a tensor of its own type and device.
+template <class E>
+auto evaluated(E&& e) {
+  using Plain = std::remove_cvref_t<E>;
+  using Result = Tensor<typename Plain::value_type, result_device_t<typename Plain::device_type>>;
+  if constexpr (std::is_same_v<Plain, Tensor<typename Plain::value_type, typename Plain::device_type>>) return Plain(static_cast<E&&>(e));
+  else return Result(static_cast<E&&>(e));
+}
+
+/// Whether memory that is written shares bytes with memory that is read, in another order than index by index.
+inline bool overlap_differently(void const* written, std::size_t written_size, Layout const& to, void const* read, std::size_t read_size,
+                                Layout const& from) {
+  auto const a = to.extent(), b = from.extent();
+  if (a.last < a.first || b.last < b.first) return false;
+  auto const at = [](void const* p, int64_t offset, std::size_t size) {
+    return static_cast<char const*>(p) + offset * static_cast<int64_t>(size);
+  };
+  char const* const a0 = at(written, a.first, written_size);
+  char const* const a1 = at(written, a.last + 1, written_size);
+  char const* const b0 = at(read, b.first, read_size);
+  char const* const b1 = at(read, b.last + 1, read_size);
+  if (a1 <= b0 || b1 <= a0) return false;
+  if (written != read || written_size != read_size || !(to.shape == from.shape)) return true;
+  for (int k = 0; k < to.rank(); ++k) {
+    if (to.shape[k] > 1 && to.strides[k] != from.strides[k]) return true;
+  }
+  return false;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

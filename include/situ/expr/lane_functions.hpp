@@ -1,0 +1,222 @@
+/// What the elementwise functions are made of, lane by lane: small helpers that serve packs, masks and CUDA scalars.
+#pragma once
+
+#include <situ/expr/math.hpp>
+#include <situ/expr/types.hpp>
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+// Signed overflow wraps, also on CUDA, where operands are scalars.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X added(X const& a, X const& b) {
+  if constexpr (std::is_integral_v<X>) return static_cast<X>(static_cast<unsigned_of_size<X>>(a) + static_cast<unsigned_of_size<X>>(b));
+  else return a + b;
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X subtracted(X const& a, X const& b) {
+  if constexpr (std::is_integral_v<X>) return static_cast<X>(static_cast<unsigned_of_size<X>>(a) - static_cast<unsigned_of_size<X>>(b));
+  else return a - b;
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X multiplied(X const& a, X const& b) {
+  if constexpr (std::is_integral_v<X>) return static_cast<X>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  else return a * b;
+}
+
+template <class X>
+struct isa_of;
+template <int B, int N, class Isa>
+struct isa_of<mask<B, N, Isa>> {
+  using type = Isa;
+};
+
+/// f of every lane; for what has no vector form.
+template <class F, int N, class T, class Isa, class... More>
+SITU_INLINE pack<T, N, Isa> each_lane(F f, pack<T, N, Isa> const& a, More const&... more) {
+  pack<T, N, Isa> result;
+  for (int k = 0; k < N; ++k) result.set(k, f(a[k], more[k]...));
+  return result;
+}
+
+template <class T>
+  requires std::is_integral_v<T>
+SITU_HOST_DEVICE constexpr T integer_power(T base, T exponent) {
+  if (exponent < 0) {
+    if (base == 1) return 1;
+    if (std::is_signed_v<T> && base == static_cast<T>(-1)) return exponent % 2 == 0 ? T(1) : base;
+    return 0;
+  }
+  uint64_t result = 1, factor = static_cast<uint64_t>(base);
+  for (auto left = static_cast<uint64_t>(exponent); left != 0; left >>= 1) {
+    if (left & 1) result *= factor;
+    factor *= factor;
+  }
+  return static_cast<T>(result);
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> integer_power(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  return each_lane([](T x, T n) { return integer_power(x, n); }, a, b);
+}
+
+/// Shifts by counts outside [0, bits) give what shifting bit by bit would: 0, or -1 for negative numbers to the right.
+template <class T>
+  requires std::is_integral_v<T>
+SITU_HOST_DEVICE constexpr T shifted_left(T x, T count) {
+  constexpr int bits = static_cast<int>(8 * sizeof(T));
+  if (count < 0 || count >= static_cast<T>(bits)) return 0;
+  return static_cast<T>(static_cast<uint64_t>(x) << static_cast<int>(count));
+}
+template <class T>
+  requires std::is_integral_v<T>
+SITU_HOST_DEVICE constexpr T shifted_right(T x, T count) {
+  constexpr int bits = static_cast<int>(8 * sizeof(T));
+  if (count < 0 || count >= static_cast<T>(bits)) return x < 0 ? static_cast<T>(-1) : T(0);
+  return static_cast<T>(x >> static_cast<int>(count));
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> shifted_left(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  return each_lane([](T x, T n) { return shifted_left(x, n); }, a, b);
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> shifted_right(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  return each_lane([](T x, T n) { return shifted_right(x, n); }, a, b);
+}
+
+/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series.
+SITU_HOST_DEVICE inline double digamma(double x) {
+  double result = 0;
+  if (x < 0.5) {
+    double const pi = 3.14159265358979323846, turns = x - math::floor(x);
+    if (turns == 0.0) return __builtin_nan("");
+    result = -pi / math::tan(pi * turns);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) result -= 1 / x;
+  double const r = 1 / (x * x);
+  return result + math::log(x) - 0.5 / x -
+         r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * (691.0 / 32760))))));
+}
+SITU_HOST_DEVICE inline float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
+  return each_lane([](T x) { return digamma(x); }, a);
+}
+
+}  // namespace detail
+
+namespace functions {
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto sum_of(X const& a, Z const& b) {
+  if constexpr (detail::bool_lanes<X>) return a | b;
+  else return detail::added(a, b);
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto difference_of(X const& a, Z const& b) {
+  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not subtracted; use a ^ b, or cast one to a number");
+  return detail::subtracted(a, b);
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto product_of(X const& a, Z const& b) {
+  if constexpr (detail::bool_lanes<X>) return a & b;
+  else return detail::multiplied(a, b);
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE auto negative_of(X const& x) {
+  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not negated with -; use !x");
+  if constexpr (detail::integer_lanes<X>) return detail::subtracted(X(detail::lane_value_t<X>(0)), x);
+  else return -x;
+}
+/// Functions that leave integers and bools as they are.
+#define SITU_ROUNDING(NAME)                                                                  \
+  template <class X>                                                                         \
+  SITU_HOST_DEVICE SITU_INLINE auto NAME##_of(X const& x) {                                  \
+    if constexpr (std::is_floating_point_v<detail::lane_value_t<X>>) return math::NAME(x);   \
+    else return x;                                                                           \
+  }
+SITU_ROUNDING(floor)
+SITU_ROUNDING(ceil)
+SITU_ROUNDING(round)
+SITU_ROUNDING(trunc)
+SITU_ROUNDING(abs)
+#undef SITU_ROUNDING
+
+/// Truth values as 0 and 1, numbers as they are: what can be ordered.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE auto numeric(X const& x) {
+  if constexpr (detail::is_mask<X>) {
+    using P = pack<typename X::lane_type, X::lanes, typename detail::isa_of<X>::type>;
+    return P(typename P::vector(-x.template as<1>().template as<sizeof(typename X::lane_type)>().v));
+  } else if constexpr (detail::bool_lanes<X>) {
+    return static_cast<int>(x);
+  } else {
+    return x;
+  }
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto same_lanes(X const& a, Z const& b) {
+  if constexpr (detail::is_mask<X>) return !(a ^ b);
+  else return a == b;
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto minimum_of(X const& a, Z const& b) {
+  if constexpr (detail::bool_lanes<X>) return a & b;
+  else return math::minimum(a, b);
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto maximum_of(X const& a, Z const& b) {
+  if constexpr (detail::bool_lanes<X>) return a | b;
+  else return math::maximum(a, b);
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
+  if constexpr (detail::integer_lanes<X>) return detail::integer_power(a, b);
+  else return math::pow(a, b);
+}
+/// The share of the gradient that an operand gets: all where it was chosen, half at a tie.
+template <class M1, class M2, class X>
+SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& chosen, M2 const& tie, X const& one) {
+  return select(chosen, one, select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one));
+}
+/// The functions below have no name in `math`: they are short formulas.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE auto sign_of(X const& x) {
+  if constexpr (detail::bool_lanes<X>) return x;
+  else return math::sign(x);
+}
+template <class M, class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE X chosen(M const& m, X const& a, Z const& b) {
+  if constexpr (detail::bool_lanes<X>) return a ^ ((a ^ b) & !m);
+  else return select(m, a, b);
+}
+/// Exact at both ends: from a below the middle, from b above it.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X lerp_of(X const& a, X const& b, X const& t) {
+  using T = detail::lane_value_t<X>;
+  return select(t < X(T(0.5)), a + t * (b - a), b - (b - a) * (X(T(1)) - t));
+}
+/// d silu / dx = s (1 + x (1 - s)), s = sigmoid(x)
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X silu_slope(X const& x) {
+  X const one(detail::lane_value_t<X>(1)), s = math::sigmoid(x);
+  return s * (one + x * (one - s));
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X gelu_tanh_slope(X const& x) {
+  using T = detail::lane_value_t<X>;
+  X const one(T(1)), c(T(0.79788456080286535588)), k(T(0.044715));
+  X const t = math::tanh(c * (x + k * x * x * x));
+  return X(T(0.5)) * (one + t) + X(T(0.5)) * x * (one - t * t) * c * (one + X(T(3)) * k * x * x);
+}
+}  // namespace functions
+
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif

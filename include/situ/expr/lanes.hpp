@@ -1,0 +1,157 @@
+/// Lanes: how elements of every type become packs and masks, are converted between types, and are stored again.
+///
+/// In a kernel a number is a `pack` of compute_t<T>, a bool is a `mask`. 16-bit floats are widened to float when
+/// they are loaded and rounded once, when they are stored.
+#pragma once
+
+#include <situ/core/scalar.hpp>
+#include <situ/expr/pack.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// What N lanes of element type T are in a kernel for Isa.
+template <class T, int N, class Isa>
+struct lanes {
+  using type = pack<compute_t<T>, N, Isa>;
+};
+template <int N, class Isa>
+struct lanes<bool, N, Isa> {
+  using type = mask<1, N, Isa>;
+};
+template <class T, int N, class Isa>
+using lanes_t = typename lanes<T, N, Isa>::type;
+
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
+  using U = pack<uint32_t, N, Isa>;
+  using F = pack<float, N, Isa>;
+  U const wide = convert_unchecked<uint32_t>(half);
+  U const sign = (wide & U(0x8000u)) << 16;
+  U const magnitude = wide & U(0x7fffu);
+  // Normal numbers move their exponent; subnormal ones are magnitude * 2^-24; infinities and NaN keep all ones.
+  U const normal = (magnitude << 13) + U(0x38000000u);
+  U const tiny = bitcast<uint32_t>(convert_unchecked<float>(bitcast<int32_t>(magnitude)) * F(5.9604644775390625e-8f));
+  U const special = (magnitude << 13) | U(0x7f800000u);
+  U const bits = select(magnitude < U(0x400u), tiny, select(magnitude >= U(0x7c00u), special, normal));
+  return bitcast<float>(bits | sign);
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<uint16_t, N, Isa> narrow_half(pack<float, N, Isa> const& value) {
+  using U = pack<uint32_t, N, Isa>;
+  using F = pack<float, N, Isa>;
+  U const bits = bitcast<uint32_t>(value);
+  U const sign = (bits >> 16) & U(0x8000u);
+  U const magnitude = bits & U(0x7fffffffu);
+  U const normal = (magnitude + U(0xfffu) + ((magnitude >> 13) & U(1u)) - U(0x38000000u)) >> 13;
+  F const small = keep_order(bitcast<float>(select(magnitude < U(0x38800000u), magnitude, U(0u))) + F(0.5f));
+  U const tiny = bitcast<uint32_t>(small) - U(0x3f000000u);
+  U const nan = U(0x7e00u) | ((magnitude >> 13) & U(0x3ffu));
+  U const finite = select(magnitude < U(0x38800000u), tiny, select(magnitude >= U(0x477ff000u), U(0x7c00u), normal));
+  return convert_unchecked<uint16_t>(select(magnitude > U(0x7f800000u), nan, finite) | sign);
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<uint16_t, N, Isa> narrow_bfloat(pack<float, N, Isa> const& value) {
+  using U = pack<uint32_t, N, Isa>;
+  U const bits = bitcast<uint32_t>(value);
+  U const rounded = (bits + U(0x7fffu) + ((bits >> 16) & U(1u))) >> 16;
+  U const nan = (bits >> 16) | U(0x40u);
+  return convert_unchecked<uint16_t>(select((bits & U(0x7fffffffu)) > U(0x7f800000u), nan, rounded));
+}
+
+/// N elements from consecutive places, as lanes.
+template <class T, int N, class Isa>
+SITU_INLINE lanes_t<T, N, Isa> load_lanes(T const* from) {
+  if constexpr (std::is_same_v<T, bool>) {
+    using P = pack<int8_t, N, Isa>;
+    return P::load(reinterpret_cast<int8_t const*>(from)) != P(int8_t{0});
+  } else if constexpr (std::is_same_v<T, float16>) {
+    return widen_half(pack<uint16_t, N, Isa>::load(reinterpret_cast<uint16_t const*>(from)));
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    auto const raw = pack<uint16_t, N, Isa>::load(reinterpret_cast<uint16_t const*>(from));
+    return bitcast<float>(convert_unchecked<uint32_t>(raw) << 16);
+  } else {
+    return pack<T, N, Isa>::load(from);
+  }
+}
+
+/// Lanes to N consecutive elements.
+template <class T, int N, class Isa>
+SITU_INLINE void store_lanes(lanes_t<T, N, Isa> const& x, T* to) {
+  if constexpr (std::is_same_v<T, bool>) {
+    pack<int8_t, N, Isa> const ones(typename pack<int8_t, N, Isa>::vector(-x.v));
+    ones.store(reinterpret_cast<int8_t*>(to));
+  } else if constexpr (std::is_same_v<T, float16>) {
+    narrow_half(x).store(reinterpret_cast<uint16_t*>(to));
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    narrow_bfloat(x).store(reinterpret_cast<uint16_t*>(to));
+  } else {
+    x.store(to);
+  }
+}
+
+/// The same value in all lanes.
+template <class T, int N, class Isa>
+SITU_INLINE lanes_t<T, N, Isa> broadcast_lanes(compute_t<T> value) {
+  return lanes_t<T, N, Isa>(value);
+}
+
+/// One lane as an element.
+template <class T, class X>
+SITU_INLINE T lane(X const& x, int k) {
+  if constexpr (is_mask<X>) return x[k];
+  else return static_cast<T>(x[k]);
+}
+
+/// Floating lanes to integers: truncated, saturated, NaN to 0.
+template <class To, class From, int N, class Isa>
+SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
+  using F = pack<From, N, Isa>;
+  using I = pack<To, N, Isa>;
+  constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
+  F const lowest(static_cast<From>(low)), highest(static_cast<From>(high));  // highest may be one too large
+  auto const below = x <= lowest, above = x >= highest, number = x == x;
+  F const inside = select(number & !(below | above), x, F(From(0)));
+  I result;
+  if constexpr (sizeof(To) < 4) result = convert_unchecked<To>(convert_unchecked<int32_t>(inside));
+  else result = convert_unchecked<To>(inside);
+  return select(below, I(low), select(above, I(high), result));
+}
+
+/// Lanes of element type From as lanes of element type To, with the conversions of C++ made total (see cast).
+template <class To, class From, class Isa, int N, class X>
+SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
+  using CTo = compute_t<To>;
+  if constexpr (std::is_same_v<To, bool>) {
+    if constexpr (is_mask<X>) return x.template as<1>();
+    else return (x != X(typename X::value_type(0))).template as<1>();
+  } else if constexpr (is_mask<X>) {
+    using P = pack<CTo, N, Isa>;
+    return select(x, P(CTo(1)), P(CTo(0)));
+  } else {
+    using V = typename X::value_type;
+    if constexpr (std::is_same_v<V, CTo>) return x;
+    else if constexpr (std::is_floating_point_v<V> && std::is_integral_v<CTo>) return saturate<CTo>(x);
+    else return convert_unchecked<CTo>(x);
+  }
+}
+
+/// As convert_lanes, for operands: a mask stays as wide as it is when a bool is asked for.
+template <class To, class From, class Isa, int N, class X>
+SITU_INLINE auto operand_lanes(X const& x) {
+  if constexpr (std::is_same_v<To, bool> && is_mask<X>) return x;
+  else return convert_lanes<To, From, Isa, N>(x);
+}
+
+/// The value as a float16 or bfloat16 would hold it: what cast does in the middle of an expression.
+template <class T, int N, class Isa>
+SITU_INLINE lanes_t<T, N, Isa> rounded_to(lanes_t<T, N, Isa> const& x) {
+  if constexpr (std::is_same_v<T, float16>) return widen_half(narrow_half(x));
+  else if constexpr (std::is_same_v<T, bfloat16>) return bitcast<float>(convert_unchecked<uint32_t>(narrow_bfloat(x)) << 16);
+  else return x;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

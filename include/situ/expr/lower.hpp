@@ -1,0 +1,244 @@
+/// Lowering: from an expression, which owns its tensors, to a *tree*, which is trivially copyable and goes into a kernel.
+///
+/// A tree refers to the tensors by number, from left to right: `Input<T, 2>` is the third. Where they lie is told by a
+/// `Program`: pointers, and strides after dimensions have been joined. Equal formulas on different tensors have the
+/// same type, so they share their kernels, whatever the number of the device is.
+#pragma once
+
+#include <situ/core/layout.hpp>
+#include <situ/expr/map.hpp>
+#include <situ/expr/node.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class T, int K>
+struct Input {
+  using value_type = T;
+};
+
+/// The index of an element in row-major order; for trees that fill fresh, contiguous tensors.
+struct Index {
+  using value_type = int64_t;
+};
+
+template <class Op, class... Ts>
+struct Apply {
+  using types = typename Op::template types<typename Ts::value_type...>;
+  using value_type = typename types::result;
+  Op op;
+  Fields<Ts...> operands;
+};
+
+template <int First, class T, class D>
+Input<T, First> lower(Tensor<T, D> const&) {
+  return {};
+}
+template <int First>
+Index lower(Index const&) {
+  return {};
+}
+template <int First, class T>
+Constant<T> lower(Constant<T> const& constant) {
+  return constant;
+}
+template <int First, class Op, class... Es>
+auto lower(Map<Op, Es...> const& map);
+
+template <class T, class... Ts>
+Fields<T, Ts...> prepend(T const& head, Fields<Ts...> const& tail) {
+  return {head, tail};
+}
+template <class Op, class... Ts>
+Apply<Op, Ts...> make_apply(Op const& op, Fields<Ts...> const& operands) {
+  return {op, operands};
+}
+
+template <int First>
+Fields<> lower_fields(Fields<> const&) {
+  return {};
+}
+template <int First, class E, class... Es>
+auto lower_fields(Fields<E, Es...> const& fields) {
+  auto head = lower<First>(fields.head);
+  auto tail = lower_fields<First + leaf_count<E>>(fields.tail);
+  return prepend(head, tail);
+}
+template <int First, class Op, class... Es>
+auto lower(Map<Op, Es...> const& map) {
+  return make_apply(map.op, lower_fields<First>(map.operands));
+}
+
+template <>
+inline constexpr int leaf_count<Index> = 0;
+
+template <class E>
+using tree_of = decltype(lower<0>(std::declval<E const&>()));
+
+/// f(tensor) for every tensor of an expression, from left to right.
+template <class T, class D, class F>
+SITU_INLINE void for_each_leaf(Tensor<T, D> const& leaf, F&& f) {
+  f(leaf);
+}
+template <class T, class F>
+SITU_INLINE void for_each_leaf(Constant<T> const&, F&&) {}
+template <class F>
+SITU_INLINE void for_each_leaf(Index const&, F&&) {}
+template <class F>
+SITU_INLINE void for_each_leaf(Fields<> const&, F&&) {}
+template <class E, class... Es, class F>
+SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f);
+template <class Op, class... Es, class F>
+SITU_INLINE void for_each_leaf(Map<Op, Es...> const& map, F&& f) {
+  for_each_leaf(map.operands, f);
+}
+template <class E, class... Es, class F>
+SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
+  for_each_leaf(fields.head, f);
+  for_each_leaf(fields.tail, f);
+}
+
+/// The size of the widest type that a tree computes in: it decides how many lanes a kernel has.
+template <class Tree>
+inline constexpr int widest = static_cast<int>(sizeof(compute_t<typename Tree::value_type>));
+template <class Op, class... Ts>
+inline constexpr int widest<Apply<Op, Ts...>> = [] {
+  int result = static_cast<int>(sizeof(compute_t<typename Apply<Op, Ts...>::value_type>));
+  for (int w : {widest<Ts>...}) result = w > result ? w : result;
+  return result;
+}();
+
+/// The weight of a tree in tens of picoseconds per element: bytes read and operations.
+template <class Tree>
+inline constexpr int cost_of = 0;
+template <class T, int K>
+inline constexpr int cost_of<Input<T, K>> = static_cast<int>(sizeof(T));
+template <class Op, class... Ts>
+inline constexpr int cost_of<Apply<Op, Ts...>> = Op::cost + (0 + ... + cost_of<Ts>);
+
+/// How many operations a tree does per element.
+template <class Tree>
+inline constexpr int operation_count = 0;
+template <class Op, class... Ts>
+inline constexpr int operation_count<Apply<Op, Ts...>> = 1 + (0 + ... + operation_count<Ts>);
+
+/// Where the operands of a kernel lie: number 0 is the output, the inputs follow. Strides are in elements.
+/// When everything is contiguous, `rank` is 1 and nothing else than the pointers and `sizes[0]` is set.
+template <int Operands>
+struct Geometry {
+  void* data[Operands];
+  int64_t sizes[max_rank];
+  int64_t strides[Operands][max_rank];
+  int rank;
+  bool contiguous;
+
+  int64_t size() const {
+    int64_t n = 1;
+    for (int k = 0; k < rank; ++k) n *= sizes[k];
+    return n;
+  }
+};
+
+/// Drops axes of one index, orders the others by the output's strides (outer first), and joins neighbours that every
+/// operand steps through alike. Axes below `fixed` keep their place and are joined only among themselves.
+/// Operand o's stride along axis k stands in strides[o * max_rank + k].
+inline int coalesce(int64_t* sizes, int64_t* strides, int operands, int rank, int* fixed = nullptr) {
+  int const cut = fixed ? *fixed : 0;
+  int kept = 0, kept_fixed = 0;
+  auto stride = [strides](int o, int k) -> int64_t& { return strides[o * max_rank + k]; };
+  for (int k = 0; k < rank; ++k) {
+    if (sizes[k] == 1) continue;
+    sizes[kept] = sizes[k];
+    for (int o = 0; o < operands; ++o) stride(o, kept) = stride(o, k);
+    ++kept;
+    if (k < cut) kept_fixed = kept;
+  }
+  auto magnitude = [](int64_t s) { return s < 0 ? -s : s; };
+  auto before = [&](int a, int b) {  // whether axis a should lie outside of axis b
+    if (magnitude(stride(0, a)) != magnitude(stride(0, b))) return magnitude(stride(0, a)) > magnitude(stride(0, b));
+    return false;
+  };
+  if (!fixed) {
+    for (int k = 1; k < kept; ++k) {
+      for (int j = k; j > 0 && before(j, j - 1); --j) {
+        std::swap(sizes[j], sizes[j - 1]);
+        for (int o = 0; o < operands; ++o) std::swap(stride(o, j), stride(o, j - 1));
+      }
+    }
+  }
+  int joined = 0;
+  for (int k = 0; k < kept; ++k) {
+    bool join = joined > 0 && !(fixed && k == kept_fixed);
+    for (int o = 0; join && o < operands; ++o) join = stride(o, joined - 1) == stride(o, k) * sizes[k];
+    if (join) {
+      sizes[joined - 1] *= sizes[k];
+      for (int o = 0; o < operands; ++o) stride(o, joined - 1) = stride(o, k);
+    } else {
+      sizes[joined] = sizes[k];
+      for (int o = 0; o < operands; ++o) stride(o, joined) = stride(o, k);
+      ++joined;
+    }
+    if (fixed && k < kept_fixed) *fixed = joined;
+  }
+  if (fixed && kept_fixed == 0) *fixed = 0;
+  return joined;
+}
+
+/// The strides of `leaf` when it is broadcast to `shape`, written to `strides`.
+inline void broadcast_strides(Layout const& leaf, Shape const& shape, int64_t* strides) {
+  int const lead = shape.rank() - leaf.rank();
+  for (int k = 0; k < shape.rank(); ++k) {
+    strides[k] = k < lead || (leaf.shape[k - lead] == 1 && shape[k] != 1) ? 0 : leaf.strides[k - lead];
+  }
+}
+
+/// An expression bound to memory: the tree, and where the output and the inputs lie.
+template <class Tree, class Out, int Leaves>
+struct Program {
+  using tree_type = Tree;
+  using out_type = Out;
+  static constexpr int leaves = Leaves;
+  Tree tree;
+  Geometry<Leaves + 1> where;
+};
+
+template <class E>
+using program_of = Program<tree_of<E>, value_of<E>, leaf_count<E>>;
+
+/// Binds `e` to an output of element type Out at `data` with `layout`, whose shape e has or broadcasts to.
+template <class Out, class E>
+void bind(Program<tree_of<E>, Out, leaf_count<E>>& program, Out* data, Layout const& layout, E const& e) {
+  auto& where = program.where;
+  where.data[0] = data;
+  bool contiguous = layout.is_contiguous();
+  int o = 1;
+  for_each_leaf(e, [&](auto const& leaf) {
+    where.data[o++] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    contiguous = contiguous && leaf.layout().shape == layout.shape && leaf.layout().is_contiguous();
+  });
+  where.contiguous = contiguous;
+  if (SITU_LIKELY(contiguous)) {
+    where.rank = 1;
+    where.sizes[0] = layout.size();
+    return;
+  }
+  for (int k = 0; k < layout.rank(); ++k) {
+    where.sizes[k] = layout.shape[k];
+    where.strides[0][k] = layout.strides[k];
+  }
+  o = 1;
+  for_each_leaf(e, [&](auto const& leaf) { broadcast_strides(leaf.layout(), layout.shape, where.strides[o++]); });
+  where.rank = coalesce(where.sizes, &where.strides[0][0], leaf_count<E> + 1, layout.rank());
+  if (where.rank == 0) {
+    where.rank = 1;
+    where.sizes[0] = 1;
+    for (int k = 0; k <= leaf_count<E>; ++k) where.strides[k][0] = 1;
+  }
+  if (where.rank == 1) {
+    where.contiguous = true;
+    for (int k = 0; k <= leaf_count<E>; ++k) where.contiguous = where.contiguous && where.strides[k][0] == 1;
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,183 @@
+/// cast, and user-defined elementwise functions.
+#pragma once
+
+#include <situ/expr/lanes.hpp>
+#include <situ/expr/node.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+
+/// Conversion to U; see situ::cast.
+template <class U>
+struct cast {
+  static constexpr char const* name = "cast";
+  static constexpr int cost = 1;
+  template <class T>
+  struct types {
+    using result = U;
+    template <int>
+    using operand = T;
+  };
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x) {
+    return x;  // the evaluator converts what a function returns to its result type
+  }
+  template <class X, class Y>
+  SITU_HOST_DEVICE SITU_INLINE static X derivative(X const& x, Y const&) {
+    return x - x + typename X::value_type(1);
+  }
+};
+template <class Op>
+inline constexpr bool is_cast = false;
+template <class U>
+inline constexpr bool is_cast<cast<U>> = true;
+
+}  // namespace functions
+
+/// The elements converted to U: floats are truncated towards zero when U is an integer type, saturate at its ends, and NaN
+/// becomes 0; integers wrap; anything but 0 is true; 16-bit floats are rounded to nearest even, here and now.
+template <element U, expression E>
+auto cast(E&& x) {
+  return detail::make_map(functions::cast<U>{}, static_cast<E&&>(x));
+}
+
+namespace detail {
+
+/// How F is called: an entry of its own `F::value(x...)`, or a callable.
+template <class F, class... Xs>
+concept has_static_value = requires(Xs const&... x) { std::remove_cvref_t<F>::value(x...); };
+
+template <class F, class... Xs>
+struct map_result;
+template <class F, class... Xs>
+  requires has_static_value<F, Xs...>
+struct map_result<F, Xs...> {
+  using type = std::remove_cvref_t<decltype(F::value(std::declval<Xs const&>()...))>;
+};
+template <class F, class... Xs>
+  requires(!has_static_value<F, Xs...>)
+struct map_result<F, Xs...> {
+  using type = std::remove_cvref_t<decltype(std::declval<F const&>()(std::declval<Xs const&>()...))>;
+};
+
+template <class F, class... Xs>
+concept maps = requires { typename map_result<F, Xs...>::type; } && element<typename canonical<typename map_result<F, Xs...>::type>::type>;
+
+template <int K, class T, class... Ts>
+struct nth_type : nth_type<K - 1, Ts...> {};
+template <class T, class... Ts>
+struct nth_type<0, T, Ts...> {
+  using type = T;
+};
+
+template <class F>
+inline constexpr bool wants_packs = requires { typename F::packed; };
+
+}  // namespace detail
+
+namespace functions {
+
+/// A user's function of elements; see situ::map.
+template <class F>
+struct mapped {
+  static constexpr char const* name = "map";
+  static constexpr int cost = 20;
+  template <class... Ts>
+  struct types {
+    using result = typename detail::canonical<typename detail::map_result<F, Ts...>::type>::type;
+    template <int K>
+    using operand = typename detail::nth_type<K, Ts...>::type;
+  };
+
+  F f;
+
+  template <class... Xs>
+  SITU_INLINE auto call(Xs const&... x) const {
+    if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
+    else return f(x...);
+  }
+
+#if defined(__CUDACC__)
+  /// Device only, so that a function that cannot run on the device is an error at compile time.
+  template <class... Xs>
+  SITU_DEVICE auto device_value(Xs const&... x) const {
+    if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
+    else return f(x...);
+  }
+#endif
+
+  /// Host only: N lanes at once on opt-in, else one lane after the other.
+  template <class R, int N, class Isa, class... Ts, class... Xs>
+  SITU_INLINE detail::lanes_t<R, N, Isa> lanes_value(std::type_identity<detail::Fields<Ts...>>, Xs const&... x) const {
+    if constexpr (detail::wants_packs<F>) {
+      return detail::convert_lanes<R, R, Isa, N>(call(x...));
+    } else {
+      using U = std::conditional_t<std::is_same_v<R, bool>, int8_t, compute_t<R>>;
+      alignas(64) U results[N];
+      for (int k = 0; k < N; ++k) results[k] = static_cast<U>(static_cast<compute_t<R>>(call(detail::lane<Ts>(x, k)...)));
+      if constexpr (std::is_same_v<R, bool>) return pack<int8_t, N, Isa>::load(results) != pack<int8_t, N, Isa>(int8_t{0});
+      else return pack<U, N, Isa>::load(results);
+    }
+  }
+};
+template <class Op>
+inline constexpr bool is_mapped = false;
+template <class F>
+inline constexpr bool is_mapped<mapped<F>> = true;
+
+}  // namespace functions
+
+namespace detail {
+
+/// The type and value of an operand of map: numbers keep the element type of their C++ type.
+template <class X>
+struct map_operand {
+  using type = typename canonical<std::remove_cvref_t<X>>::type;
+};
+template <expression X>
+struct map_operand<X> {
+  using type = value_of<X>;
+};
+template <class X>
+using map_operand_t = typename map_operand<X>::type;
+
+template <class... Ds>
+struct all_mix {
+  static constexpr bool value = true;
+};
+template <class D, class... Ds>
+struct all_mix<D, Ds...> {
+  static constexpr bool value = (may_mix<D, Ds> && ...) && all_mix<Ds...>::value;
+};
+
+}  // namespace detail
+
+/// f applied to every element of broadcast operands: a lambda, a function object, or an entry with `static value`.
+///
+///     y_i = f(a_i, b_i, ...)
+///
+/// f gets scalars of the operands' element types and returns any element type; it must be pure and must not throw. A type
+/// that says `using packed = void;` is called with `pack`s on the CPU and with scalars on CUDA. On `Cuda` f is a function
+/// object at namespace scope whose operator() is SITU_HOST_DEVICE, or an extended lambda.
+/// Shape     operands broadcast; ShapeError names both shapes when they do not.
+/// Cost      fuses like every other function; without packs, one call per element.
+template <class F, class... Xs>
+  requires((expression<Xs> || ...) && ((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
+           detail::all_mix<detail::operand_device_t<Xs>...>::value &&
+           detail::maps<std::remove_cvref_t<F>, detail::map_operand_t<Xs>...>)
+auto map(F&& f, Xs&&... xs) {
+  auto held = []<class X>(X&& x) -> decltype(auto) {
+    if constexpr (expression<X>) return static_cast<X&&>(x);
+    else {
+      using T = detail::map_operand_t<X>;
+      return detail::Constant<T>{detail::convert_scalar<compute_t<T>>(x)};
+    }
+  };
+  return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
+}
+template <class F, class A, class B, class... Xs,
+          class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void map(F&&, A&&, B&&, Xs&&...) = delete;
+
+}  // namespace situ::inline SITU_ABI

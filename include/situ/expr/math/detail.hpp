@@ -1,0 +1,390 @@
+/// What the vector functions of mathematics are made of: fused and compensated arithmetic, powers of two, slow lanes.
+///
+/// Nothing here relies on the compiler's own contraction of a*b + c, and what depends on the order of operations is
+/// fenced, so that -O0, -ffp-contract=off and -ffast-math give the same accuracy.
+#pragma once
+
+#include <cmath>
+#include <utility>
+
+#include <situ/expr/pack.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+namespace detail {
+
+// Inline assembly for one vector operation, spelled for both assembler dialects, where g++ has no spelling of its own.
+// Clang judges an operand's size by the flags of the file, not of the kernel, and gets none.
+#if SITU_X86 && !defined(__clang__)
+#define SITU_MATH_X86_ASM 1
+#else
+#define SITU_MATH_X86_ASM 0
+#endif
+
+template <class T, int N, class Isa>
+inline constexpr bool in_register =
+    (sizeof(T) * N == 16 || sizeof(T) * N == 32 || sizeof(T) * N == 64) && sizeof(T) * N <= Isa::bytes;
+/// vscalef, vgetexp and vgetmant can be used.
+template <class T, int N, class Isa>
+inline constexpr bool has_avx512 = SITU_MATH_X86_ASM && Isa::bytes == 64 && in_register<T, N, Isa>;
+
+/// ±(a*b) ± c, rounded once. Only where Isa::fma.
+enum class sign { plus, minus };
+template <sign Product = sign::plus, sign Addend = sign::plus, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> fused(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b, pack<T, N, Isa> const& c) {
+  static_assert(Isa::fma);
+#if SITU_MATH_X86_ASM
+  if constexpr (in_register<T, N, Isa>) {
+    static_assert(Product == sign::plus || Addend == sign::plus);
+    auto r = a.v;
+    auto const bv = b.v;
+    auto const cv = c.v;
+#define SITU_MATH_FUSED(name) __asm__(name " {%2, %1, %0|%0, %1, %2}" : "+v"(r) : "v"(bv), "v"(cv))
+    if constexpr (sizeof(T) == 4 && Product == sign::minus) SITU_MATH_FUSED("vfnmadd213ps");
+    else if constexpr (sizeof(T) == 4 && Addend == sign::minus) SITU_MATH_FUSED("vfmsub213ps");
+    else if constexpr (sizeof(T) == 4) SITU_MATH_FUSED("vfmadd213ps");
+    else if constexpr (Product == sign::minus) SITU_MATH_FUSED("vfnmadd213pd");
+    else if constexpr (Addend == sign::minus) SITU_MATH_FUSED("vfmsub213pd");
+    else SITU_MATH_FUSED("vfmadd213pd");
+#undef SITU_MATH_FUSED
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  auto const av = Product == sign::minus ? -a.v : a.v;
+  auto r = Addend == sign::minus ? -c.v : c.v;
+#if defined(__clang__) && __has_builtin(__builtin_elementwise_fma)
+  return pack<T, N, Isa>(__builtin_elementwise_fma(av, b.v, r));
+#else
+#if !defined(__clang__) && defined(__aarch64__)
+  if constexpr (sizeof(T) * N == 16) {
+    if constexpr (sizeof(T) == 4) __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(r) : "w"(av), "w"(b.v));
+    else __asm__("fmla %0.2d, %1.2d, %2.2d" : "+w"(r) : "w"(av), "w"(b.v));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  for (int k = 0; k < N; ++k) {
+    if constexpr (sizeof(T) == 4) r[k] = __builtin_fmaf(av[k], b.v[k], r[k]);
+    else r[k] = __builtin_fma(av[k], b.v[k], r[k]);
+  }
+  return pack<T, N, Isa>(r);
+#endif
+}
+
+/// a / b, correctly rounded also where -ffast-math would multiply by an approximate reciprocal.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+#if SITU_MATH_X86_ASM && defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+  if constexpr (in_register<T, N, Isa>) {
+    auto r = a.v;
+    auto const bv = b.v;
+#if !defined(__AVX__)
+    if constexpr (Isa::bytes == 16) {
+      if constexpr (sizeof(T) == 4) __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(bv));
+      else __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(bv));
+      return pack<T, N, Isa>(r);
+    }
+#endif
+    if constexpr (sizeof(T) == 4) __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    else __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+#if defined(__clang__) && __clang_major__ >= 18
+#pragma clang fp reciprocal(off)
+#endif
+  return pack<T, N, Isa>(typename pack<T, N, Isa>::vector(a.v / b.v));
+}
+
+/// 1 / a to within 2^-14 or better, for a in [2^-100, 2^100]: `residual` tells the rest.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> near_reciprocal(pack<float, N, Isa> const& a) {
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<float, N, Isa>) {
+    auto const v = a.v;
+    auto r = v;
+    __asm__("vrcp14ps {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
+    return pack<float, N, Isa>(r);
+  }
+#endif
+  return divide(pack<float, N, Isa>(1.0f), a);
+}
+
+/// True if any lane is; one or two instructions.
+template <int Bytes, int N, class Isa>
+SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
+#if SITU_MATH_X86_ASM
+  auto const v = m.v;
+  if constexpr (Bytes * N == 64 && Isa::bytes == 64) {
+    using words = typename situ::detail::vector_of<int, 16>::type;
+    auto const w = reinterpret_cast<words>(v);
+    unsigned short k;
+    __asm__("vptestmd {%1, %1, %0|%0, %1, %1}" : "=Yk"(k) : "v"(w));
+    return k != 0;
+  } else if constexpr (Bytes * N == 32 && Isa::bytes >= 32) {
+    bool r;
+    __asm__("vptest {%1, %1|%1, %1}" : "=@ccnz"(r) : "x"(v));
+    return r;
+  } else if constexpr (Bytes * N == 16) {
+    int r;
+#if !defined(__AVX__)
+    if constexpr (Isa::bytes == 16) __asm__("pmovmskb {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    else
+#endif
+      __asm__("vpmovmskb {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    return r != 0;
+  }
+#endif
+  return any_of(m);
+}
+
+/// hi + lo, not rounded: lo holds what hi lost.
+template <class P>
+struct two {
+  P hi, lo;
+};
+
+/// a + b exactly, for a whose last digit weighs no less than that of b; so for |a| >= |b|, or a == 0.
+template <class T, int N, class Isa>
+SITU_INLINE two<pack<T, N, Isa>> fast_two_sum(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  pack<T, N, Isa> const s = keep_order(a + b);
+  return {s, b - keep_order(s - a)};
+}
+
+/// a + b exactly.
+template <class T, int N, class Isa>
+SITU_INLINE two<pack<T, N, Isa>> two_sum(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  pack<T, N, Isa> const s = keep_order(a + b);
+  pack<T, N, Isa> const from_b = keep_order(s - a);
+  pack<T, N, Isa> const from_a = keep_order(s - from_b);
+  return {s, keep_order(a - from_a) + keep_order(b - from_b)};
+}
+
+/// The upper half of the digits of a, so that products of such halves are exact.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> upper_half(pack<T, N, Isa> const& a) {
+  if constexpr (sizeof(T) == 4) return bitcast<float>(bitcast<int32_t>(a) & pack<int32_t, N, Isa>(-0x1000));
+  else return bitcast<double>(bitcast<int64_t>(a) & pack<int64_t, N, Isa>(-0x8000000));
+}
+
+/// a * b exactly, unless the low part underflows.
+template <class T, int N, class Isa>
+SITU_INLINE two<pack<T, N, Isa>> two_prod(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  using P = pack<T, N, Isa>;
+  P const p = keep_order(a * b);
+  if constexpr (Isa::fma) {
+    return {p, fused<sign::plus, sign::minus>(a, b, p)};
+  } else {
+    P const a1 = upper_half(a), b1 = upper_half(b), a2 = keep_order(a - a1), b2 = keep_order(b - b1);
+    P const e1 = keep_order(a1 * b1 - p);
+    P const e2 = keep_order(e1 + keep_order(a1 * b2));
+    P const e3 = keep_order(e2 + keep_order(a2 * b1));
+    return {p, keep_order(e3 + keep_order(a2 * b2))};
+  }
+}
+
+/// c + a b to twice the precision, for c whose last digit weighs no less than that of a b.
+template <class T, int N, class Isa>
+SITU_INLINE two<pack<T, N, Isa>> sum_of_product(pack<T, N, Isa> const& c, pack<T, N, Isa> const& a,
+                                                pack<T, N, Isa> const& b) {
+  auto const product = two_prod(a, b);
+  auto const sum = fast_two_sum(c, product.hi);
+  return {sum.hi, keep_order(sum.lo) + product.lo};
+}
+
+/// 1 − a b as if in one rounding, for b close to 1/a.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> residual(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  pack<T, N, Isa> const one(T(1));
+  if constexpr (Isa::fma) {
+    return fused<sign::minus>(a, b, one);
+  } else {
+    auto const [high, low] = two_prod(a, b);
+    return keep_order(one - high) - low;
+  }
+}
+
+/// The polynomial whose coefficients are given from the highest power down.
+template <class T, int N, class Isa, class... C>
+SITU_INLINE pack<T, N, Isa> horner(pack<T, N, Isa> const& x, T highest, C... lower) {
+  pack<T, N, Isa> r(highest);
+  ((r = multiply_add(r, x, pack<T, N, Isa>(static_cast<T>(lower)))), ...);
+  return r;
+}
+
+/// 1.5 · 2^23 or 1.5 · 2^52: added to a small number it leaves the nearest integer in the low bits.
+template <class T>
+inline constexpr T round_magic = sizeof(T) == 4 ? T(12582912.0) : T(6755399441055744.0);
+
+/// The nearest integer, for |x| < 2^22 or 2^51.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> round_small(pack<T, N, Isa> const& x) {
+  pack<T, N, Isa> const magic(round_magic<T>);
+  return keep_order(x + magic) - magic;
+}
+
+/// 2^n for integers n in the range of normal numbers.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> power_of_two(pack<T, N, Isa> const& n) {
+  if constexpr (sizeof(T) == 4) {
+    return bitcast<float>(bitcast<int32_t>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 127))) << 23);
+  } else {
+    return bitcast<double>(bitcast<int64_t>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 1023))) << 52);
+  }
+}
+
+/// x · 2^n for integers n, |n| <= 250 or 2000, rounded once; overflow and denormal results as in ldexp.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> const& n) {
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<T, N, Isa>) {
+    auto r = x.v;
+    auto const nv = n.v;
+    if constexpr (sizeof(T) == 4) __asm__("vscalefps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
+    else __asm__("vscalefpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  pack<T, N, Isa> const half = round_small(n * T(0.5));
+  return keep_order(x * power_of_two(half)) * power_of_two(n - half);
+}
+
+/// |x| and the sign of x, as bits.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> magnitude(pack<T, N, Isa> const& x) {
+  if constexpr (sizeof(T) == 4) return bitcast<float>(bitcast<int32_t>(x) & pack<int32_t, N, Isa>(0x7fffffff));
+  else return bitcast<double>(bitcast<int64_t>(x) & pack<int64_t, N, Isa>(0x7fffffffffffffff));
+}
+/// x with its sign flipped where that of `sign` is set.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> flip_sign(pack<T, N, Isa> const& x, pack<T, N, Isa> const& sign) {
+  using I = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
+  return bitcast<T>(bitcast<I>(x) ^ (bitcast<I>(sign) & bit));
+}
+
+/// y, which is positive or has the sign of x already unless it is 0, with the sign of x.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
+  using I = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
+  return bitcast<T>(bitcast<I>(y) | (bitcast<I>(x) & bit));
+}
+
+/// −|x|.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> negative_magnitude(pack<T, N, Isa> const& x) {
+  using I = situ::detail::signed_of_bytes<sizeof(T)>;
+  return bitcast<T>(bitcast<I>(x) | pack<I, N, Isa>(std::numeric_limits<I>::min()));
+}
+
+/// x where it is not below / not above the bound; a NaN in x stays.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> at_least(pack<T, N, Isa> const& x, T bound) {
+  pack<T, N, Isa> const b(bound);
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
+    auto r = x.v;
+    auto const bv = b.v;
+    if constexpr (sizeof(T) == 4) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
+    else __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  return select(x < b, b, x);
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
+  pack<T, N, Isa> const b(bound);
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<T, N, Isa>) {
+    auto r = x.v;
+    auto const bv = b.v;
+    if constexpr (sizeof(T) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
+    else __asm__("vminpd {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  return select(x > b, b, x);
+}
+
+/// The rest of a kernel never shares its registers with a call: lanes go through memory, in a function of their own.
+template <class F, class T, int N>
+SITU_NOINLINE void call_lanes(T const* x, T* y, signed char const* wanted) {
+  for (int k = 0; k < N; ++k) {
+    if (wanted[k]) y[k] = F::value(x[k]);
+  }
+}
+template <class F, class T, int N>
+SITU_NOINLINE void call_lanes(T const* x1, T const* x2, T* y, signed char const* wanted) {
+  for (int k = 0; k < N; ++k) {
+    if (wanted[k]) y[k] = F::value(x1[k], x2[k]);
+  }
+}
+
+/// y with the lanes of m replaced by F::value(x), a function of numbers. For rare lanes.
+template <class F, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x,
+                                    pack<T, N, Isa> const& y) {
+  T from[N], to[N];
+  signed char wanted[N];
+  x.store(from);
+  y.store(to);
+  for (int k = 0; k < N; ++k) wanted[k] = m[k];
+  call_lanes<F, T, N>(from, to, wanted);
+  return pack<T, N, Isa>::load(to);
+}
+template <class F, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x1,
+                                    pack<T, N, Isa> const& x2, pack<T, N, Isa> const& y) {
+  T from1[N], from2[N], to[N];
+  signed char wanted[N];
+  x1.store(from1);
+  x2.store(from2);
+  y.store(to);
+  for (int k = 0; k < N; ++k) wanted[k] = m[k];
+  call_lanes<F, T, N>(from1, from2, to, wanted);
+  return pack<T, N, Isa>::load(to);
+}
+/// F::value on every lane, for functions that have no vector form.
+template <class F, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> every_lane(pack<T, N, Isa> const& x) {
+  return by_lane<F>(mask<static_cast<int>(sizeof(T)), N, Isa>(true), x, x);
+}
+template <class F, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> every_lane(pack<T, N, Isa> const& x1, pack<T, N, Isa> const& x2) {
+  return by_lane<F>(mask<static_cast<int>(sizeof(T)), N, Isa>(true), x1, x2, x1);
+}
+
+/// The halves of a pack, widened, and back: for functions that compute their hard parts in double.
+template <int N, class Isa, std::size_t... K>
+SITU_INLINE pack<double, N / 2, Isa> widen_from(pack<float, N, Isa> const& x, std::index_sequence<K...>, bool upper) {
+  using half = typename situ::detail::vector_of<float, N / 2>::type;
+  using wide = typename situ::detail::vector_of<double, N / 2>::type;
+  half const h = upper ? half(__builtin_shufflevector(x.v, x.v, (static_cast<int>(K) + N / 2)...))
+                       : half(__builtin_shufflevector(x.v, x.v, static_cast<int>(K)...));
+  return pack<double, N / 2, Isa>(__builtin_convertvector(h, wide));
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N / 2, Isa> widen_lower(pack<float, N, Isa> const& x) {
+  return widen_from(x, std::make_index_sequence<N / 2>{}, false);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N / 2, Isa> widen_upper(pack<float, N, Isa> const& x) {
+  return widen_from(x, std::make_index_sequence<N / 2>{}, true);
+}
+template <int N, class Isa, std::size_t... K>
+SITU_INLINE pack<float, 2 * N, Isa> narrow_from(pack<double, N, Isa> const& lower, pack<double, N, Isa> const& upper,
+                                                std::index_sequence<K...>) {
+  using half = typename situ::detail::vector_of<float, N>::type;
+  using whole = typename situ::detail::vector_of<float, 2 * N>::type;
+  half const a = __builtin_convertvector(lower.v, half), b = __builtin_convertvector(upper.v, half);
+  return pack<float, 2 * N, Isa>(whole(__builtin_shufflevector(a, b, static_cast<int>(K)...)));
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, 2 * N, Isa> narrow(pack<double, N, Isa> const& lower, pack<double, N, Isa> const& upper) {
+  return narrow_from(lower, upper, std::make_index_sequence<2 * N>{});
+}
+
+}  // namespace detail
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

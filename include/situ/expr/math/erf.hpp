@@ -1,0 +1,216 @@
+/// erf, erfc, gelu and gelu_tanh of packs and numbers.
+#pragma once
+
+#include <situ/expr/math/sigmoid.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+// Numbers: libm on the host, CUDA's own functions on a device.
+SITU_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
+SITU_HOST_DEVICE inline double erf(double x) { return ::erf(x); }
+SITU_HOST_DEVICE inline float erfc(float x) { return ::erfcf(x); }
+SITU_HOST_DEVICE inline double erfc(double x) { return ::erfc(x); }
+/// x Φ(x), Φ the normal distribution: gelu in its exact form.
+template <class T>
+  requires std::is_floating_point_v<T>
+SITU_HOST_DEVICE inline T gelu(T x) {
+  // −x/√2 = u + d: erfc(u + d) = erfc(u) − 2/√π e^(−u²) d, and e^(−u²)/erfc(u) is close to √π (u + 1/(2u)) where that
+  // matters, in the tail.
+  T u, d;
+  if constexpr (sizeof(T) == 4) {
+    u = x * -0.707106769f;
+    d = ::fmaf(x, -0.707106769f, -u) + x * -1.21016175e-08f;
+  } else {
+    u = x * -0.7071067811865476;
+    d = ::fma(x, -0.7071067811865476, -u) + x * 4.833646656726457e-17;
+  }
+  if (u > 40) return T(-0.0);
+  T const y = x * (T(0.5) * math::erfc(u));
+  return u > 1 ? y - y * d * (2 * u + 1 / u) : y;
+}
+/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
+template <class T>
+  requires std::is_floating_point_v<T>
+SITU_HOST_DEVICE inline T gelu_tanh(T x) {
+  if (x < -50) return T(-0.0);
+  if (x > 50) return x;
+  double const y = static_cast<double>(x);
+  double const z = 0.7978845608028654 * y * (1 + 0.044715 * y * y);  // half of what sigmoid takes
+  double const a = z < 0 ? z : -z;
+  T const high = static_cast<T>(a);
+  T const h = math::exp(high);
+  T const half = h + h * static_cast<T>(a - static_cast<double>(high));
+  return x < 0 ? x * half / (1 + half * half) * half : x / (1 + half * half);
+}
+
+namespace detail {
+
+/// x · 2^n, where x is close to high + low.
+template <class P>
+struct tail_parts {
+  P high, low, n;
+};
+
+/// g e^z h(v) / (a + c) with v = (a − c) / (a + c), z = high + low; c has few digits, and h(v) = h0 + v rest(v).
+///
+/// What the sum, the quotient, v, the last step of h and the products lose is kept: only rest(v) is plainly rounded.
+template <int N, class Isa, class H>
+SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> const& g, pack<float, N, Isa> const& a,
+                                                          float c, two<pack<float, N, Isa>> const& z,
+                                                          two<float> const& h0, H const& rest) {
+  using P = pack<float, N, Isa>;
+  auto const [x, x_rest, n] = split_exp_twice(z.hi, z.lo);
+  P const t = x + x_rest;
+  P const centre(c);
+  P const d = keep_order(a + centre);
+  P const lost = a - keep_order(d - centre);
+  P const u = near_reciprocal(d);
+  P const w = residual(d, u) - lost * u;  // 1 / (a + c) = u (1 + w)
+  auto const [v, v_low] = sum_of_product(P(1.0f), u, P(-2 * c));
+  P const y = keep_order(multiply_add(u * (-2 * c), w, v_low));
+  P const full = v + y;
+  P const r = rest(full);
+  auto const [h, h_low] = sum_of_product(P(h0.hi), r, full);
+  auto const [p, p_low] = two_prod(u, h);
+  P const h_rest = multiply_add(keep_order(v - full) + y, r, h_low + P(h0.lo));
+  auto const [q, q_low] = two_prod(g, p);
+  P const low = multiply_add(g, multiply_add(u, h_rest, p_low), q_low);
+  return {q, multiply_add(q, x + multiply_add(t, w, x_rest + w), low), n};
+}
+
+// libm's erfc errs by up to 5 ULP in double; what follows rounds a long double once, and lets none overflow.
+struct scalar_gelu {
+  static double value(double x) {
+    if (x < -50) return -0.0;
+    return static_cast<double>(0.5L * x * std::erfc(-x * 0.707106781186547524400844362104849039L));
+  }
+};
+struct scalar_gelu_tanh {
+  static double value(double x) {
+    if (x < -50) return -0.0;
+    if (x > 50) return x;
+    long double const y = x;
+    return static_cast<double>(y / (1 + std::exp(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
+  }
+};
+struct scalar_erf {
+  static double value(double x) { return math::erf(x); }
+};
+struct scalar_erfc {
+  static double value(double x) { return static_cast<double>(std::erfc(static_cast<long double>(x))); }
+};
+
+}  // namespace detail
+
+/// Error function.
+///
+///     |x| < 0.92:  x + x p(x²),   otherwise ±(1 − exp(−q(|x|)))
+///
+/// Special   erf(±0) = ±0, erf(±inf) = ±1, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> erf(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const one(1.0f), a = detail::at_most(detail::magnitude(x), 4.0f);
+  P const g = detail::horner(a, 6.62777097e-07f, 1.23303944e-05f, -0.000384787476f, 0.00401340146f, -0.0248128027f,
+                             0.107905716f, 0.633627295f, 1.12939703f, -0.000153382425f);
+  auto const [t, n] = detail::split_exp(-g);
+  P const s = detail::power_of_two(n);
+  P const large = one - multiply_add(s, t, s);
+  P const u = a * a;
+  P const p = detail::horner(u, 8.36957333e-05f, -0.000814258703f, 0.00520102307f, -0.0268593952f, 0.112836957f,
+                             -0.376126349f, 0.128379166f);
+  return detail::flip_sign(select(a < P(0.92f), multiply_add(a, p, a), large), x);
+}
+
+/// 1 − erf(x), also where that is denormal.
+///
+///     x >= 0:  exp(−x²) h(v) / (x + 2.125),   v = (x − 2.125) / (x + 2.125)
+///
+/// Special   erfc(inf) = 0, erfc(−inf) = 2, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = detail::at_most(detail::magnitude(x), 10.25f);
+  auto const square = detail::two_prod(a, a);
+  auto const tail = detail::gaussian_tail(
+      P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f}, [](P const& v) __attribute__((always_inline)) {
+        return detail::horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
+                              0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+      });
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return select(x < P(0.0f), P(2.0f) - y, y);
+}
+
+/// x Φ(x), Φ the normal distribution: gelu in its exact form.
+///
+///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
+///
+/// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = detail::at_most(detail::at_least(x, -15.0f), 15.0f);
+  auto const square = detail::two_prod(g, g);
+  auto const tail = detail::gaussian_tail(
+      g, detail::magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
+      [](P const& v) __attribute__((always_inline)) {
+        return detail::horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+      });
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return detail::with_sign_of(x, select(x > P(0.0f), x - y, y));
+}
+
+/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
+///
+///     x sigmoid(z),   z = 2 √(2/π) x (1 + 0.044715 x²)
+///
+/// z is computed to twice the precision: where it is large, its absolute error is the result's relative one.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = detail::at_least(x, -12.5f);
+  P const y = detail::at_most(g, 12.5f);
+  P z, z_low;
+  P const c(0.0713548139f), k(1.59576416015625f);
+  if constexpr (Isa::fma) {
+    auto const [square, square_low] = detail::two_prod(y, y);
+    P const sum = keep_order(multiply_add(square, c, k));
+    P const sum_low = detail::fused(square, c, k - sum) +
+                      multiply_add(square_low, c, multiply_add(square, P(2.39883247e-09f), P(4.96144958e-06f)));
+    auto const exact = detail::two_prod(y, sum);
+    z = exact.hi;
+    z_low = multiply_add(y, sum_low, exact.lo);
+  } else {
+    auto const [square, square_low] = detail::two_prod(y, y);
+    auto const [b, b_low] = detail::two_prod(square, c);
+    auto const [sum, sum_low] = detail::two_sum(k, b);
+    P const rest = multiply_add(square, P(2.39883247e-09f), multiply_add(square_low, c, b_low + P(4.96144958e-06f)));
+    auto const exact = detail::two_prod(y, sum);
+    z = exact.hi;
+    z_low = multiply_add(y, sum_low + rest, exact.lo);
+  }
+  return detail::times_sigmoid(g, z, detail::split_exp(detail::negative_magnitude(z), detail::flip_sign(z_low, -z)));
+}
+
+// Doubles go through libm, lane by lane.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_erf>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> erfc(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_erfc>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_gelu>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_gelu_tanh>(x);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

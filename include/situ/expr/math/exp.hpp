@@ -1,0 +1,141 @@
+/// exp, exp2 and expm1 of packs and numbers.
+#pragma once
+
+#include <situ/expr/math/detail.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+// Numbers: libm on the host, CUDA's own functions on a device.
+SITU_HOST_DEVICE inline float exp(float x) { return ::expf(x); }
+SITU_HOST_DEVICE inline double exp(double x) { return ::exp(x); }
+SITU_HOST_DEVICE inline float exp2(float x) { return ::exp2f(x); }
+SITU_HOST_DEVICE inline double exp2(double x) { return ::exp2(x); }
+SITU_HOST_DEVICE inline float expm1(float x) { return ::expm1f(x); }
+SITU_HOST_DEVICE inline double expm1(double x) { return ::expm1(x); }
+
+namespace detail {
+
+/// exp(x) in parts: 2^n · (1 + t) with |t| < 0.42, for |x| < 175.
+template <class P>
+struct exp_parts {
+  P t, n;
+};
+
+/// r² q(r) + c. Not Horner's scheme: how long one element takes matters as much as how many operations it takes.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<float, N, Isa> const& c) {
+  using P = pack<float, N, Isa>;
+  P const u = r * r;
+  P const a = multiply_add(r, P(0.166665196f), P(0.49999994f));
+  P const b = multiply_add(r, P(0.00836881157f), P(0.0416683964f));
+  return multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138143916f), b), a), c);
+}
+
+/// The parts of exp(x + low), where low is what x lost in rounding.
+///
+///     n = round(x / ln 2),   r = x − n ln 2,   t = r + r² q(r)
+///
+/// ln 2 is split so that n times its upper part is exact; the polynomial errs by 2^-28.
+template <int N, class Isa>
+SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float>);
+  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
+  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
+  return {exp_rest(r, r), n};
+}
+template <int N, class Isa>
+SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x, pack<float, N, Isa> const& low) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float>);
+  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
+  P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
+  P const r = a + multiply_add(n, P(2.12194440e-4f), low);
+  return {exp_rest(r, r), n};
+}
+
+/// The same with t in two parts, t = r + rest, whose sum is not yet rounded.
+template <class P>
+struct exp_twice {
+  P r, rest, n;
+};
+template <int N, class Isa>
+SITU_INLINE exp_twice<pack<float, N, Isa>> split_exp_twice(pack<float, N, Isa> const& x,
+                                                           pack<float, N, Isa> const& low) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float>);
+  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
+  P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
+  P const b = multiply_add(n, P(2.12194440e-4f), low);
+  P const r = keep_order(a + b);
+  return {r, exp_rest(r, keep_order(a - r) + b), n};
+}
+
+struct scalar_exp {
+  static double value(double x) { return math::exp(x); }
+};
+struct scalar_exp2 {
+  static double value(double x) { return math::exp2(x); }
+};
+struct scalar_expm1 {
+  static double value(double x) { return math::expm1(x); }
+};
+
+}  // namespace detail
+
+/// eˣ.
+///
+/// Special   exp(−inf) = 0, exp(inf) = inf, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
+  return detail::scale(P(1.0f) + t, n);
+}
+
+/// 2ˣ.
+///
+/// Special   exp2 of an integer is exact; exp2(−inf) = 0, exp2(inf) = inf, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> exp2(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const y = detail::at_least(detail::at_most(x, 129.0f), -151.0f);
+  P const n = detail::round_small(y);
+  P const r = y - n;
+  P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
+                             0.693147242f);
+  return detail::scale(multiply_add(r, q, P(1.0f)), n);
+}
+
+/// eˣ − 1, accurate near 0.
+///
+///     2^n t + (2^n − 1),   halved so that 2^n does not overflow
+///
+/// Special   expm1(±0) = ±0, expm1(−inf) = −1, expm1(inf) = inf, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -18.0f));
+  P const s = detail::power_of_two(n - P(1.0f));
+  P const y = multiply_add(s, t, keep_order(s - P(0.5f)));
+  // n == 0 gives 0.5 t + 0: only there can the result be so small that halving loses digits.
+  return select(n == P(0.0f), select(x == P(0.0f), x, t), y + y);
+}
+
+// Doubles go through libm, lane by lane.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_exp>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_exp2>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> expm1(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_expm1>(x);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,182 @@
+/// Hyperbolic functions of numbers and of packs, without `tanh`.
+///
+/// Float packs are computed in vectors, near zero by minimax polynomials and elsewhere from an exponential or a
+/// logarithm that carries its low part; double packs go through the C library lane by lane.
+#pragma once
+
+#include <cmath>
+
+#include <situ/expr/math/basic.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+SITU_HOST_DEVICE inline double sinh(double x) { return ::sinh(x); }
+SITU_HOST_DEVICE inline double cosh(double x) { return ::cosh(x); }
+SITU_HOST_DEVICE inline double asinh(double x) { return ::asinh(x); }
+SITU_HOST_DEVICE inline double acosh(double x) { return ::acosh(x); }
+SITU_HOST_DEVICE inline double atanh(double x) { return ::atanh(x); }
+// The C library's float forms are less accurate than its double forms, rounded.
+#if defined(__CUDA_ARCH__)
+SITU_HOST_DEVICE inline float sinh(float x) { return ::sinhf(x); }
+SITU_HOST_DEVICE inline float cosh(float x) { return ::coshf(x); }
+SITU_HOST_DEVICE inline float asinh(float x) { return ::asinhf(x); }
+SITU_HOST_DEVICE inline float acosh(float x) { return ::acoshf(x); }
+SITU_HOST_DEVICE inline float atanh(float x) { return ::atanhf(x); }
+#else
+SITU_HOST_DEVICE inline float sinh(float x) { return static_cast<float>(::sinh(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float cosh(float x) { return static_cast<float>(::cosh(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float asinh(float x) { return static_cast<float>(::asinh(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float acosh(float x) { return static_cast<float>(::acosh(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float atanh(float x) { return static_cast<float>(::atanh(static_cast<double>(x))); }
+#endif
+
+namespace detail {
+
+struct sinh_lanes {
+  static double value(double x) { return ::sinh(x); }
+};
+struct cosh_lanes {
+  static double value(double x) { return ::cosh(x); }
+};
+struct asinh_lanes {
+  static double value(double x) { return ::asinh(x); }
+};
+struct acosh_lanes {
+  static double value(double x) { return ::acosh(x); }
+};
+struct atanh_lanes {
+  static double value(double x) { return ::atanh(x); }
+};
+
+/// exp(x)/4 as high + low for 0 <= x <= 89.6, a quarter so that it never overflows before the result does.
+template <int N, class Isa>
+SITU_INLINE two<pack<float, N, Isa>> quarter_exp(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const n = round_small(x * P(0x1.715476p0f));
+  P const coarse = keep_order(x - keep_order(n * P(0x1.62e4p-1f)));  // exact: the constant has 15 bits
+  P const r = keep_order(coarse - n * P(0x1.7f7d1cp-20f));
+  P const p = multiply_add(
+      keep_order(r * r), horner(r, 0.00139506313f, 0.00836896989f, 0.0416662022f, 0.166665182f, 0.5f), r);
+  two<P> const e = fast_two_sum(P(1.f), p);
+  P const scale = power_of_two(n - P(2.f));
+  return {e.hi * scale, e.lo * scale};
+}
+
+/// log(high + low) + n·log 2 for positive normal high below 2^127 and |low| at most half an ulp of it.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log_of_two(pack<float, N, Isa> const& high, pack<float, N, Isa> const& low,
+                                           pack<float, N, Isa> const& n) {
+  using P = pack<float, N, Isa>;
+  using I = pack<int32_t, N, Isa>;
+  I const bits = bitcast<int32_t>(high);
+  I const exponent = (bits - I(0x3f3504f3)) >> 23;
+  P const m = bitcast<float>(bits - (exponent << 23));  // between √½ and √2
+  P const scale = bitcast<float>((I(127) - exponent) << 23);
+  two<P> const f = fast_two_sum(keep_order(m - P(1.f)), keep_order(low * scale));
+  P const k = convert_unchecked<float>(exponent) + n;
+  P const square = f.hi * f.hi;
+  P const p = horner(f.hi, -0.0763632208f, 0.127636597f, -0.131604999f, 0.14201504f, -0.166233018f, 0.200012356f,
+                     -0.250008225f, 0.333333313f);
+  P const tail = multiply_add(square * f.hi, p, multiply_add(k, P(0x1.7f7d1cp-20f), f.lo));
+  P const rest = multiply_add(square, P(-0.5f), tail);
+  // k · log 2 to 15 bits is exact, and is zero or larger than the high part.
+  P const whole = keep_order(k * P(0x1.62e4p-1f));
+  two<P> const s = fast_two_sum(whole, f.hi);
+  return s.hi + keep_order(s.lo + rest);
+}
+
+}  // namespace detail
+
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> sinh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const size = abs(x), z = size * size;
+  P const near = multiply_add(keep_order(size * z), detail::horner(z, 2.81695134e-06f, 0.000198361595f, 0.0083333496f, 0.166666672f),
+                              size);
+  auto const e = detail::quarter_exp(detail::at_most(size, 89.6f));
+  P const inverse = detail::quotient(P(0.0625f), e.hi);
+  P const far = keep_order(e.hi + keep_order(e.lo - inverse)) * 2.f;
+  return detail::flip_sign(select(size < P(1.f), near, far), x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> cosh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const e = detail::quarter_exp(detail::at_most(abs(x), 89.6f));
+  P const inverse = detail::quotient(P(0.0625f), e.hi);
+  return keep_order(e.hi + keep_order(e.lo + inverse)) * 2.f;
+}
+
+/// log(x + √(x² + 1)) with x + √(x² + 1) = 1 + (x + x²/(1 + √(x² + 1))); log(2x) for large x.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> asinh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const size = abs(x), zero(0.f), one(1.f);
+  auto const large = size > P(0x1p13f);
+  P const moderate = select(large, one, size), z = moderate * moderate;
+  P const near = multiply_add(
+      keep_order(moderate * z), detail::horner(z, -0.0132375266f, 0.0281691235f, -0.0443845168f, 0.0749865249f, -0.166666433f),
+      moderate);
+  P const more = keep_order(detail::quotient(z, one + sqrt(z + one)));
+  auto const sum = detail::fast_two_sum(moderate, more);
+  auto const argument = detail::two_sum(one, sum.hi);
+  P const far = detail::log_of_two(select(large, size * P(0.25f), argument.hi),
+                                   select(large, zero, argument.lo + sum.lo), select(large, P(3.f), zero));
+  P const r = select(size < P(0.5f), near, far);
+  return detail::flip_sign(select(isfinite(size), r, size), x);
+}
+
+/// log(1 + (t + √(t·(t + 2)))) with t = x - 1; log(2x) for large x.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> acosh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const zero(0.f), one(1.f), two(2.f);
+  auto const large = x > P(0x1p13f);
+  P const t = keep_order(select(large, one, x) - one);
+  P const root = sqrt(t * keep_order(t + two));
+  auto const sum = detail::fast_two_sum(root, t);
+  auto const argument = detail::two_sum(one, sum.hi);
+  P const r = detail::log_of_two(select(large, x * P(0.25f), argument.hi),
+                                 select(large, zero, argument.lo + sum.lo), select(large, P(3.f), zero));
+  return select(x < one, detail::not_a_number<float, N, Isa>(), select(isfinite(x), r, x));
+}
+
+/// Beyond 1/2: half of log((1 + x)/(1 - x)).
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> atanh(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const size = abs(x), z = size * size, zero(0.f), one(1.f), half(0.5f);
+  P const near = multiply_add(keep_order(size * z),
+                              detail::horner(z, 0.1766911f, 0.0513582975f, 0.118237287f, 0.14222762f, 0.200025186f,
+                                             0.333333015f),
+                              size);
+  P const argument = detail::quotient(one + size, one - size);
+  P r = select(size < half, near, half * detail::log_of_two(argument, zero, zero));
+  r = select(size == one, detail::infinite<float, N, Isa>(), r);
+  r = select(size > one, detail::not_a_number<float, N, Isa>(), r);
+  return detail::flip_sign(select(isnan(size), size, r), x);
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> sinh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::sinh_lanes>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> cosh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::cosh_lanes>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> asinh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::asinh_lanes>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> acosh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::acosh_lanes>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> atanh(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::atanh_lanes>(x);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,188 @@
+/// log, log2, log10 and log1p of packs and numbers.
+#pragma once
+
+#include <situ/expr/math/detail.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+// Numbers: libm on the host, CUDA's own functions on a device.
+SITU_HOST_DEVICE inline float log(float x) { return ::logf(x); }
+SITU_HOST_DEVICE inline double log(double x) { return ::log(x); }
+SITU_HOST_DEVICE inline float log2(float x) { return ::log2f(x); }
+SITU_HOST_DEVICE inline double log2(double x) { return ::log2(x); }
+SITU_HOST_DEVICE inline float log10(float x) { return ::log10f(x); }
+SITU_HOST_DEVICE inline double log10(double x) { return ::log10(x); }
+SITU_HOST_DEVICE inline float log1p(float x) { return ::log1pf(x); }
+SITU_HOST_DEVICE inline double log1p(double x) { return ::log1p(x); }
+
+namespace detail {
+
+/// x = 2^e (1 + f), −1/4 <= f < 1/2. Where `special` is set, some lane is no positive normal number: such lanes hold
+/// what they need for the answer to be right (has_avx512), or `log_special` puts it right.
+template <class P>
+struct log_parts {
+  P f, e;
+  bool special;
+};
+
+template <int N, class Isa>
+SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  using I = pack<int32_t, N, Isa>;
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<float, N, Isa>) {
+    // e = ±inf and NaN come out of these instructions as the logarithm needs them.
+    auto const v = x.v;
+    typename P::vector m, e;
+    __asm__("vgetmantps {$11, %1, %0|%0, %1, 11}" : "=v"(m) : "v"(v));
+    __asm__("vgetexpps {%1, %0|%0, %1}" : "=v"(e) : "v"(v));
+    P const mantissa(m), exponent(e), one(1.0f);
+    return {mantissa - one, select(mantissa < one, exponent + one, exponent), false};
+  }
+#endif
+  I const bits = bitcast<int32_t>(x);
+  bool const special = any((bits < I(0x00800000)) | (bits >= I(0x7f800000)));
+  I from = bits - I(0x3f400000);
+  if (SITU_UNLIKELY(special)) {
+    from = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(0x3f400000) - I(23 << 23), from);
+  }
+  P const f = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - P(1.0f);
+  return {f, convert_unchecked<float>(from >> 23), special};
+}
+
+/// y with the logarithms of 0, of inf, of negative numbers and of NaN put right.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> log_special(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
+  using P = pack<T, N, Isa>;
+  P const zero(T(0)), infinity(std::numeric_limits<T>::infinity()), nan(std::numeric_limits<T>::quiet_NaN());
+  P const above = select(x > zero, select(x < infinity, y, x), select(x < zero, nan, x));
+  return select(x == zero, -infinity, above);
+}
+
+/// log(1 + f) − f;  log(1 + f) = f − f²/2 + f³ p(f), p erring by 2^-27.6 of the whole.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log_rest(pack<float, N, Isa> const& f) {
+  using P = pack<float, N, Isa>;
+  P const p = horner(f, -0.0450761728f, 0.104631938f, -0.13161242f, 0.14478381f, -0.166473061f, 0.199908614f,
+                     -0.250000954f, 0.333334506f);
+  return (f * f) * multiply_add(f, p, P(-0.5f));
+}
+
+/// e log 2 + log(1 + f), the first product exact.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> join_log(pack<float, N, Isa> const& f, pack<float, N, Isa> const& e) {
+  using P = pack<float, N, Isa>;
+  P const rest = multiply_add(e, P(1.42860677e-06f), log_rest(f));
+  return multiply_add(e, P(0.693145751953125f), keep_order(f + rest));
+}
+
+/// a + b + c log(1 + f), for a = 0 or |a| > c |log(1 + f)|. c is given as c1 + c2, where c1 has 12 digits.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pack<float, N, Isa> const& a,
+                                                pack<float, N, Isa> const& b, float c1, float c2, float c) {
+  using P = pack<float, N, Isa>;
+  P const f1 = upper_half(f), f2 = keep_order(f - f1);
+  auto const [high, lost] = fast_two_sum(a, keep_order(f1 * c1));
+  P const low = multiply_add(f1, P(c2), multiply_add(f2 + log_rest(f), P(c), b));
+  P const y = high + (lost + low);
+  if constexpr (has_avx512<float, N, Isa>) return select(magnitude(a) < P(1000.0f), y, a + f);  // a or f tells of 0, inf, NaN
+  return y;
+}
+
+struct scalar_log {
+  static double value(double x) { return math::log(x); }
+};
+struct scalar_log2 {
+  static double value(double x) { return math::log2(x); }
+};
+struct scalar_log10 {
+  static double value(double x) { return math::log10(x); }
+};
+struct scalar_log1p {
+  static double value(double x) { return math::log1p(x); }
+};
+
+}  // namespace detail
+
+/// Natural logarithm.
+///
+/// Special   log(±0) = −inf, log(inf) = inf, of a negative number NaN, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log(pack<float, N, Isa> const& x) {
+  auto const [f, e, special] = detail::split_log(x);
+  pack<float, N, Isa> const y = detail::join_log(f, e);
+  if (SITU_UNLIKELY(special)) return detail::log_special(x, y);
+  return y;
+}
+
+/// Logarithm to base 2; exact at powers of two.
+///
+/// Special   as log.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log2(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [f, e, special] = detail::split_log(x);
+  P const y = detail::join_scaled_log(f, e, P(0.0f), 1.4423828125f, 0.000312228396f, 1.44269502f);
+  if (SITU_UNLIKELY(special)) return detail::log_special(x, y);
+  return y;
+}
+
+/// Logarithm to base 10.
+///
+/// Special   as log.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log10(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [f, e, special] = detail::split_log(x);
+  P const y = detail::join_scaled_log(f, e * 0.301025390625f, e * 4.60503907e-06f, 0.4342041015625f, 9.03803375e-05f,
+                                      0.434294492f);
+  if (SITU_UNLIKELY(special)) return detail::log_special(x, y);
+  return y;
+}
+
+/// log(1 + x), accurate near 0.
+///
+///     1 + x = 2^e m,   f = m − 1 = 2^-e x + (2^-e − 1)
+///
+/// Special   log1p(±0) = ±0, log1p(−1) = −inf, log1p(inf) = inf, below −1 NaN, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  using I = pack<int32_t, N, Isa>;
+  P const one(1.0f), infinity(std::numeric_limits<float>::infinity());
+  I const from = bitcast<int32_t>(keep_order(x + one)) - I(0x3f400000);
+  P const e = convert_unchecked<float>(from >> 23);
+  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - one;
+  P const s = detail::power_of_two(-e);
+  P const f = select(e > P(60.0f), m, multiply_add(s, x, keep_order(s - one)));
+  P y = detail::join_log(f, e);
+  y = select(x == P(0.0f), x, y);
+  if (SITU_UNLIKELY(detail::any(select(x > -one, x, infinity) >= infinity))) {
+    P const nan(std::numeric_limits<float>::quiet_NaN());
+    y = select(x > -one, select(x < infinity, y, x), select(x < -one, nan, x));
+    y = select(x == -one, -infinity, y);
+  }
+  return y;
+}
+
+// Doubles go through libm, lane by lane.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_log>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log2(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_log2>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log10(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_log10>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log1p(pack<double, N, Isa> const& x) {
+  return detail::every_lane<detail::scalar_log1p>(x);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

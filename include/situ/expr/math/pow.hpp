@@ -1,0 +1,89 @@
+/// pow of packs and numbers.
+#pragma once
+
+#include <situ/expr/math/detail.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+// Numbers: libm on the host, CUDA's own functions on a device.
+SITU_HOST_DEVICE inline float pow(float x, float y) { return ::powf(x, y); }
+SITU_HOST_DEVICE inline double pow(double x, double y) { return ::pow(x, y); }
+
+namespace detail {
+
+struct scalar_pow {
+  static float value(float x, float y) { return math::pow(x, y); }
+  static double value(double x, double y) { return math::pow(x, y); }
+};
+
+/// The parts of x^y = 2^n (1 + t), computed in double; x is positive and normal.
+///
+///     log2 x = e + s w(s²),   s = (m − 1) / (m + 1),   x = 2^e m,   w erring by 2^-45
+template <int N, class Isa>
+struct pow_parts {
+  pack<double, N, Isa> r, n;
+};
+template <int N, class Isa>
+SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<double, N, Isa> const& e,
+                                        pack<double, N, Isa> const& y) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0);
+  P const s = divide(m - one, m + one);
+  P const w = horner(s * s, 0.2829086468850141, 0.31990513478741683, 0.4122092652538879, 0.5770779422462297,
+                     0.961796694113718, 2.88539008177785);
+  P const z = y * multiply_add(s, w, e);
+  P const limited = select(z > P(200.0), P(200.0), select(z < P(-200.0), P(-200.0), z));
+  P const n = round_small(limited);
+  return {limited - n, n};
+}
+
+}  // namespace detail
+
+/// xʸ.
+///
+///     2^(y log2 x), the logarithm and its product with y in double
+///
+/// Special   as C99: pow(x, ±0) = 1, pow(1, y) = 1, a negative x with a whole y has its sign, with another y is NaN.
+/// Cost      lanes where x is not positive and normal, or y is 0, infinite or NaN, go through libm.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N, Isa> const& y) {
+  using P = pack<float, N, Isa>;
+  using I = pack<int32_t, N, Isa>;
+  // x = 2^e m with m in [0.707, 1.414].
+  I const bits = bitcast<int32_t>(x);
+  I const from = bits - I(0x3f3504f3);
+  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f3504f3));
+  P const e = convert_unchecked<float>(from >> 23);
+  P r, n;
+  if constexpr (N * 8 <= Isa::bytes) {
+    auto const parts = detail::split_pow(convert_unchecked<double>(m), convert_unchecked<double>(e),
+                                         convert_unchecked<double>(y));
+    r = convert_unchecked<float>(parts.r);
+    n = convert_unchecked<float>(parts.n);
+  } else {
+    auto const lower = detail::split_pow(detail::widen_lower(m), detail::widen_lower(e), detail::widen_lower(y));
+    auto const upper = detail::split_pow(detail::widen_upper(m), detail::widen_upper(e), detail::widen_upper(y));
+    r = detail::narrow(lower.r, upper.r);
+    n = detail::narrow(lower.n, upper.n);
+  }
+  P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
+                             0.693147242f);
+  P const z = detail::scale(multiply_add(r, q, P(1.0f)), n);
+  // One comparison finds the lanes that libm must do: x outside [2^-126, inf), or y outside ±[2^-126, inf).
+  P const infinity(std::numeric_limits<float>::infinity()), least(std::numeric_limits<float>::min());
+  P const a = detail::magnitude(y);
+  P const x_class = select(x < infinity, x, -infinity);
+  P const y_class = select(a < infinity, a, -infinity);
+  auto const special = select(x_class < least, x_class, y_class) < least;
+  if (SITU_UNLIKELY(detail::any(special))) return detail::by_lane<detail::scalar_pow>(special, x, y, z);
+  return z;
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
+  return detail::every_lane<detail::scalar_pow>(x, y);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI

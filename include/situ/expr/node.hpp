@@ -1,0 +1,215 @@
+/// Nodes: what an expression is made of before it is evaluated.
+///
+/// An *expression* is a tensor or a `Map` of expressions. Nodes hold their operands by value (a tensor is a counted
+/// handle), so an expression may outlive the tensors it was written with. It is a formula: evaluated at every use.
+#pragma once
+
+#include <utility>
+
+#include <situ/core/device.hpp>
+#include <situ/core/layout.hpp>
+#include <situ/core/scalar.hpp>
+#include <situ/core/shape.hpp>
+
+namespace situ::inline SITU_ABI {
+
+template <element T = float, device D = Cpu>
+class Tensor;
+
+namespace detail {
+// Defined by the tensor layer, and found when they are instantiated.
+template <class E>
+auto evaluated(E&& e);
+template <class To, class T, class From>
+Tensor<T, To> transfer(Tensor<T, From> const& from);
+template <class U, class T, class D>
+Tensor<U, D> converted(Tensor<T, D> const& from);
+template <class U, class To, class T, class From>
+Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from);
+
+/// The one place where a type is declared to be an expression.
+template <class E>
+inline constexpr bool is_expression = false;
+template <class T, class D>
+inline constexpr bool is_expression<Tensor<T, D>> = true;
+}  // namespace detail
+
+/// A tensor, or a lazy combination of tensors: what functions of tensors take.
+template <class E>
+concept expression = detail::is_expression<std::remove_cvref_t<E>>;
+
+/// The element type of an expression.
+template <class E>
+using value_of = typename std::remove_cvref_t<E>::value_type;
+
+/// The device of an expression: where its operands live and its result will.
+template <class E>
+using device_of = typename std::remove_cvref_t<E>::device_type;
+
+namespace detail {
+
+/// A C++ number beside tensors, already of the type that its weakness gives it.
+template <class T>
+struct Constant {
+  using value_type = T;
+  compute_t<T> value;
+};
+
+template <class E>
+inline constexpr bool is_constant = false;
+template <class T>
+inline constexpr bool is_constant<Constant<T>> = true;
+
+/// Members in a row; trivially copyable when they are, which std::tuple is not.
+template <class... Es>
+struct Fields {};
+template <class E, class... Es>
+struct Fields<E, Es...> {
+  E head;
+  Fields<Es...> tail;
+};
+
+template <class E, class... Es>
+SITU_HOST_DEVICE SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remove_cvref_t<Es>...> fields_of(E&& e, Es&&... es) {
+  if constexpr (sizeof...(Es) == 0) return {static_cast<E&&>(e), {}};
+  else return {static_cast<E&&>(e), fields_of(static_cast<Es&&>(es)...)};
+}
+
+/// The common device of operands, of which constants have none: void for none at all.
+template <class... Ds>
+struct common_device {
+  using type = void;
+};
+template <class D>
+struct common_device<D> {
+  using type = D;
+};
+template <class D, class... Ds>
+  requires(sizeof...(Ds) > 0)
+struct common_device<D, Ds...> {
+  using rest = typename common_device<Ds...>::type;
+  using type = std::conditional_t<std::is_void_v<rest> || std::is_same_v<D, rest>, D,
+                                  std::conditional_t<std::is_void_v<D>, rest, result_device_t<std::conditional_t<std::is_void_v<D>, Cpu, D>>>>;
+};
+
+template <class E>
+struct operand_device {
+  using type = device_of<E>;
+};
+template <class E>
+  requires(is_constant<std::remove_cvref_t<E>> || number<std::remove_cvref_t<E>>)
+struct operand_device<E> {
+  using type = void;
+};
+template <class E>
+using operand_device_t = typename operand_device<E>::type;
+
+template <class D1, class D2>
+inline constexpr bool may_mix = std::is_void_v<D1> || std::is_void_v<D2>;
+template <class D1, class D2>
+  requires(!std::is_void_v<D1> && !std::is_void_v<D2>)
+inline constexpr bool may_mix<D1, D2> = mixes_with<D1, D2>;
+
+/// How many tensors an expression reads.
+template <class E>
+inline constexpr int leaf_count = 1;
+template <class T>
+inline constexpr int leaf_count<Constant<T>> = 0;
+
+}  // namespace detail
+
+namespace detail {
+
+/// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
+template <class E>
+class ExpressionMembers {
+ public:
+  /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
+  /// What touches the host is done when this returns; between devices it is enqueued.
+  template <device To>
+  auto to(To) const {
+    return transfer<To>(evaluated(self()));
+  }
+  /// The value as elements of U.
+  template <element U>
+  auto to() const {
+    return converted<U>(evaluated(self()));
+  }
+  /// Both: converted on the side that makes fewer bytes cross.
+  template <element U, device To>
+  auto to(To) const {
+    return convert_and_transfer<U, To>(evaluated(self()));
+  }
+  auto cpu() const { return to(Cpu{}); }
+  template <int N = 0>
+  auto cuda() const {
+    return to(Cuda<N>{});
+  }
+
+ private:
+  E const& self() const { return static_cast<E const&>(*this); }
+};
+
+}  // namespace detail
+
+/// A lazy elementwise function `Op` of operands. Built by the functions and operators of situ, never by hand.
+template <class Op, class... Es>
+struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
+  using types = typename Op::template types<typename Es::value_type...>;
+  using value_type = typename types::result;
+  using device_type = typename detail::common_device<detail::operand_device_t<Es>...>::type;
+
+  Op op;
+  detail::Fields<Es...> operands;
+  Shape extents;
+
+  /// The broadcast shape of the operands.
+  Shape const& shape() const { return extents; }
+  int rank() const { return extents.rank(); }
+  /// The number of elements.
+  int64_t size() const { return detail::product(extents); }
+  int64_t size(int64_t axis) const { return extents[detail::checked_axis(axis, extents.rank(), extents, "size")]; }
+  device_type device() const { return {}; }
+  static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
+  /// One element of the value, which is computed whole.
+  template <std::integral... Is>
+  value_type item(Is... indices) const {
+    return detail::evaluated(*this).item(indices...);
+  }
+  auto to_vector() const { return detail::evaluated(*this).to_vector(); }
+
+  Map(Op&& op, detail::Fields<Es...>&& operands, Shape const& extents)
+      : op(static_cast<Op&&>(op)), operands(static_cast<detail::Fields<Es...>&&>(operands)), extents(extents) {}
+};
+
+namespace detail {
+template <class Op, class... Es>
+inline constexpr bool is_expression<Map<Op, Es...>> = true;
+template <class Op, class... Es>
+inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
+
+template <class E>
+SITU_INLINE void join_shape(Shape& joined, bool& first, E const& operand, char const* who) {
+  if constexpr (!is_constant<E>) {
+    if (first) joined = operand.shape();
+    else if (!(joined == operand.shape())) joined = broadcast(joined, operand.shape(), who);
+    first = false;
+  }
+}
+
+/// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
+template <class Op, class... Es>
+auto make_map(Op op, Es&&... es) {
+  Shape joined;
+  bool first = true;
+  (join_shape(joined, first, es, Op::name), ...);
+  return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), fields_of(static_cast<Es&&>(es)...), joined);
+}
+
+}  // namespace detail
+
+/// Whether expressions (or numbers) live on devices that mix, so that they may stand in one expression.
+template <class L, class R>
+concept on_same_device = detail::may_mix<detail::operand_device_t<L>, detail::operand_device_t<R>>;
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,100 @@
+/// Typing rules of elementwise functions: from the operands' element types to what they are converted to, and to the
+/// element type of the result.
+#pragma once
+
+#include <situ/core/scalar.hpp>
+#include <situ/expr/pack.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class... Ts>
+struct promoted;
+template <class T>
+struct promoted<T> {
+  using type = T;
+};
+template <class T, class U, class... Rest>
+struct promoted<T, U, Rest...> : promoted<promote_t<T, U>, Rest...> {};
+template <class... Ts>
+using promoted_t = typename promoted<Ts...>::type;
+
+/// All operands promote together, the result is of that type: `+`, minimum.
+template <class... Ts>
+struct arithmetic {
+  using result = promoted_t<Ts...>;
+  template <int>
+  using operand = result;
+};
+
+/// As arithmetic, in float when all operands are integers: `/`, exp.
+template <class... Ts>
+struct real_valued {
+  using result = floating_t<promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
+};
+
+/// Compared as their promoted type, bool results: `<`, isnan.
+template <class... Ts>
+struct predicate {
+  using result = bool;
+  template <int>
+  using operand = promoted_t<Ts...>;
+};
+
+/// bool operands, bool result: `&&`.
+template <class... Ts>
+struct logical {
+  using result = bool;
+  template <int>
+  using operand = bool;
+};
+
+/// Integers or bools, which promote together: `&`.
+template <class... Ts>
+struct bitwise : arithmetic<Ts...> {
+  static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
+};
+
+/// A bool, then operands that promote together: where.
+template <class M, class... Ts>
+struct choice {
+  using result = promoted_t<Ts...>;
+  template <int K>
+  using operand = std::conditional_t<K == 0, bool, result>;
+};
+
+/// The arithmetic type of one lane of X: of a pack, or of a scalar in a CUDA thread.
+template <class X>
+struct lane_value {
+  using type = X;
+};
+template <class T, int N, class Isa>
+struct lane_value<pack<T, N, Isa>> {
+  using type = T;
+};
+template <int B, int N, class Isa>
+struct lane_value<mask<B, N, Isa>> {
+  using type = bool;
+};
+template <class X>
+using lane_value_t = typename lane_value<X>::type;
+template <class X>
+inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !std::is_same_v<lane_value_t<X>, bool>;
+template <class X>
+inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
+
+/// The element type that a number of type S takes beside operands of type T. Comparisons are made in a type that
+/// holds both, so that `bytes < 300` is what it says.
+template <bool Compares, class T, class S>
+using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
+                                           promote_t<T, typename canonical<S>::type>, weak_t<T, typename canonical<S>::type>>;
+
+/// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
+template <class S>
+using number_alone_t = std::conditional_t<std::is_floating_point_v<S>, float,
+                                          std::conditional_t<std::is_integral_v<S> && !std::is_same_v<S, bool>, int64_t, S>>;
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

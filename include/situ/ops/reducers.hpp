@@ -1,0 +1,147 @@
+/// What a reduction computes, apart from how it walks memory.
+///
+/// A *reducer* of elements T has an `accumulator` (trivially copyable), `identity()`, `step(a, x, index)` that takes one element in,
+/// `merge(a, b)` of two parts of which a comes first, and `finish(a, count)` that gives the `result`. The CPU's kernels
+/// run `lanes` of it at once: `combine` of packs, where the reducer has one.
+#pragma once
+
+#include <situ/expr/lane_functions.hpp>
+#include <situ/expr/lanes.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace reducers {
+
+/// What sums are kept in: integers in 64 bits, 16-bit floats in float.
+template <class T>
+using sum_t = std::conditional_t<floating<T>, compute_t<T>, int64_t>;
+
+/// Σ x. Integers and bools give int64.
+template <class T>
+struct sum {
+  static constexpr char const* name = "sum";
+  static constexpr bool empty_is_defined = true;
+  using element = sum_t<T>;
+  using accumulator = element;
+  using result = std::conditional_t<floating<T>, T, int64_t>;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return accumulator(0); }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return detail::added(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return detail::added(a, b); }
+  template <class A>
+  SITU_HOST_DEVICE static result finish(A a, int64_t) {
+    return detail::convert_scalar<result>(a);
+  }
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return a + b;
+  }
+};
+
+/// Σ x / n; integers give float. The mean of nothing is NaN.
+template <class T>
+struct mean : sum<T> {
+  static constexpr char const* name = "mean";
+  using element = std::conditional_t<floating<T>, compute_t<T>, double>;
+  using accumulator = element;
+  using result = floating_t<T>;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return accumulator(0); }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return a + x; }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return a + b; }
+  template <class A>
+  SITU_HOST_DEVICE static result finish(A a, int64_t count) {
+    return detail::convert_scalar<result>(a / static_cast<A>(count));
+  }
+};
+
+/// sqrt(Σ x) of squares x.
+template <class T>
+struct root_of_sum : sum<T> {
+  static constexpr char const* name = "norm";
+  using result = T;
+  template <class A>
+  SITU_HOST_DEVICE static result finish(A a, int64_t) {
+    return detail::convert_scalar<result>(math::sqrt(a));
+  }
+};
+
+/// The smallest element; NaN where there is one.
+template <class T>
+struct min {
+  static constexpr char const* name = "min";
+  static constexpr bool empty_is_defined = false;
+  using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
+  using accumulator = element;
+  using result = T;
+  SITU_HOST_DEVICE static constexpr accumulator identity() {
+    if constexpr (std::is_floating_point_v<element>) return std::numeric_limits<element>::infinity();
+    else return std::numeric_limits<element>::max();
+  }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return math::minimum(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return math::minimum(a, b); }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return detail::convert_scalar<result>(a); }
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return math::minimum(a, b);
+  }
+};
+
+/// The largest element; NaN where there is one.
+template <class T>
+struct max : min<T> {
+  static constexpr char const* name = "max";
+  using typename min<T>::element;
+  using typename min<T>::accumulator;
+  SITU_HOST_DEVICE static constexpr accumulator identity() {
+    if constexpr (std::is_floating_point_v<element>) return -std::numeric_limits<element>::infinity();
+    else return std::numeric_limits<element>::lowest();
+  }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return math::maximum(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return math::maximum(a, b); }
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return math::maximum(a, b);
+  }
+};
+
+/// An element and where it stands in the order of the reduced axes.
+template <class T>
+struct indexed {
+  T value;
+  int64_t index;  ///< -1: none yet
+};
+
+/// The index of the first largest (Sign = 1) or smallest (Sign = -1) element; the first NaN where there is one.
+template <class T, int Sign>
+struct arg_extremum {
+  static constexpr char const* name = Sign > 0 ? "argmax" : "argmin";
+  static constexpr bool empty_is_defined = false;
+  using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
+  using accumulator = indexed<element>;
+  using result = int64_t;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return {element(0), -1}; }
+  /// Whether x beats the best so far when it comes later: NaN beats all but NaN.
+  SITU_HOST_DEVICE static bool beats(element x, element best) {
+    if constexpr (std::is_floating_point_v<element>) {
+      bool const x_is_nan = math::isnan(x), best_is_nan = math::isnan(best);
+      if (x_is_nan || best_is_nan) return x_is_nan && !best_is_nan;
+    }
+    return Sign > 0 ? x > best : x < best;
+  }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t index) {
+    return a.index < 0 || beats(x, a.value) ? accumulator{x, index} : a;
+  }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) {
+    if (a.index < 0) return b;
+    if (b.index < 0) return a;
+    if (beats(b.value, a.value)) return b;
+    if (beats(a.value, b.value)) return a;
+    return a.index < b.index ? a : b;
+  }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return a.index; }
+};
+template <class T>
+using argmax = arg_extremum<T, 1>;
+template <class T>
+using argmin = arg_extremum<T, -1>;
+
+}  // namespace reducers
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,423 @@
+/// Tensor: a counted handle to elements on a device that is part of its type.
+#pragma once
+
+#include <vector>
+
+#include <situ/core/storage.hpp>
+#include <situ/expr/evaluate.hpp>
+#include <situ/expr/functions.hpp>
+#include <situ/tensor/indexing.hpp>
+#include <situ/tensor/nested.hpp>
+
+namespace situ::inline SITU_ABI {
+
+namespace detail {
+
+/// Whether values of E may become elements of T on D without being asked.
+template <class E, class T, class D>
+concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
+
+template <class R, class T>
+concept range_of = !expression<R> && requires(R const& r) {
+  { r.data() } -> std::convertible_to<T const*>;
+  { r.size() } -> std::convertible_to<std::size_t>;
+};
+
+/// A tensor's claim on storage: the base of Tensor, and all of it that does not depend on its types.
+struct Handle {
+  Storage storage;
+  void* first = nullptr;
+  Layout layout;
+};
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_broadcast_write(char const* who, Layout const& layout) {
+  fail<LayoutError>(who, ": writing to a broadcast view of shape ", layout.shape, " with strides ", layout.strides,
+                    " would write elements more than once; write to a clone() of it");
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_read_only(char const* who) {
+  fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
+}
+
+}  // namespace detail
+
+/// Elements of type T on device D: a handle of shape, strides and a counted storage.
+///
+/// Copying a handle shares the storage; clone() copies the elements. Assigning an expression to a named tensor rebinds it;
+/// assigning to a temporary view, as in `x[1] = e`, writes in place, and so do assign(), `+=`, `-=`, `*=` and `/=`. A const handle gives
+/// const views. A default-constructed tensor is empty, of shape [0].
+/// *contiguous* means row-major without gaps; strides count elements and may be zero (broadcast) or negative.
+template <element T, device D>
+class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
+ public:
+  using value_type = T;
+  using device_type = D;
+
+  // ---- construction -----------------------------------------------------------------------------------------------
+
+  Tensor() = default;
+  Tensor(Tensor const&) = default;
+  Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
+
+  /// Values in braces, of any rank: {{1, 2}, {3, 4}}. Never a shape. Throws ShapeError when they are ragged.
+  Tensor(std::initializer_list<detail::Nested<T>> values) {
+    detail::Nested<T> const list(values);
+    Shape shape;
+    list.measure(shape);
+    Tensor<T, Cpu> host = Tensor<T, Cpu>::uninitialized(shape);
+    list.copy_to(host.raw(), shape, 0);
+    if constexpr (std::is_same_v<D, Cpu>) *this = host;
+    else *this = detail::transfer<D>(host);
+  }
+
+  /// Copies the numbers of a contiguous range, such as std::vector or std::span. Throws ShapeError when the shape has
+  /// another number of elements.
+  template <detail::range_of<T> R>
+  Tensor(R const& values, Shape const& shape) {
+    if (detail::count_of(shape, "Tensor", sizeof(T)) != static_cast<int64_t>(values.size())) {
+      detail::fail<ShapeError>("Tensor: ", values.size(), " values were given for shape ", shape, ", which has ", detail::product(shape));
+    }
+    *this = uninitialized(shape);
+    if (size() > 0) device_traits<D>::copy_from_host(raw(), values.data(), bytes());
+  }
+  /// The same in one dimension.
+  template <detail::range_of<T> R>
+  explicit Tensor(R const& values) : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
+
+  /// Evaluates an expression on its own device, into one kernel and one allocation.
+  template <class E>
+    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
+  Tensor(E&& e) : handle_(uninitialized(e.shape()).handle_) {
+    detail::evaluate<D>(raw(), handle_.layout, e);
+  }
+  /// An expression of another device: direct initialisation is explicit, so it transfers.
+  template <class U, class From>
+    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
+  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
+  template <class Op, class... Es>
+    requires(!mixes_with<device_of<Map<Op, Es...>>, D> && implicitly_converts_to<value_of<Map<Op, Es...>>, T>)
+  explicit Tensor(Map<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
+  /// Without direct initialisation it does not compile.
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  Tensor(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor(E&&) = delete;
+
+  /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
+  static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
+    Tensor result;
+    int64_t const count = detail::count_of(shape, who, sizeof(T));
+    result.handle_.layout = Layout(shape);
+    result.handle_.storage = detail::allocate<D>(static_cast<std::size_t>(count) * sizeof(T));
+    if (result.handle_.storage) result.handle_.first = result.handle_.storage.head()->memory;
+    return result;
+  }
+  /// A handle from its parts; for situ's own use.
+  static Tensor from_handle(detail::Handle handle) {
+    Tensor result;
+    result.handle_ = std::move(handle);
+    return result;
+  }
+
+  // ---- assignment -------------------------------------------------------------------------------------------------
+
+  Tensor& operator=(Tensor const& other) & = default;
+  Tensor& operator=(Tensor&& other) & noexcept {
+    handle_ = std::exchange(other.handle_, {});
+    return *this;
+  }
+  /// Rebinds this handle to the value of an expression. The old storage is written again where nobody can tell.
+  template <class E>
+    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
+  Tensor& operator=(E&& e) & {
+    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), handle_.layout, e);
+    else *this = Tensor(static_cast<E&&>(e));
+    return *this;
+  }
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  Tensor& operator=(E&&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor& operator=(E&&) = delete;
+
+  /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
+  Tensor operator=(Tensor const& other) && { return assign(other); }
+  template <class E>
+    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
+  Tensor operator=(E&& e) && {
+    return assign(static_cast<E&&>(e));
+  }
+  template <number S>
+    requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
+  Tensor operator=(S value) && {
+    return assign(value);
+  }
+
+  /// Writes the values of an expression, broadcast to this shape, into this storage. A source that overlaps it differently is
+  /// evaluated first. Throws ShapeError, LayoutError for a broadcast view, TypeError for read-only storage.
+  template <class E>
+    requires detail::becomes<E, T, D>
+  Tensor& assign(E&& e) {
+    check_writable("assign");
+    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), "assign");
+    if (overlaps_differently(e)) {
+      Tensor const value(e);
+      detail::evaluate<D>(raw(), handle_.layout, value);
+    } else {
+      detail::evaluate<D>(raw(), handle_.layout, e);
+    }
+    return *this;
+  }
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  Tensor& assign(E&&) = delete;
+  template <number S>
+    requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
+  Tensor& assign(S value) {
+    check_writable("assign");
+    detail::evaluate<D>(raw(), handle_.layout, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
+    return *this;
+  }
+
+#define SITU_IN_PLACE(SYMBOL)                                                          \
+  template <class X>                                                                   \
+    requires requires(Tensor& t, X&& x) { t.assign(t SYMBOL static_cast<X&&>(x)); }    \
+  Tensor& operator SYMBOL##=(X&& x) {                                                  \
+    return assign(*this SYMBOL static_cast<X&&>(x));                                   \
+  }                                                                                    \
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>> \
+    requires(expression<E> && !mixes_with<device_of<E>, D>)                            \
+  Tensor& operator SYMBOL##=(E&&) = delete;
+  SITU_IN_PLACE(+)
+  SITU_IN_PLACE(-)
+  SITU_IN_PLACE(*)
+  SITU_IN_PLACE(/)
+#undef SITU_IN_PLACE
+
+  // ---- what it is -------------------------------------------------------------------------------------------------
+
+  Shape const& shape() const { return handle_.layout.shape; }
+  /// In elements.
+  Shape const& strides() const { return handle_.layout.strides; }
+  Layout const& layout() const { return handle_.layout; }
+  int rank() const { return handle_.layout.rank(); }
+  /// The number of elements.
+  int64_t size() const { return handle_.layout.size(); }
+  int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
+  bool is_contiguous() const { return handle_.layout.is_contiguous(); }
+  D device() const { return {}; }
+  static constexpr situ::dtype dtype() { return dtype_of<T>; }
+  static constexpr bool is_cuda() { return std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>; }
+  /// How many handles share the storage; 0 for an empty tensor.
+  int64_t use_count() const { return handle_.storage.use_count(); }
+  /// The first element, in the device's memory. Throws TypeError from a non-const handle to read-only storage.
+  T* data() {
+    if (handle_.storage && handle_.storage.head()->read_only) detail::fail_read_only("data");
+    return raw();
+  }
+  T const* data() const { return static_cast<T const*>(handle_.first); }
+  detail::Storage const& storage() const { return handle_.storage; }
+
+  // ---- views: the same storage, seen differently --------------------------------------------------------------------
+
+#define SITU_VIEW(NAME, PARAMETERS, BODY) \
+  Tensor NAME PARAMETERS { return BODY; } \
+  const Tensor NAME PARAMETERS const { return BODY; }
+
+  /// The same elements with another shape (one -1 is inferred). Throws LayoutError when the strides do not allow it.
+  SITU_VIEW(view, (Shape const& to), viewed_as(to))
+  SITU_VIEW(transpose, (int64_t axis0, int64_t axis1), viewed({detail::transposed(layout(), axis0, axis1), 0}))
+  /// The matrix transposed; a tensor of less than two axes stays as it is. Throws ShapeError beyond two.
+  SITU_VIEW(t, (), viewed({detail::matrix_transposed(layout()), 0}))
+  SITU_VIEW(permute, (Shape const& axes), viewed({detail::permuted(layout(), axes), 0}))
+  SITU_VIEW(unsqueeze, (int64_t axis), viewed({detail::unsqueezed(layout(), axis), 0}))
+  SITU_VIEW(squeeze, (), viewed({detail::squeezed(layout()), 0}))
+  SITU_VIEW(squeeze, (int64_t axis), viewed({detail::squeezed(layout(), axis), 0}))
+  /// Repeats axes of one index without copying; -1 keeps an extent.
+  SITU_VIEW(expand, (Shape const& to), viewed({detail::expanded(layout(), to), 0}))
+  SITU_VIEW(select, (int64_t axis, int64_t index), viewed(detail::select_view(layout(), axis, index)))
+  SITU_VIEW(slice, (int64_t axis, int64_t start, int64_t stop, int64_t step = 1),
+            viewed(detail::slice_view(layout(), axis, start, stop, step)))
+  SITU_VIEW(slice, (int64_t axis, int64_t start, end_t, int64_t step = 1),
+            viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
+  SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
+  SITU_VIEW(operator[], (int64_t index), viewed(detail::select_view(layout(), 0, index, "operator[]")))
+#undef SITU_VIEW
+
+  /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  Tensor operator()(Is... indices) {
+    return viewed(detail::index_view(layout(), indices...));
+  }
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  const Tensor operator()(Is... indices) const {
+    return viewed(detail::index_view(layout(), indices...));
+  }
+
+  /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
+  Tensor reshape(Shape const& to) const {
+    Shape const shape = detail::inferred(to, this->shape(), "reshape");
+    Layout result;
+    if (detail::viewed_as(layout(), shape, result)) return viewed({result, 0});
+    return clone().viewed({Layout(shape), 0});
+  }
+  Tensor flatten() const { return reshape({-1}); }
+  /// This tensor where it is contiguous, else a contiguous copy.
+  Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
+  /// A contiguous copy in storage of its own.
+  Tensor clone() const {
+    Tensor result = uninitialized(shape(), "clone");
+    if (is_contiguous()) {
+      if (size() > 0) device_traits<D>::copy(result.raw(), raw(), bytes());
+    } else {
+      detail::evaluate<D>(result.raw(), result.layout(), *this);
+    }
+    return result;
+  }
+
+  // ---- elements ---------------------------------------------------------------------------------------------------
+
+  /// One element: as many indices as axes; negative ones count from the end. Throws IndexError. Host memory only.
+  template <std::integral... Is>
+    requires host_device<D>
+  T& operator()(Is... indices) {
+    if (handle_.storage && handle_.storage.head()->read_only) detail::fail_read_only("operator()");
+    return raw()[offset_of(indices...)];
+  }
+  template <std::integral... Is>
+    requires host_device<D>
+  T const& operator()(Is... indices) const {
+    return raw()[offset_of(indices...)];
+  }
+  template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
+    requires(!host_device<D>)
+  void operator()(Is...) const = delete;
+
+  /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
+  template <std::integral... Is>
+  T item(Is... indices) const {
+    int64_t offset = 0;
+    if constexpr (sizeof...(Is) == 0) {
+      if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
+    } else {
+      offset = offset_of(indices...);
+    }
+    T value;
+    device_traits<D>::copy_to_host(&value, raw() + offset, sizeof(T));
+    return value;
+  }
+  /// All elements in row-major order.
+  std::vector<T> to_vector() const
+    requires(!std::is_same_v<T, bool>)
+  {
+    std::vector<T> result(static_cast<std::size_t>(size()));
+    copy_out(result.data());
+    return result;
+  }
+  std::vector<bool> to_vector() const
+    requires(std::is_same_v<T, bool>)
+  {
+    Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
+    return std::vector<bool>(host.data(), host.data() + host.size());
+  }
+
+ private:
+  template <element U, situ::device Other>
+  friend class Tensor;
+
+  T* raw() const { return static_cast<T*>(handle_.first); }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
+
+  Tensor viewed(detail::Viewed const& view) const {
+    Tensor result = *this;
+    result.handle_.layout = view.layout;
+    if (result.handle_.first) result.handle_.first = raw() + view.offset;
+    return result;
+  }
+
+  Tensor viewed_as(Shape const& to) const {
+    Shape const shape = detail::inferred(to, this->shape(), "view");
+    Layout result;
+    if (!detail::viewed_as(layout(), shape, result)) {
+      detail::fail<LayoutError>("view: shape ", this->shape(), " with strides ", strides(), " cannot be viewed as ", shape,
+                                " without a copy; use reshape(), which copies where it must");
+    }
+    return viewed({result, 0});
+  }
+
+  template <class... Is>
+  int64_t offset_of(Is... indices) const {
+    constexpr int count = sizeof...(Is);
+    if (SITU_UNLIKELY(count != rank())) {
+      detail::fail<IndexError>("operator(): ", count, " indices were given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
+    }
+    int64_t offset = 0;
+    int axis = 0;
+    ((offset += detail::checked_index(static_cast<int64_t>(indices), shape()[axis], axis, shape(), "operator()") * strides()[axis], ++axis), ...);
+    return offset;
+  }
+
+  void copy_out(T* to) const {
+    if (size() == 0) return;
+    if (is_contiguous()) return device_traits<D>::copy_to_host(to, raw(), bytes());
+    Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
+    device_traits<Cpu>::copy(to, host.data(), bytes());
+  }
+
+  void check_writable(char const* who) const {
+    if (SITU_UNLIKELY(handle_.layout.is_broadcast())) detail::fail_broadcast_write(who, handle_.layout);
+    if (SITU_UNLIKELY(handle_.storage && handle_.storage.head()->read_only)) detail::fail_read_only(who);
+  }
+
+  /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
+  /// every element only to compute the one that replaces it.
+  template <class E, class Expression>
+  bool can_reuse(Expression const& e) const {
+    auto const* const head = handle_.storage.head();
+    if (!head || !head->allocated_here || !(e.shape() == shape())) return false;
+    int64_t appearances = 0;
+    bool aligned = true;
+    detail::for_each_leaf(e, [&](auto const& leaf) {
+      if (leaf.storage().head() != head) return;
+      ++appearances;
+      aligned = aligned && static_cast<void const*>(leaf.data()) == handle_.first && std::is_same_v<value_of<decltype(leaf)>, T> &&
+                leaf.shape() == shape() && leaf.strides() == strides();
+    });
+    if (appearances > 0 && (std::is_lvalue_reference_v<E> || !aligned)) return false;
+    return handle_.storage.use_count() == 1 + appearances && is_contiguous();
+  }
+
+  /// Whether e reads elements of this storage at other indices than those they are written at.
+  template <class E>
+  bool overlaps_differently(E const& e) const {
+    bool result = false;
+    detail::for_each_leaf(e, [&](auto const& leaf) {
+      result = result || detail::overlap_differently(handle_.first, sizeof(T), handle_.layout, leaf.data(), sizeof(value_of<decltype(leaf)>), leaf.layout());
+    });
+    return result;
+  }
+
+  detail::Handle handle_;
+};
+
+template <class E>
+  requires expression<E>
+Tensor(E const&) -> Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
+template <class T, class D>
+Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
+template <class R>
+  requires requires(R const& r) { r.data(); r.size(); }
+Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R const&>().data())>>;
+
+/// The value of an expression as a tensor; a tensor is returned as it is.
+template <class E>
+  requires expression<E>
+auto eval(E&& e) {
+  return detail::evaluated(static_cast<E&&>(e));
+}
+
+}  // namespace situ::inline SITU_ABI

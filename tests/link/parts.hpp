@@ -1,0 +1,10 @@
+// Two translation units, compiled in different ways, that become one program.
+#pragma once
+#include <vector>
+
+// The same computation in both, through situ: tanh(2x + 1), and the sum of its squares at the end.
+std::vector<float> by_first(const std::vector<float>& x);
+std::vector<float> by_second(const std::vector<float>& x);
+
+// Where both see the same situ, a tensor crosses: made by the second, used by the first.
+int crossing_by_first();
