@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -103,7 +104,7 @@ void expect_elements(const char* name, const Matrix& y, Formula formula) {
 }
 
 void run() {
-  cudaStream_t stream = CURRENT_STREAM;
+  cudaStream_t stream = device_traits<Gpu>::current_stream();
   Matrix a = host_values(count, 0).to(Gpu{}), b = host_values(count, 1).to(Gpu{}), c = host_values(count, 2).to(Gpu{});
   Matrix positive = abs(a) + 0.01f, y = zeros<float>({count}, Gpu{});
   double bytes = static_cast<double>(count) * sizeof(float);

@@ -206,7 +206,7 @@ using P = const float*;
 
 void chain(State& state) {
   run_elementwise(state, Row::chain, Input::a,
-                  [](P a, P b, P c) { V x = load(a); return fma(x, load(b) - set(0.5f), load(c)); });
+                  [](P a, P b, P c) { V x = load(a); return fma(x, load(b), load(c)) - set(0.5f) * x; });
 }
 void exp(State& state) {
   run_elementwise(state, Row::exp, Input::a, [](P a, P, P) { return limit::exp(load(a)); });

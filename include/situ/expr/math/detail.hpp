@@ -96,17 +96,17 @@ SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> con
 }
 
 /// 1 / a to within 2^-14 or better, for a in [2^-100, 2^100]: `residual` tells the rest.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> near_reciprocal(pack<float, N, Isa> const& a) {
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> near_reciprocal(pack<T, N, Isa> const& a) {
 #if SITU_MATH_X86_ASM
-  if constexpr (has_avx512<float, N, Isa>) {
+  if constexpr (sizeof(T) == 4 && has_avx512<T, N, Isa>) {
     auto const v = a.v;
     auto r = v;
     __asm__("vrcp14ps {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
-    return pack<float, N, Isa>(r);
+    return pack<T, N, Isa>(r);
   }
 #endif
-  return divide(pack<float, N, Isa>(1.0f), a);
+  return divide(pack<T, N, Isa>(T(1)), a);
 }
 
 /// True if any lane is; one or two instructions.
@@ -219,7 +219,7 @@ inline constexpr T round_magic = sizeof(T) == 4 ? T(12582912.0) : T(675539944105
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> round_small(pack<T, N, Isa> const& x) {
   pack<T, N, Isa> const magic(round_magic<T>);
-  return keep_order(x + magic) - magic;
+  return keep_order(keep_order(x + magic) - magic);
 }
 
 /// 2^n for integers n in the range of normal numbers.
@@ -245,7 +245,7 @@ SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> cons
   }
 #endif
   pack<T, N, Isa> const half = round_small(n * T(0.5));
-  return keep_order(x * power_of_two(half)) * power_of_two(n - half);
+  return keep_order(x * power_of_two(half)) * power_of_two(keep_order(n - half));
 }
 
 /// |x| and the sign of x, as bits.
@@ -267,6 +267,15 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
   using I = situ::detail::signed_of_bytes<sizeof(T)>;
   pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<T, N, Isa>) {
+    auto r = y.v;
+    auto const xv = x.v;
+    auto const bv = bit.v;
+    __asm__("vpternlogd {$0xf8, %2, %1, %0|%0, %1, %2, 0xf8}" : "+v"(r) : "v"(xv), "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
   return bitcast<T>(bitcast<I>(y) | (bitcast<I>(x) & bit));
 }
 

@@ -166,32 +166,28 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 ///
 ///     x sigmoid(z),   z = 2 √(2/π) x (1 + 0.044715 x²)
 ///
-/// z is computed to twice the precision: where it is large, its absolute error is the result's relative one.
+/// z log2(e) is computed to twice the precision: where it is large, its absolute error is the result's relative one.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const g = detail::at_least(x, -12.5f);
-  P const y = detail::at_most(g, 12.5f);
-  P z, z_low;
-  P const c(0.0713548139f), k(1.59576416015625f);
-  if constexpr (Isa::fma) {
-    auto const [square, square_low] = detail::two_prod(y, y);
-    P const sum = keep_order(multiply_add(square, c, k));
-    P const sum_low = detail::fused(square, c, k - sum) +
-                      multiply_add(square_low, c, multiply_add(square, P(2.39883247e-09f), P(4.96144958e-06f)));
-    auto const exact = detail::two_prod(y, sum);
-    z = exact.hi;
-    z_low = multiply_add(y, sum_low, exact.lo);
+  P const a = detail::at_most(detail::magnitude(g), 12.5f);
+  // z = a (k + k_low + (c + c_low) a²)
+  P const c(0.102943242f), c_low(-2.01619844e-09f), k(2.30218505859375f), k_low(2.31395497e-05f);
+  auto const [square, square_low] = detail::two_prod(a, a);
+  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  detail::two<P> sum;
+  if constexpr (Isa::fma) {  // k has few digits, k − sum is exact
+    sum.hi = keep_order(multiply_add(square, c, k));
+    sum.lo = detail::fused(square, c, k - sum.hi);
   } else {
-    auto const [square, square_low] = detail::two_prod(y, y);
-    auto const [b, b_low] = detail::two_prod(square, c);
-    auto const [sum, sum_low] = detail::two_sum(k, b);
-    P const rest = multiply_add(square, P(2.39883247e-09f), multiply_add(square_low, c, b_low + P(4.96144958e-06f)));
-    auto const exact = detail::two_prod(y, sum);
-    z = exact.hi;
-    z_low = multiply_add(y, sum_low + rest, exact.lo);
+    auto const product = detail::two_prod(square, c);
+    sum = detail::two_sum(k, product.hi);
+    sum.lo = keep_order(sum.lo) + product.lo;
   }
-  return detail::times_sigmoid(g, z, detail::split_exp(detail::negative_magnitude(z), detail::flip_sign(z_low, -z)));
+  auto const z = detail::two_prod(a, sum.hi);
+  P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
+  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(0.0f), detail::split_exp2_negated(z.hi, z_low)));
 }
 
 // Doubles go through libm, lane by lane.

@@ -32,7 +32,7 @@ SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<floa
   return multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138143916f), b), a), c);
 }
 
-/// The parts of exp(x + low), where low is what x lost in rounding.
+/// The parts of exp(x).
 ///
 ///     n = round(x / ln 2),   r = x − n ln 2,   t = r + r² q(r)
 ///
@@ -41,21 +41,48 @@ template <int N, class Isa>
 SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const magic(round_magic<float>);
-  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
+  P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
   return {exp_rest(r, r), n};
 }
+/// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
-SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x, pack<float, N, Isa> const& low) {
-  using P = pack<float, N, Isa>;
-  P const magic(round_magic<float>);
-  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
-  P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
-  P const r = a + multiply_add(n, P(2.12194440e-4f), low);
-  return {exp_rest(r, r), n};
+SITU_INLINE exp_parts<pack<double, N, Isa>> split_exp(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  P const magic(round_magic<double>);
+  P const n = keep_order(keep_order(multiply_add(x, P(1.4426950408889634), magic)) - magic);
+  P const a = keep_order(multiply_add(n, P(-6.93147180369123816490e-01), x));
+  P const b = n * P(-1.90821492927058770002e-10);
+  P const r = keep_order(a + b);
+  P const lost = keep_order(a - r) + b;
+  P const u = r * r;
+  P const v = u * u;
+  P const q0 = multiply_add(r, P(0.16666666666666674), P(0.500000000000001));
+  P const q1 = multiply_add(r, P(0.008333333333322087), P(0.04166666666652043));
+  P const q2 = multiply_add(r, P(0.00019841269886957503), P(0.00138888889482975));
+  P const q3 = multiply_add(r, P(2.755724192264636e-06), P(2.480148678758961e-05));
+  P const q4 = multiply_add(r, P(2.5110205749647452e-08), P(2.763285843695327e-07));
+  P const high = multiply_add(v, q4, multiply_add(u, q3, q2));
+  P const q = multiply_add(v, high, multiply_add(u, q1, q0));
+  return {r + multiply_add(u, q, lost), n};
 }
 
-/// The same with t in two parts, t = r + rest, whose sum is not yet rounded.
+/// The parts of 2^(−x − low), where low is what x lost in rounding. The polynomial is that of exp2 in −r.
+template <int N, class Isa>
+SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp2_negated(pack<float, N, Isa> const& x,
+                                                              pack<float, N, Isa> const& low) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float>);
+  P const n = keep_order(keep_order(magic - x) - magic);
+  P const r = keep_order(x + n) + low;
+  P const u = r * r;
+  P const a = multiply_add(r, P(-0.0555029698f), P(0.240226507f));
+  P const b = multiply_add(r, P(-0.00134101545f), P(0.00961802993f));
+  P const q = multiply_add(u, multiply_add(u, P(0.000154698646f), b), a);
+  return {multiply_add(u, q, r * -0.693147242f), n};
+}
+
+/// The parts of exp(x + low), where low is what x lost in rounding; t = r + rest, a sum that is not yet rounded.
 template <class P>
 struct exp_twice {
   P r, rest, n;
@@ -65,16 +92,13 @@ SITU_INLINE exp_twice<pack<float, N, Isa>> split_exp_twice(pack<float, N, Isa> c
                                                            pack<float, N, Isa> const& low) {
   using P = pack<float, N, Isa>;
   P const magic(round_magic<float>);
-  P const n = keep_order(multiply_add(x, P(1.44269504f), magic)) - magic;
+  P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
   P const b = multiply_add(n, P(2.12194440e-4f), low);
   P const r = keep_order(a + b);
   return {r, exp_rest(r, keep_order(a - r) + b), n};
 }
 
-struct scalar_exp {
-  static double value(double x) { return math::exp(x); }
-};
 struct scalar_exp2 {
   static double value(double x) { return math::exp2(x); }
 };
@@ -123,11 +147,14 @@ SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
   return select(n == P(0.0f), select(x == P(0.0f), x, t), y + y);
 }
 
-// Doubles go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_exp>(x);
+  using P = pack<double, N, Isa>;
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -746.0));
+  return detail::scale(P(1.0) + t, n);
 }
+
+// The other functions of double go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_exp2>(x);

@@ -166,11 +166,38 @@ SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
   return y;
 }
 
-// Doubles go through libm, lane by lane.
+/// In double:
+///
+///     f = m − 1 in [−0.293, 0.414],   s = f / (2 + f),   log(1 + f) = f − (f²/2 − s (f²/2 + R(s²)))
+///
+/// Cost      lanes that are 0, denormal, negative, infinite or NaN go through libm.
+/// Source    the scheme and the coefficients of R are those of log in FreeBSD's msun, e_log.c (Sun Microsystems 1993).
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_log>(x);
+  using P = pack<double, N, Isa>;
+  using I = pack<int64_t, N, Isa>;
+  using U = pack<uint64_t, N, Isa>;
+  constexpr int64_t low = 0x3fe6a09e00000000;  // just below sqrt(1/2)
+  I const from = bitcast<int64_t>(x) + I(0x3ff0000000000000 - low);
+  P const biased = bitcast<double>((bitcast<uint64_t>(from) >> 52) | U(0x4330000000000000));  // 2^52 + exponent
+  P const e = keep_order(biased) - 4503599627371519.0;
+  P const f = bitcast<double>((from & I(0x000fffffffffffff)) + I(low)) - 1.0;
+  P const s = detail::divide(f, f + 2.0);
+  P const z = s * s, w = z * z;
+  P const odd = detail::horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);
+  P const even = detail::horner(w, 1.479819860510658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
+                                6.666666666666735130e-01);
+  P const r = multiply_add(z, even, w * odd);
+  P const half_square = f * f * 0.5;
+  P const rest = keep_order(half_square - multiply_add(s, half_square + r, e * 1.90821492927058770002e-10));
+  P const y = multiply_add(e, P(6.93147180369123816490e-01), -keep_order(rest - f));
+  P const least(std::numeric_limits<double>::min()), infinity(std::numeric_limits<double>::infinity());
+  auto const special = select(x < infinity, x, -infinity) < least;
+  if (SITU_UNLIKELY(detail::any(special))) return detail::by_lane<detail::scalar_log>(special, x, y);
+  return y;
 }
+
+// The other functions of double go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log2(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_log2>(x);

@@ -40,49 +40,33 @@ SITU_HOST_DEVICE inline T elu(T x, T alpha) {
 
 namespace detail {
 
-/// g · sigmoid(z), where exp(−|z|) = 2^n (1 + t).
+/// g · sigmoid(z), where z < 0 where `negative` is set, and exp(−|z|) = 2^n (1 + t).
 ///
 ///     z >= 0:  g / (1 + e),   z < 0:  g (1 + t) / (1 + e) · 2^n,   e = 2^n (1 + t)
 ///
-/// The quotient is near_reciprocal's, put right by what it and the sum 1 + e lost. The power of two comes last, so that
-/// a small result is rounded once.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, pack<float, N, Isa> const& z,
-                                              exp_parts<pack<float, N, Isa>> const& parts) {
-  using P = pack<float, N, Isa>;
+/// The quotient is near_reciprocal's u, put right by 1 − u (1 + e) = (1 − u) − u e, whose first difference is exact.
+/// The power of two comes last, so that a small result is rounded once.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
+                                          mask<static_cast<int>(sizeof(T)), N, Isa> const& negative,
+                                          exp_parts<pack<T, N, Isa>> const& parts) {
+  using P = pack<T, N, Isa>;
   auto const [t, n] = parts;
-  P const zero(0.0f), one(1.0f);
-  auto const negative = z < zero;
-  P s;
-  if constexpr (has_avx512<float, N, Isa>) s = scale(one, n);
-  else s = power_of_two(at_least(n, -100.0f));
-  P const d = keep_order(one + multiply_add(s, t, s));
-  P const lost = multiply_add(s, t, s - keep_order(d - one));
-  P const u = near_reciprocal(d);
-  P w = -(lost * u);
-  if constexpr (Isa::fma) w = multiply_add(-lost, u, residual(d, u));
-  P const f = select(negative, t, zero);
+  P const one(T(1));
+  P const s = power_of_two(at_least(n, T(-100)));
+  P const e = multiply_add(s, t, s);
+  P const u = near_reciprocal(one + e);
+  P const w = keep_order(one - u) - u * e;
+  // Not 0 but far below one ulp of 1, and more than w where g may be infinite: inf times it is inf.
+  P const f = select(negative, t, P(T(4e-30)));
   P const p = g * u;
-  P const y = multiply_add(at_most(p, 1e30f), multiply_add(f, w, f + w), p);  // inf · 0 is no correction
-  return with_sign_of(g, scale(y, select(negative, n, zero)));
+  return scale(multiply_add(p, multiply_add(one + f, w, f), p), select(negative, n, P(T(0))));
 }
+/// What of exp's argument matters: below it, and 100 ulp beyond, results are 0.
+template <class T>
+inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 
-// In double the sums of several roundings, and libm's tanh, err by more than 2 ULP: a long double is rounded once.
-struct scalar_tanh {
-  static double value(double x) { return static_cast<double>(std::tanh(static_cast<long double>(x))); }
-};
-struct scalar_sigmoid {
-  static double value(double x) {
-    long double const e = std::exp(-std::fabs(static_cast<long double>(x)));
-    return static_cast<double>(x < 0 ? e / (1 + e) : 1 / (1 + e));
-  }
-};
-struct scalar_silu {
-  static double value(double x) {
-    if (x < -2000) return -0.0;
-    return static_cast<double>(x / (1 + std::exp(-static_cast<long double>(x))));
-  }
-};
+// A sum of several roundings may err by more than 2 ULP: a long double is rounded once.
 struct scalar_softplus {
   static double value(double x) {
     long double const y = std::log1p(std::exp(-std::fabs(static_cast<long double>(x))));
@@ -93,18 +77,23 @@ struct scalar_softplus {
 }  // namespace detail
 
 /// 1 / (1 + e⁻ˣ), also where that is denormal.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> sigmoid(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  return detail::times_sigmoid(P(1.0f), x, detail::split_exp(detail::at_least(detail::negative_magnitude(x), -173.0f)));
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+  return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
 }
 
-/// x / (1 + e⁻ˣ).
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> silu(pack<float, N, Isa> const& x) {
-  // Below −200 the result is −0 whatever g is.
-  return detail::times_sigmoid(detail::at_least(x, -200.0f), x,
-                               detail::split_exp(detail::at_least(detail::negative_magnitude(x), -173.0f)));
+/// x / (1 + e⁻ˣ); −0 at −inf.
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+  // Below its bound the result is −0 whatever g is.
+  P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
+  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
 }
 
 /// log(1 + eˣ).
@@ -151,19 +140,23 @@ SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   return detail::flip_sign(select(a < P(0.6f), small, large), x);
 }
 
-// Doubles go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> tanh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_tanh>(x);
+  using P = pack<double, N, Isa>;
+  P const one(1.0), a = detail::magnitude(x);
+  auto const [t, n] = detail::split_exp(detail::at_most(a + a, 45.0));
+  P const s = detail::power_of_two(n);
+  P const large = one - detail::divide(P(2.0), multiply_add(s, t, s + one));
+  P const u = x * x;
+  P const p = detail::horner(u, 6.477581866197033e-06, -3.11403341907711e-05, 9.247128195651618e-05,
+                             -0.00023751361412136432, 0.0005896266047842966, -0.001455766104783872,
+                             0.003592120140358819, -0.008863234928490647, 0.021869488507630066, -0.053968253967490894,
+                             0.13333333333332378, -0.3333333333333333);
+  P const small = multiply_add(a * u, p, a);
+  return detail::flip_sign(select(a < P(0.6), small, large), x);
 }
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> sigmoid(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_sigmoid>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> silu(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_silu>(x);
-}
+
+// softplus of double goes through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> softplus(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_softplus>(x);

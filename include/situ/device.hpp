@@ -1,0 +1,9 @@
+/// Devices: memory, streams, launches, and questions about them.
+#pragma once
+
+#include <situ/device/any.hpp>
+#include <situ/device/cpu/device.hpp>
+#include <situ/device/cuda/device.hpp>
+#include <situ/device/emulated/device.hpp>
+#include <situ/device/pinned.hpp>
+#include <situ/device/query.hpp>

@@ -1,0 +1,4 @@
+/// Files.
+#pragma once
+
+#include <situ/io/npy.hpp>

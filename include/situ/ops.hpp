@@ -1,0 +1,4 @@
+/// Operations that are not elementwise.
+#pragma once
+
+#include <situ/ops/reduce.hpp>

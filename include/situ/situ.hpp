@@ -1,0 +1,9 @@
+/// All of situ.
+#pragma once
+
+#include <situ/core.hpp>
+#include <situ/device.hpp>
+#include <situ/expr.hpp>
+#include <situ/tensor.hpp>
+#include <situ/ops.hpp>
+#include <situ/io.hpp>

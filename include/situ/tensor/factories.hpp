@@ -1,0 +1,181 @@
+/// Factories: tensors from shapes and numbers.
+///
+/// The shape comes first, the device tag last; T is float unless it is written and is never deduced from numbers.
+///
+///     zeros({2, 3});  ones<double>({2, 3});  full({2, 3}, 7.f, Cuda<0>{});  empty<float, Cuda<0>>({n, 3});
+///
+/// Throws    ShapeError for negative extents, more than eight of them, or more elements than can be addressed;
+///           OutOfMemory; DeviceUnavailable.
+/// Cost      one allocation, and one launch where elements are written.
+#pragma once
+
+#include <situ/tensor/transfer.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Fills a fresh tensor with f(index), where f is a function object that runs on every device.
+template <element T, device D, class F>
+Tensor<T, D> generate(Shape const& shape, F f, char const* who) {
+  Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, who);
+  Program<Apply<functions::mapped<F>, Index>, T, 0> program;
+  program.tree = {{f}, {Index{}, {}}};
+  program.where.data[0] = result.data();
+  program.where.contiguous = true;
+  program.where.rank = 1;
+  program.where.sizes[0] = result.size();
+  launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+  return result;
+}
+
+template <class T>
+struct arange_at {
+  std::conditional_t<std::is_integral_v<T>, int64_t, double> start, step;
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(added(start, multiplied(step, i)));
+    else return T(static_cast<compute_t<T>>(start + step * static_cast<double>(i)));
+  }
+};
+template <class T>
+struct linspace_at {
+  double start, stop, step;
+  int64_t count;
+  SITU_HOST_DEVICE T operator()(int64_t i) const {  // from both ends, so that both are exact
+    double const x = i < count / 2 ? start + step * static_cast<double>(i) : stop - step * static_cast<double>(count - 1 - i);
+    return convert_scalar<T>(x);
+  }
+};
+template <class T>
+struct eye_at {
+  int64_t columns;
+  SITU_HOST_DEVICE T operator()(int64_t i) const { return convert_scalar<T>(i / columns == i % columns ? 1 : 0); }
+};
+
+}  // namespace detail
+
+/// Uninitialised elements.
+template <element T = float, device D = Cpu>
+Tensor<T, D> empty(Shape const& shape, D = {}) {
+  return Tensor<T, D>::uninitialized(shape, "empty");
+}
+
+/// Every element is `value`.
+template <element T = float, device D = Cpu, number V>
+Tensor<T, D> full(Shape const& shape, V value, D = {}) {
+  Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, "full");
+  detail::evaluate<D>(result.data(), result.layout(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))});
+  return result;
+}
+template <element T = float, device D = Cpu>
+Tensor<T, D> zeros(Shape const& shape, D device = {}) {
+  return full<T>(shape, 0, device);
+}
+template <element T = float, device D = Cpu>
+Tensor<T, D> ones(Shape const& shape, D device = {}) {
+  return full<T>(shape, 1, device);
+}
+
+/// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
+template <element T = float, device D = Cpu, number A, number B, number S = int>
+Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
+  double const from = static_cast<double>(start), to = static_cast<double>(stop), by = static_cast<double>(step);
+  if (!(by != 0) || (to - from) / by < 0) {
+    detail::fail<ShapeError>("arange: from ", from, " to ", to, " in steps of ", by, ": the step must lead from start to stop and not be 0");
+  }
+  double const steps = (to - from) / by;
+  int64_t count = detail::convert_scalar<int64_t>(steps);
+  if (static_cast<double>(count) < steps) ++count;
+  detail::arange_at<T> at{};
+  at.start = detail::convert_scalar<decltype(at.start)>(start);
+  at.step = detail::convert_scalar<decltype(at.step)>(step);
+  return detail::generate<T, D>({count}, at, "arange");
+}
+/// 0, 1, ... before stop.
+template <element T = float, device D = Cpu, number B>
+Tensor<T, D> arange(B stop, D device = {}) {
+  return arange<T>(0, stop, 1, device);
+}
+
+/// `count` numbers from start to stop, both included and exact.
+template <element T = float, device D = Cpu, number A, number B>
+Tensor<T, D> linspace(A start, B stop, int64_t count, D = {}) {
+  double const from = static_cast<double>(start), to = static_cast<double>(stop);
+  double const step = count > 1 ? (to - from) / static_cast<double>(count - 1) : 0;
+  return detail::generate<T, D>({count}, detail::linspace_at<T>{from, count > 1 ? to : from, step, count}, "linspace");
+}
+
+/// The identity matrix, rows x columns (square when only rows are given).
+template <element T = float, device D = Cpu>
+Tensor<T, D> eye(int64_t rows, int64_t columns, D = {}) {
+  return detail::generate<T, D>({rows, columns}, detail::eye_at<T>{columns}, "eye");
+}
+template <element T = float, device D = Cpu>
+Tensor<T, D> eye(int64_t rows, D device = {}) {
+  return eye<T>(rows, rows, device);
+}
+
+/// The shape, element type and device of another tensor or expression.
+template <expression E>
+auto empty_like(E const& e) {
+  return empty<value_of<E>>(e.shape(), detail::result_device_t<device_of<E>>{});
+}
+template <expression E, number V>
+auto full_like(E const& e, V value) {
+  return full<value_of<E>>(e.shape(), value, detail::result_device_t<device_of<E>>{});
+}
+template <expression E>
+auto zeros_like(E const& e) {
+  return full_like(e, 0);
+}
+template <expression E>
+auto ones_like(E const& e) {
+  return full_like(e, 1);
+}
+
+namespace detail {
+
+struct no_deleter {
+  void operator()(void*) const {}
+};
+
+template <class Deleter>
+struct ForeignStorage : StorageHead {
+  Deleter deleter;
+  explicit ForeignStorage(Deleter&& d) : deleter(static_cast<Deleter&&>(d)) {}
+  static void destroy_foreign(StorageHead* head) noexcept {
+    auto* const self = static_cast<ForeignStorage*>(head);
+    self->deleter(self->memory);
+    delete self;
+  }
+};
+
+}  // namespace detail
+
+/// A tensor over memory that somebody else made, on device D: the pointer is kept, nothing is copied. `deleter(pointer)` is called
+/// when the last handle goes. A pointer to const gives read-only storage: writing to it throws TypeError.
+/// Throws    ShapeError when shape and strides differ in length, or for a shape that no tensor can have.
+template <class T, device D = Cpu, class Deleter = detail::no_deleter>
+  requires element<std::remove_const_t<T>>
+Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shape const& strides, Deleter deleter = {}, D = {}) {
+  using U = std::remove_const_t<T>;
+  detail::count_of(shape, "from_blob", sizeof(T));
+  if (shape.rank() != strides.rank()) {
+    detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
+  }
+  auto* const head = new detail::ForeignStorage<Deleter>(static_cast<Deleter&&>(deleter));
+  head->memory = const_cast<U*>(pointer);
+  head->destroy = &detail::ForeignStorage<Deleter>::destroy_foreign;
+  head->allocated_here = false;
+  head->read_only = std::is_const_v<T>;
+  Layout const layout(shape, strides);
+  auto const extent = layout.extent();
+  head->bytes = extent.last < extent.first ? 0 : static_cast<std::size_t>(extent.last - extent.first + 1) * sizeof(T);
+  return Tensor<U, D>::from_handle({detail::Storage(head), const_cast<U*>(pointer), layout});
+}
+template <class T, device D = Cpu>
+  requires element<std::remove_const_t<T>>
+Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, D device = {}) {
+  return from_blob(pointer, shape, Layout(shape).strides, detail::no_deleter{}, device);
+}
+
+}  // namespace situ::inline SITU_ABI
