@@ -104,7 +104,7 @@ void expect_elements(const char* name, const Matrix& y, Formula formula) {
 }
 
 void run() {
-  cudaStream_t stream = device_traits<Gpu>::current_stream();
+  cudaStream_t stream = detail::cuda::current_stream(0);  // that of Gpu
   Matrix a = host_values(count, 0).to(Gpu{}), b = host_values(count, 1).to(Gpu{}), c = host_values(count, 2).to(Gpu{});
   Matrix positive = abs(a) + 0.01f, y = zeros<float>({count}, Gpu{});
   double bytes = static_cast<double>(count) * sizeof(float);

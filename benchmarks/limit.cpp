@@ -52,7 +52,8 @@ inline void parallel(std::size_t n, std::size_t smallest, std::size_t grain, Par
     auto threads = static_cast<std::size_t>(omp_get_num_threads()), id = static_cast<std::size_t>(omp_get_thread_num());
     std::size_t share = (n / threads + grain - 1) / grain * grain;
     std::size_t begin = std::min(n, id * share), end = id + 1 == threads ? n : std::min(n, begin + share);
-    part(begin, end);
+    Part mine = part;  // vector stores may alias the shared one, which the compiler would then read again and again
+    mine(begin, end);
   }
 }
 
@@ -82,10 +83,11 @@ inline void elementwise(float* y, std::size_t n, std::size_t smallest, F f) {
 template <class F>
 void run_elementwise(State& state, Row row, Input input, F f) {
   std::size_t n = size(state);
-  Buffer a(input, n), b(Input::b, n), c(Input::c, n), y(n);
+  Buffer inputs[] = {{input, n}, {Input::b, n}, {Input::c, n}}, result(n);
+  float *a = inputs[0], *b = inputs[1], *c = inputs[2], *y = result;
   for (auto _ : state) {
-    elementwise(y, n, 8000, [&](std::size_t i) { return f(a + i, b + i, c + i); });
-    keep(y);
+    elementwise(y, n, 8000, [=](std::size_t i) { return f(a + i, b + i, c + i); });
+    keep(*y);
   }
   verify(state, row, y);
 }
@@ -206,7 +208,7 @@ using P = const float*;
 
 void chain(State& state) {
   run_elementwise(state, Row::chain, Input::a,
-                  [](P a, P b, P c) { V x = load(a); return fma(x, load(b), load(c)) - set(0.5f) * x; });
+                  [](P a, P b, P c) { V x = limit::held(load(a)); return fma(x, load(b), load(c)) - set(0.5f) * x; });
 }
 void exp(State& state) {
   run_elementwise(state, Row::exp, Input::a, [](P a, P, P) { return limit::exp(load(a)); });

@@ -64,6 +64,12 @@ inline float largest(V x) {
 }
 #endif
 
+/// x, which the compiler then keeps in its register instead of loading it again where it is used next.
+inline V held(V x) {
+  asm("" : "+v"(x));
+  return x;
+}
+
 /// c0 + x (c1 + x (c2 + ...)).
 template <class... More>
 inline V polynomial(V x, float c0, More... more) {

@@ -32,9 +32,12 @@ SITU_INLINE void kernel(T const* x, T const* y, R* out, std::size_t n) {
   using P = pack<T, N, Isa>;
   for (std::size_t i = 0; i + N <= n; i += N) {
     auto const r = [&]() __attribute__((always_inline)) {
-      if constexpr (F::arity == 2) return F::value(P::load(x + i), P::load(y + i));
-      else return F::value(P::load(x + i));
-    }();
+      if constexpr (F::arity == 2)
+        return F::value(P::load(x + i), P::load(y + i));
+      else
+        return F::value(P::load(x + i));
+    }
+    ();
     if constexpr (std::is_same_v<R, bool>) {
       for (int k = 0; k < N; ++k) out[i + static_cast<std::size_t>(k)] = r[k];
     } else {
@@ -99,8 +102,10 @@ auto results(std::vector<T> x, std::vector<T> y = {}) {
   std::unique_ptr<R[]> const out(new R[x.size()]);
   if constexpr (std::is_same_v<Path, numbers>) {
     for (std::size_t i = 0; i < n; ++i) {
-      if constexpr (F::arity == 2) out[i] = F::value(x[i], y[i]);
-      else out[i] = F::value(x[i]);
+      if constexpr (F::arity == 2)
+        out[i] = F::value(x[i], y[i]);
+      else
+        out[i] = F::value(x[i]);
     }
   } else {
     run<F, Path, Share>(x.data(), y.data(), out.get(), x.size());
@@ -108,42 +113,42 @@ auto results(std::vector<T> x, std::vector<T> y = {}) {
   return std::vector<R>(out.get(), out.get() + n);
 }
 
-#define UNARY(name, exact)                                                 \
-  struct name##_ {                                                         \
-    static constexpr int arity = 1;                                        \
-    static constexpr bool tests = false;                                   \
-    static constexpr const char* label = #name;                            \
-    template <class X>                                                     \
-    static SITU_INLINE auto value(X const& x) {                            \
-      return math::name(x);                                                \
-    }                                                                      \
-    template <class X>                                                     \
-    static X reference([[maybe_unused]] X x, X) {                          \
-      return exact;                                                        \
-    }                                                                      \
+#define UNARY(name, exact)                        \
+  struct name##_ {                                \
+    static constexpr int arity = 1;               \
+    static constexpr bool tests = false;          \
+    static constexpr const char* label = #name;   \
+    template <class X>                            \
+    static SITU_INLINE auto value(X const& x) {   \
+      return math::name(x);                       \
+    }                                             \
+    template <class X>                            \
+    static X reference([[maybe_unused]] X x, X) { \
+      return exact;                               \
+    }                                             \
   };
-#define BINARY(name, exact)                                                \
-  struct name##_ {                                                         \
-    static constexpr int arity = 2;                                        \
-    static constexpr bool tests = false;                                   \
-    static constexpr const char* label = #name;                            \
-    template <class X>                                                     \
-    static SITU_INLINE auto value(X const& x, X const& y) {                \
-      return math::name(x, y);                                             \
-    }                                                                      \
-    template <class X>                                                     \
-    static X reference([[maybe_unused]] X x, [[maybe_unused]] X y) {       \
-      return exact;                                                        \
-    }                                                                      \
+#define BINARY(name, exact)                                          \
+  struct name##_ {                                                   \
+    static constexpr int arity = 2;                                  \
+    static constexpr bool tests = false;                             \
+    static constexpr const char* label = #name;                      \
+    template <class X>                                               \
+    static SITU_INLINE auto value(X const& x, X const& y) {          \
+      return math::name(x, y);                                       \
+    }                                                                \
+    template <class X>                                               \
+    static X reference([[maybe_unused]] X x, [[maybe_unused]] X y) { \
+      return exact;                                                  \
+    }                                                                \
   };
-#define PREDICATE(name)                                                    \
-  struct name##_ {                                                         \
-    static constexpr int arity = 1;                                        \
-    static constexpr bool tests = true;                                    \
-    template <class X>                                                     \
-    static SITU_INLINE auto value(X const& x) {                            \
-      return math::name(x);                                                \
-    }                                                                      \
+#define PREDICATE(name)                         \
+  struct name##_ {                              \
+    static constexpr int arity = 1;             \
+    static constexpr bool tests = true;         \
+    template <class X>                          \
+    static SITU_INLINE auto value(X const& x) { \
+      return math::name(x);                     \
+    }                                           \
   };
 UNARY(sin, std::sin(x))
 UNARY(cos, std::cos(x))
@@ -211,8 +216,9 @@ std::vector<float> sampled_floats(uint32_t stride) {
     x.push_back(value);
   };
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += stride) add(static_cast<uint32_t>(bits));
-  for (float const place : {0.f, FLT_MIN, 0.25f, 0.41421f, 0.5f, 0.70710678f, 0.7853982f, 1.f, 1.5707964f, 2.f, 3.1415927f,
-                            88.7f, 89.41599f, 6400.f, 8192.f, 100000.f, 4194304.f, 8388608.f, 16777216.f, 1.8e19f, FLT_MAX}) {
+  for (float const place : {0.f,    FLT_MIN,    0.25f,     0.41421f,   0.5f,       0.70710678f, 0.7853982f,
+                            1.f,    1.5707964f, 2.f,       3.1415927f, 88.7f,      89.41599f,   6400.f,
+                            8192.f, 100000.f,   4194304.f, 8388608.f,  16777216.f, 1.8e19f,     FLT_MAX}) {
     uint32_t bits;
     std::memcpy(&bits, &place, 4);
     for (int step = -300; step <= 300; ++step) {
@@ -224,7 +230,8 @@ std::vector<float> sampled_floats(uint32_t stride) {
     float const place = static_cast<float>(k * 1.5707963267948966);
     for (float const value : {place, std::nextafter(place, 0.f), std::nextafter(place, 1e9f)}) x.push_back(value);
   }
-  for (float const value : {inf<float>, -inf<float>, undefined<float>, 52516.4f, 1e10f, 1e22f, -3e38f}) x.push_back(value);
+  for (float const value : {inf<float>, -inf<float>, undefined<float>, 52516.4f, 1e10f, 1e22f, -3e38f})
+    x.push_back(value);
   return x;
 }
 
@@ -286,7 +293,8 @@ pairs sampled_doubles(double low, double high) {
     p.x.push_back(value[0]);
     p.y.push_back(i % 2 ? value[1] : value[0] * (0.5 + static_cast<double>(bits[1] >> 11) * 0x1p-53));
   }
-  double const special[] = {0.0,          -0.0, 1.0, -1.0, 0.5, 2.0, inf<double>, -inf<double>, undefined<double>, DBL_MIN, 5e-324, DBL_MAX};
+  double const special[] = {0.0,     -0.0,   1.0,    -1.0, 0.5, 2.0, inf<double>, -inf<double>, undefined<double>,
+                            DBL_MIN, 5e-324, DBL_MAX};
   for (double const a : special) {
     for (double const b : special) p.x.push_back(a), p.y.push_back(b);
   }
@@ -295,7 +303,8 @@ pairs sampled_doubles(double low, double high) {
 template <class Path, class F>
 void check_doubles(double low, double high, int64_t bound) {
   pairs const p = sampled_doubles(low, high);
-  check_errors<double, long double>(F::label, p.x, p.y, results<F, Path>(p.x, p.y), F::template reference<long double>, bound);
+  check_errors<double, long double>(F::label, p.x, p.y, results<F, Path>(p.x, p.y), F::template reference<long double>,
+                                    bound);
 }
 
 // f(x[i], y[i]) is wanted[i], sign of zero included.
@@ -374,13 +383,23 @@ TEST_CASE_TEMPLATE("rounding keeps the sign of zero and sends halves to even", P
   if (skipped<Path>()) return;
   auto const check = []<class T>(T) {
     T const large = sizeof(T) == 4 ? T(8388607.5) : T(4503599627370495.5), below = std::nextafter(T(0.5), T(0));
-    std::vector<T> const x{T(-2.5), T(-1.5), T(-0.5), -T(0),  T(0),   below, T(0.5),  T(1.5),  T(2.5),   T(0.75),
-                           T(-0.3), T(-1.7), large,   -large, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), std::numeric_limits<T>::denorm_min()};
+    std::vector<T> const x{T(-2.5), T(-1.5),      T(-0.5), -T(0),    T(0),
+                           below,   T(0.5),       T(1.5),  T(2.5),   T(0.75),
+                           T(-0.3), T(-1.7),      large,   -large,   inf<T>,
+                           -inf<T>, undefined<T>, T(1e30), T(-1e30), std::numeric_limits<T>::denorm_min()};
     T const up = large + T(0.5), down = large - T(0.5);
-    check_values<floor_, Path, T>(x, {}, {-3, -2, -1, -T(0), 0, 0, 0, 1, 2, 0, -1, -2, down, -up, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
-    check_values<ceil_, Path, T>(x, {}, {-2, -1, -T(0), -T(0), 0, 1, 1, 2, 3, 1, -T(0), -1, up, -down, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 1});
-    check_values<trunc_, Path, T>(x, {}, {-2, -1, -T(0), -T(0), 0, 0, 0, 1, 2, 0, -T(0), -1, down, -down, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
-    check_values<round_, Path, T>(x, {}, {-2, -2, -T(0), -T(0), 0, 0, 0, 2, 2, 1, -T(0), -2, up, -up, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
+    check_values<floor_, Path, T>(
+        x, {},
+        {-3, -2, -1, -T(0), 0, 0, 0, 1, 2, 0, -1, -2, down, -up, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
+    check_values<ceil_, Path, T>(x, {},
+                                 {-2,    -1,     -T(0),   -T(0),        0,       1,        1, 2, 3, 1, -T(0), -1, up,
+                                  -down, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 1});
+    check_values<trunc_, Path, T>(x, {},
+                                  {-2,    -1,     -T(0),   -T(0),        0,       0,        0, 1, 2, 0, -T(0), -1, down,
+                                   -down, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
+    check_values<round_, Path, T>(x, {},
+                                  {-2,  -2,     -T(0),   -T(0),        0,       0,        0, 2, 2, 1, -T(0), -2, up,
+                                   -up, inf<T>, -inf<T>, undefined<T>, T(1e30), T(-1e30), 0});
   };
   check(float{});
   check(double{});
@@ -425,8 +444,30 @@ TEST_CASE_TEMPLATE("atan2 and hypot have the special values of C99", Path, PATHS
     T const least = std::numeric_limits<T>::denorm_min();
     check_values<atan2_, Path, T>({z, -z, z, -z, z, -z, z, -z, 1, -1, 1, -1, 1, -1, i, -i, i, -i, i, -i, n, 1, n, z},
                                   {z, z, -z, -z, 1, 1, -1, -1, z, -z, -i, -i, i, i, 2, 2, i, i, -i, -i, 1, n, z, n},
-                                  {z, -z, pi, -pi, z, -z, pi, -pi, pi / 2, -pi / 2, pi, -pi, z, -z, pi / 2, -pi / 2, pi / 4,
-                                   -pi / 4, T(2.3561944901923449288), T(-2.3561944901923449288), n, n, n, n});
+                                  {z,
+                                   -z,
+                                   pi,
+                                   -pi,
+                                   z,
+                                   -z,
+                                   pi,
+                                   -pi,
+                                   pi / 2,
+                                   -pi / 2,
+                                   pi,
+                                   -pi,
+                                   z,
+                                   -z,
+                                   pi / 2,
+                                   -pi / 2,
+                                   pi / 4,
+                                   -pi / 4,
+                                   T(2.3561944901923449288),
+                                   T(-2.3561944901923449288),
+                                   n,
+                                   n,
+                                   n,
+                                   n});
     check_values<atan2_, Path, T>({least, max, max, least}, {least, max, least, max}, {pi / 4, pi / 4, pi / 2, z});
     check_values<hypot_, Path, T>({i, n, -i, n, n, z, -z, 3, max, least, -least, T(0.6) * max},
                                   {n, i, 1, 1, n, -z, -z, -4, max, z, z, T(0.9) * max},
@@ -515,7 +556,8 @@ TEST_CASE_TEMPLATE("integers divide as in Python, by zero to 0, and wrap", Path,
     std::vector<T> const y{3, 3, -3, -3, 3, -3, 4, 0, 0, -1, -1, low, low, high};
     T const negated = static_cast<T>(-high);
     check_values<floor_divide_, Path, T>(x, y, {2, -3, -3, 2, 2, 2, 0, 0, 0, low, negated, 1, -1, -1});
-    check_values<remainder_, Path, T>(x, y, {1, 2, -2, -1, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<T>(low + 1), static_cast<T>(high - 1)});
+    check_values<remainder_, Path, T>(
+        x, y, {1, 2, -2, -1, 0, 0, 0, 0, 0, 0, 0, 0, static_cast<T>(low + 1), static_cast<T>(high - 1)});
     check_values<fmod_, Path, T>(x, y, {1, -1, 1, -1, 0, 0, 0, 0, 0, 0, 0, 0, 1, -1});
     check_values<abs_, Path, T>({3, -3, 0, low, high}, {}, {3, 3, 0, low, high});
     check_values<sign_, Path, T>({3, -3, 0, low, high}, {}, {1, -1, 0, -1, 1});
@@ -551,7 +593,14 @@ TEST_CASE_TEMPLATE("minimum and maximum pass a NaN on", Path, PATHS) {
 TEST_CASE_TEMPLATE("isnan, isinf and isfinite look at the bits", Path, PATHS) {
   if (skipped<Path>()) return;
   auto const check = []<class T>(T) {
-    std::vector<T> const x{undefined<T>, -undefined<T>, inf<T>, -inf<T>, std::numeric_limits<T>::max(), std::numeric_limits<T>::denorm_min(), T(0), -T(0)};
+    std::vector<T> const x{undefined<T>,
+                           -undefined<T>,
+                           inf<T>,
+                           -inf<T>,
+                           std::numeric_limits<T>::max(),
+                           std::numeric_limits<T>::denorm_min(),
+                           T(0),
+                           -T(0)};
     CHECK(results<isnan_, Path>(x) == std::vector<bool>{true, true, false, false, false, false, false, false});
     CHECK(results<isinf_, Path>(x) == std::vector<bool>{false, false, true, true, false, false, false, false});
     CHECK(results<isfinite_, Path>(x) == std::vector<bool>{false, false, false, false, true, true, true, true});

@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include <situ/config.hpp>
 
@@ -59,10 +60,26 @@ namespace detail {
 
 inline void append(std::string& to, char const* text) { to += text; }
 inline void append(std::string& to, std::string const& text) { to += text; }
+__attribute__((cold)) inline void append_integer(std::string& to, unsigned long long magnitude, bool negative) {
+  char digits[24];
+  int at = 24;
+  do {
+    digits[--at] = static_cast<char>('0' + magnitude % 10);
+    magnitude /= 10;
+  } while (magnitude != 0);
+  if (negative) digits[--at] = '-';
+  to.append(digits + at, static_cast<std::size_t>(24 - at));
+}
 template <class I>
-  requires(__is_enum(I) == false && requires(I i) { std::to_string(i); })
+  requires std::is_integral_v<I>
 void append(std::string& to, I number) {
-  to += std::to_string(number);
+  if (number < 0) append_integer(to, 0ull - static_cast<unsigned long long>(number), true);
+  else append_integer(to, static_cast<unsigned long long>(number), false);
+}
+inline void append(std::string& to, double number) {
+  char buffer[32];
+  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
+  to += buffer;
 }
 template <class X>
   requires requires(X const& x) { to_string(x); }

@@ -61,6 +61,9 @@ struct Layout {
 
 namespace detail {
 
+/// That of a default-constructed tensor: shape [0].
+inline constexpr Layout empty_layout{};
+
 /// The layout after a view operation, and the offset of its first element.
 struct Viewed {
   Layout layout;

@@ -209,6 +209,12 @@ constexpr const char* name(dtype type) {
 
 namespace detail {
 
+/// Variables, because device code may not call std::numeric_limits.
+template <class T>
+inline constexpr T least_integer = std::numeric_limits<T>::min();
+template <class T>
+inline constexpr T greatest_integer = std::numeric_limits<T>::max();
+
 /// C++ conversion between element types without undefined behaviour: a float becomes an integer by truncation that
 /// saturates, NaN becomes 0; integers wrap; anything but zero is true.
 template <class To, class From>
@@ -218,7 +224,7 @@ SITU_HOST_DEVICE constexpr To convert_scalar(From const& from) {
   else if constexpr (is_one_of<To, float16, bfloat16>) return To(static_cast<float>(from));
   else if constexpr (std::is_same_v<To, bool>) return from != From(0);
   else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
+    constexpr To low = least_integer<To>, high = greatest_integer<To>;
     if (!(from == from)) return To(0);
     if (from <= static_cast<From>(low)) return low;
     if (from >= static_cast<From>(high)) return high;

@@ -29,9 +29,9 @@ class Shape {
     }
   }
 
-  /// From any sized contiguous range of integers.
+  /// From any sized contiguous range of integers; not from a tensor, whose elements may lie on a device.
   template <class Range>
-    requires(!std::same_as<Range, Shape> && requires(Range const& r) {
+    requires(!std::same_as<Range, Shape> && !requires { typename Range::device_type; } && requires(Range const& r) {
       requires std::integral<std::remove_cvref_t<decltype(*r.data())>>;
       r.size();
     })
@@ -87,14 +87,7 @@ class Shape {
   }
 
   /// `[2, 3]`
-  friend std::string to_string(Shape const& shape) {
-    std::string result = "[";
-    for (int k = 0; k < shape.rank_; ++k) {
-      if (k > 0) result += ", ";
-      result += std::to_string(shape.values_[k]);
-    }
-    return result += "]";
-  }
+  friend std::string to_string(Shape const& shape);
 
  private:
   [[noreturn]] static void too_many(int64_t count) {
@@ -104,6 +97,15 @@ class Shape {
   int64_t values_[max_rank] = {};
   int rank_ = 0;
 };
+
+__attribute__((cold)) inline std::string to_string(Shape const& shape) {
+  std::string result = "[";
+  for (int k = 0; k < shape.rank(); ++k) {
+    if (k > 0) result += ", ";
+    detail::append(result, shape[k]);
+  }
+  return result += "]";
+}
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
 template <class Stream>

@@ -1,51 +1,69 @@
-/// Storage: a reference-counted piece of one device's memory.
+/// Storage: a reference-counted piece of one device's memory, and the counted description of a tensor in it.
 #pragma once
 
 #include <cstddef>
+#include <new>
 #include <utility>
 
 #include <situ/core/device.hpp>
+#include <situ/core/layout.hpp>
 #include <situ/core/scalar.hpp>
+
+#if defined(__has_include)
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#define SITU_SINGLE_THREADED __libc_single_threaded
+#endif
+#endif
+#ifndef SITU_SINGLE_THREADED
+#define SITU_SINGLE_THREADED 0
+#endif
 
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// The head of a storage. It lies in ordinary host memory, and in front of the data where the device allocates so.
+// Counts are atomic, because handles may be copied from several threads; a process that has only one pays nothing for it.
+SITU_INLINE void count_up(int64_t& count) noexcept {
+  if (SITU_SINGLE_THREADED) __atomic_store_n(&count, __atomic_load_n(&count, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+  else __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
+}
+/// Whether this was the last one. The only owner needs no atomic operation: nobody else can see the count.
+SITU_INLINE bool count_down(int64_t& count) noexcept {
+  int64_t const before = __atomic_load_n(&count, __ATOMIC_ACQUIRE);
+  if (before == 1) return true;
+  if (SITU_SINGLE_THREADED) {
+    __atomic_store_n(&count, before - 1, __ATOMIC_RELAXED);
+    return false;
+  }
+  return __atomic_fetch_sub(&count, 1, __ATOMIC_ACQ_REL) == 1;
+}
+
+/// The head of a storage, in ordinary host memory.
 struct StorageHead {
   int64_t references = 1;
   void* memory = nullptr;
   std::size_t bytes = 0;
   void (*destroy)(StorageHead*) noexcept = nullptr;
-  void* context = nullptr;       ///< of a foreign deleter
-  bool allocated_here = true;    ///< false for from_blob: never reused behind the owner's back
+  bool allocated_here = true;  ///< false for from_blob: never written again behind the owner's back
   bool read_only = false;
 };
 
-/// A counted pointer to a storage head. Counts are atomic: handles may be copied from several threads.
+/// A counted pointer to a storage head.
 class Storage {
  public:
   constexpr Storage() = default;
   explicit Storage(StorageHead* adopted) : head_(adopted) {}
   Storage(Storage const& other) noexcept : head_(other.head_) {
-    if (head_) __atomic_fetch_add(&head_->references, 1, __ATOMIC_RELAXED);
+    if (head_) count_up(head_->references);
   }
   Storage(Storage&& other) noexcept : head_(std::exchange(other.head_, nullptr)) {}
-  Storage& operator=(Storage const& other) noexcept {
-    Storage(other).swap(*this);
-    return *this;
-  }
-  Storage& operator=(Storage&& other) noexcept {
-    Storage(std::move(other)).swap(*this);
+  Storage& operator=(Storage other) noexcept {
+    std::swap(head_, other.head_);
     return *this;
   }
   ~Storage() {
-    // The last owner needs no atomic decrement: nobody else can see the count.
-    if (head_ && (__atomic_load_n(&head_->references, __ATOMIC_ACQUIRE) == 1 ||
-                  __atomic_fetch_sub(&head_->references, 1, __ATOMIC_ACQ_REL) == 1)) {
-      head_->destroy(head_);
-    }
+    if (head_ && count_down(head_->references)) head_->destroy(head_);
   }
-  void swap(Storage& other) noexcept { std::swap(head_, other.head_); }
 
   StorageHead* head() const { return head_; }
   explicit operator bool() const { return head_ != nullptr; }
@@ -56,43 +74,126 @@ class Storage {
   StorageHead* head_ = nullptr;
 };
 
-template <class D>
-struct OwnedStorage {
-  static constexpr std::size_t head_bytes = 64;
-  static_assert(sizeof(StorageHead) <= head_bytes);
+/// What a tensor is: where its first element lies, and its layout. Never changes once it is shared.
+struct Body {
+  int64_t handles = 1;
+  Storage storage;
+  void* first = nullptr;
+  Layout layout;
+  int64_t size = 0;
+  bool contiguous = true;
+  bool apart = true;  ///< false where it lies in the storage's own block
+};
 
-  static void destroy_with_data(StorageHead* head) noexcept { device_traits<D>::deallocate(head, head->bytes + head_bytes); }
-  static void destroy_apart(StorageHead* head) noexcept {
-    device_traits<D>::deallocate(head->memory, head->bytes);
-    delete head;
+/// A counted pointer to a body: all that a Tensor holds. A null handle is an empty tensor.
+class Handle {
+ public:
+  constexpr Handle() = default;
+  explicit Handle(Body* adopted) : body_(adopted) {}
+  Handle(Handle const& other) noexcept : body_(other.body_) {
+    if (body_) count_up(body_->handles);
+  }
+  Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
+  Handle& operator=(Handle other) noexcept {
+    std::swap(body_, other.body_);
+    return *this;
+  }
+  ~Handle() {
+    if (body_) drop(body_);
+  }
+
+  Body* body() const { return body_; }
+  /// Handles of this body, and other views of its storage.
+  int64_t use_count() const {
+    return body_ ? __atomic_load_n(&body_->handles, __ATOMIC_ACQUIRE) + (body_->storage ? body_->storage.use_count() - 1 : 0) : 0;
+  }
+  bool only_body() const { return body_->storage.use_count() == 1; }
+
+ private:
+  // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
+  static SITU_NOINLINE void drop(Body* body) noexcept {
+    if (!count_down(body->handles)) return;
+    Storage const last = std::move(body->storage);  // may end the block that the body lies in
+    if (body->apart) delete body;
+  }
+  Body* body_ = nullptr;
+};
+
+/// A handle to another view of the same storage.
+inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
+  return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
+}
+
+/// The head and the body of a fresh tensor, side by side in front of its data or in a block of their own.
+struct FreshBlock {
+  StorageHead head;
+  Body body;
+};
+inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
+
+template <class D>
+struct FreshStorage {
+  static constexpr bool in_front = requires { device_traits<D>::head_before_data; };
+
+  static void destroy(StorageHead* head) noexcept {
+    auto* const block = reinterpret_cast<FreshBlock*>(head);
+    if constexpr (in_front) {
+      device_traits<D>::deallocate(block, head->bytes + fresh_block_bytes);
+    } else {
+      if (head->memory) device_traits<D>::deallocate(head->memory, head->bytes);
+      delete block;
+    }
   }
 };
 
-/// Memory of `bytes` bytes on D, uninitialised, in one allocation of the device. No memory is asked for when bytes is 0.
+inline Handle finish_fresh(FreshBlock* block, void* memory, std::size_t bytes, void (*destroy)(StorageHead*) noexcept, Layout const& layout) {
+  block->head.memory = memory;
+  block->head.bytes = bytes;
+  block->head.destroy = destroy;
+  block->body.storage = Storage(&block->head);
+  block->body.first = memory;
+  block->body.layout = layout;
+  block->body.size = layout.size();
+  block->body.apart = false;
+  return Handle(&block->body);
+}
+
+/// A fresh tensor's body over `bytes` bytes of D, uninitialised: one allocation of the device, none when bytes is 0.
 template <class D>
-Storage allocate(std::size_t bytes) {
-  using Owned = OwnedStorage<D>;
-  if (bytes == 0) return {};
-  if constexpr (requires { device_traits<D>::head_before_data; }) {
-    char* const block = static_cast<char*>(device_traits<D>::allocate(bytes + Owned::head_bytes));
-    auto* const head = ::new (static_cast<void*>(block)) StorageHead;
-    head->memory = block + Owned::head_bytes;
-    head->bytes = bytes;
-    head->destroy = &Owned::destroy_with_data;
-    return Storage(head);
+SITU_NOINLINE Handle make_fresh(std::size_t bytes, Layout const& layout) {
+  if (bytes == 0) return make_view({}, nullptr, layout);
+  if constexpr (FreshStorage<D>::in_front) {
+    char* const memory = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
+    return finish_fresh(::new (static_cast<void*>(memory)) FreshBlock, memory + fresh_block_bytes, bytes, &FreshStorage<D>::destroy, layout);
   } else {
-    auto* const head = new StorageHead;
+    auto* const block = new FreshBlock;
+    void* memory = nullptr;
     try {
-      head->memory = device_traits<D>::allocate(bytes);
+      memory = device_traits<D>::allocate(bytes);
     } catch (...) {
-      delete head;
+      delete block;
       throw;
     }
-    head->bytes = bytes;
-    head->destroy = &Owned::destroy_apart;
-    return Storage(head);
+    return finish_fresh(block, memory, bytes, &FreshStorage<D>::destroy, layout);
   }
 }
+
+/// Memory of D for the time of an operation: freed in the order of what is enqueued.
+template <class D>
+class Temporary {
+ public:
+  explicit Temporary(std::size_t bytes) : bytes_(bytes), memory_(bytes ? device_traits<D>::allocate(bytes) : nullptr) {}
+  Temporary(Temporary const&) = delete;
+  Temporary& operator=(Temporary const&) = delete;
+  ~Temporary() {
+    if (memory_) device_traits<D>::deallocate(memory_, bytes_);
+  }
+  void* get() const { return memory_; }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+};
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI

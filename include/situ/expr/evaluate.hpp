@@ -28,11 +28,47 @@ void launch_elementwise(cuda_kernels, P const&) {
 
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 template <class D, class T, class E>
-void evaluate(T* data, Layout const& layout, E const& e) {
-  Program<tree_of<E>, T, leaf_count<E>> program;
-  program.tree = lower<0>(e);
-  bind(program, data, layout, e);
-  launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
+  constexpr int operands = leaf_count<E> + 1;
+  Layout const* layouts[operands];
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    cpu::ContiguousKernel<tree_of<E>, T, operands> kernel;
+    kernel.tree = lower<0>(e);
+    kernel.data[0] = data;
+    if (SITU_LIKELY(collect_operands(e, layout, is_contiguous, kernel.data, layouts))) launch_contiguous<D>(kernel, layout.size());
+    else launch_strided<D>(kernel, layouts);
+  } else {
+    Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
+    auto& where = program.where;
+    where.data[0] = data;
+    where.contiguous = collect_operands(e, layout, is_contiguous, where.data, layouts);
+    where.rank = 1;
+    where.sizes[0] = layout.size();
+    if (!where.contiguous) {
+      where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
+      where.contiguous = where.rank == 1;
+      for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
+    }
+    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+  }
+}
+
+/// Fills `count` consecutive elements of D from a tree without inputs.
+template <class D, class T, class Tree>
+void evaluate_tree(T* data, int64_t count, Tree const& tree) {
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    cpu::ContiguousKernel<Tree, T, 1> kernel;
+    kernel.tree = tree;
+    kernel.data[0] = data;
+    launch_contiguous<D>(kernel, count);
+  } else {
+    Program<Tree, T, 0> program(tree);
+    program.where.data[0] = data;
+    program.where.contiguous = true;
+    program.where.rank = 1;
+    program.where.sizes[0] = count;
+    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+  }
 }
 
 /// The value of an expression as a tensor of its own type and device.

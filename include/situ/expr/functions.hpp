@@ -410,21 +410,6 @@ SITU_INLINE decltype(auto) operand_among(X&& x) {
 template <class A, class B, class C>
 concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on_same_device<B, C>;
 
-/// The first two operands whose devices do not mix; for the message.
-template <class A, class B, class C>
-using device_pair_of =
-    std::conditional_t<!on_same_device<A, B>, Fields<operand_device_t<A>, operand_device_t<B>>,
-                       std::conditional_t<!on_same_device<A, C>, Fields<operand_device_t<A>, operand_device_t<C>>,
-                                          Fields<operand_device_t<B>, operand_device_t<C>>>>;
-template <class Pair>
-struct different_devices;
-template <class L, class R>
-struct different_devices<Fields<L, R>> {
-  using type = error::operands_on_different_devices__move_one_with_to<L, R>;
-};
-template <class A, class B, class C>
-using different_devices_of = typename different_devices<device_pair_of<A, B, C>>::type;
-
 }  // namespace detail
 
 #define SITU_TERNARY_NAME(NAME, FIRST, ...)                                                                          \

@@ -6,7 +6,7 @@
 
 #if defined(__CUDACC__)
 #pragma nv_diagnostic push
-#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#pragma nv_diag_suppress 186, 20011, 20012, 20013, 20014, 20015
 #endif
 
 namespace situ::inline SITU_ABI {
@@ -165,12 +165,14 @@ SITU_HOST_DEVICE SITU_INLINE auto same_lanes(X const& a, Z const& b) {
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto minimum_of(X const& a, Z const& b) {
-  if constexpr (detail::bool_lanes<X>) return a & b;
+  if constexpr (std::is_same_v<X, bool>) return a && b;
+  else if constexpr (detail::bool_lanes<X>) return a & b;
   else return math::minimum(a, b);
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto maximum_of(X const& a, Z const& b) {
-  if constexpr (detail::bool_lanes<X>) return a | b;
+  if constexpr (std::is_same_v<X, bool>) return a || b;
+  else if constexpr (detail::bool_lanes<X>) return a | b;
   else return math::maximum(a, b);
 }
 template <class X>

@@ -200,44 +200,37 @@ struct Program {
   static constexpr int leaves = Leaves;
   Tree tree;
   Geometry<Leaves + 1> where;
+  explicit Program(Tree const& tree) : tree(tree) {}  // a lambda in it can be copied, but not assigned
 };
 
 template <class E>
 using program_of = Program<tree_of<E>, value_of<E>, leaf_count<E>>;
 
-/// Binds `e` to an output of element type Out at `data` with `layout`, whose shape e has or broadcasts to.
-template <class Out, class E>
-void bind(Program<tree_of<E>, Out, leaf_count<E>>& program, Out* data, Layout const& layout, E const& e) {
-  auto& where = program.where;
-  where.data[0] = data;
-  bool contiguous = layout.is_contiguous();
+/// The joined sizes and strides of operands whose layouts broadcast to the first one, the output's. Returns the rank, at least 1.
+inline int bind_strides(Layout const* const* layouts, int operands, int64_t* sizes, int64_t* strides) {
+  Layout const& out = *layouts[0];
+  for (int k = 0; k < out.rank(); ++k) sizes[k] = out.shape[k], strides[k] = out.strides[k];
+  for (int o = 1; o < operands; ++o) broadcast_strides(*layouts[o], out.shape, strides + o * max_rank);
+  int const rank = coalesce(sizes, strides, operands, out.rank());
+  if (rank > 0) return rank;
+  sizes[0] = 1;
+  for (int o = 0; o < operands; ++o) strides[o * max_rank] = 1;
+  return 1;
+}
+
+/// Collects where the operands lie; returns whether all are contiguous and of the output's shape.
+template <class E>
+SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
+  bool contiguous = out_is_contiguous;
+  layouts[0] = &out;
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
-    where.data[o++] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    contiguous = contiguous && leaf.layout().shape == layout.shape && leaf.layout().is_contiguous();
+    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    layouts[o] = &leaf.layout();
+    contiguous = contiguous && leaf.is_contiguous() && leaf.shape() == out.shape;
+    ++o;
   });
-  where.contiguous = contiguous;
-  if (SITU_LIKELY(contiguous)) {
-    where.rank = 1;
-    where.sizes[0] = layout.size();
-    return;
-  }
-  for (int k = 0; k < layout.rank(); ++k) {
-    where.sizes[k] = layout.shape[k];
-    where.strides[0][k] = layout.strides[k];
-  }
-  o = 1;
-  for_each_leaf(e, [&](auto const& leaf) { broadcast_strides(leaf.layout(), layout.shape, where.strides[o++]); });
-  where.rank = coalesce(where.sizes, &where.strides[0][0], leaf_count<E> + 1, layout.rank());
-  if (where.rank == 0) {
-    where.rank = 1;
-    where.sizes[0] = 1;
-    for (int k = 0; k <= leaf_count<E>; ++k) where.strides[k][0] = 1;
-  }
-  if (where.rank == 1) {
-    where.contiguous = true;
-    for (int k = 0; k <= leaf_count<E>; ++k) where.contiguous = where.contiguous && where.strides[k][0] == 1;
-  }
+  return contiguous;
 }
 
 }  // namespace detail

@@ -175,9 +175,8 @@ auto map(F&& f, Xs&&... xs) {
   };
   return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
 }
-template <class F, class A, class B, class... Xs,
-          class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
-  requires(expression<A> && expression<B> && !on_same_device<A, B>)
-void map(F&&, A&&, B&&, Xs&&...) = delete;
+template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
+  requires(((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
+void map(F&&, Xs&&...) = delete;
 
 }  // namespace situ::inline SITU_ABI

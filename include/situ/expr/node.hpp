@@ -75,6 +75,13 @@ SITU_HOST_DEVICE SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remov
   else return {static_cast<E&&>(e), fields_of(static_cast<Es&&>(es)...)};
 }
 
+/// The same for operands that own tensors; host only.
+template <class E, class... Es>
+SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remove_cvref_t<Es>...> operand_fields(E&& e, Es&&... es) {
+  if constexpr (sizeof...(Es) == 0) return {static_cast<E&&>(e), {}};
+  else return {static_cast<E&&>(e), operand_fields(static_cast<Es&&>(es)...)};
+}
+
 /// The common device of operands, of which constants have none: void for none at all.
 template <class... Ds>
 struct common_device {
@@ -203,7 +210,7 @@ auto make_map(Op op, Es&&... es) {
   Shape joined;
   bool first = true;
   (join_shape(joined, first, es, Op::name), ...);
-  return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), fields_of(static_cast<Es&&>(es)...), joined);
+  return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), joined);
 }
 
 }  // namespace detail
@@ -211,5 +218,27 @@ auto make_map(Op op, Es&&... es) {
 /// Whether expressions (or numbers) live on devices that mix, so that they may stand in one expression.
 template <class L, class R>
 concept on_same_device = detail::may_mix<detail::operand_device_t<L>, detail::operand_device_t<R>>;
+
+namespace detail {
+
+/// The first of Ds that does not mix with D, or void.
+template <class D, class... Ds>
+struct stranger_to {
+  using type = void;
+};
+template <class D, class First, class... Ds>
+struct stranger_to<D, First, Ds...> : std::conditional_t<may_mix<D, First>, stranger_to<D, Ds...>, std::type_identity<First>> {};
+
+/// The message about the first two devices that do not mix; `type` is missing where all do.
+template <class... Ds>
+struct different_devices {};
+template <class D, class... Ds>
+struct different_devices<D, Ds...>
+    : std::conditional_t<std::is_void_v<typename stranger_to<D, Ds...>::type>, different_devices<Ds...>,
+                         std::type_identity<error::operands_on_different_devices__move_one_with_to<D, typename stranger_to<D, Ds...>::type>>> {};
+template <class... Xs>
+using different_devices_of = typename different_devices<operand_device_t<Xs>...>::type;
+
+}  // namespace detail
 
 }  // namespace situ::inline SITU_ABI

@@ -62,8 +62,7 @@ auto reduce(E const& e, unsigned reduced, bool keep) {
       fail<ShapeError>(Reducer::name, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
     }
   }
-  ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program;
-  program.tree = lower<0>(e);
+  ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
   bind_reduction(program, result.data(), e, reduced);
   launch_reduce<D>(typename device_traits<D>::kernels{}, program);
   return result;

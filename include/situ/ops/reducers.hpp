@@ -63,6 +63,12 @@ struct root_of_sum : sum<T> {
   }
 };
 
+/// What is no less, and no greater, than any T. Variables, because device code may not call std::numeric_limits.
+template <class T>
+inline constexpr T greatest_value = std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+template <class T>
+inline constexpr T least_value = std::is_floating_point_v<T> ? static_cast<T>(-std::numeric_limits<T>::infinity()) : std::numeric_limits<T>::lowest();
+
 /// The smallest element; NaN where there is one.
 template <class T>
 struct min {
@@ -72,8 +78,7 @@ struct min {
   using accumulator = element;
   using result = T;
   SITU_HOST_DEVICE static constexpr accumulator identity() {
-    if constexpr (std::is_floating_point_v<element>) return std::numeric_limits<element>::infinity();
-    else return std::numeric_limits<element>::max();
+    return greatest_value<element>;
   }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return math::minimum(a, x); }
   SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return math::minimum(a, b); }
@@ -91,8 +96,7 @@ struct max : min<T> {
   using typename min<T>::element;
   using typename min<T>::accumulator;
   SITU_HOST_DEVICE static constexpr accumulator identity() {
-    if constexpr (std::is_floating_point_v<element>) return -std::numeric_limits<element>::infinity();
-    else return std::numeric_limits<element>::lowest();
+    return least_value<element>;
   }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return math::maximum(a, x); }
   SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return math::maximum(a, b); }

@@ -18,13 +18,9 @@ namespace detail {
 template <element T, device D, class F>
 Tensor<T, D> generate(Shape const& shape, F f, char const* who) {
   Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, who);
-  Program<Apply<functions::mapped<F>, Index>, T, 0> program;
-  program.tree = {{f}, {Index{}, {}}};
-  program.where.data[0] = result.data();
-  program.where.contiguous = true;
-  program.where.rank = 1;
-  program.where.sizes[0] = result.size();
-  launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+  using Tree = Apply<functions::mapped<F>, Index>;
+  Tree const tree{{f}, {Index{}, {}}};
+  evaluate_tree<D>(result.data(), result.size(), tree);
   return result;
 }
 
@@ -63,7 +59,7 @@ Tensor<T, D> empty(Shape const& shape, D = {}) {
 template <element T = float, device D = Cpu, number V>
 Tensor<T, D> full(Shape const& shape, V value, D = {}) {
   Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, "full");
-  detail::evaluate<D>(result.data(), result.layout(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))});
+  detail::evaluate<D>(result.data(), result.layout(), true, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))});
   return result;
 }
 template <element T = float, device D = Cpu>
@@ -138,13 +134,13 @@ struct no_deleter {
   void operator()(void*) const {}
 };
 
-template <class Deleter>
+template <class U, class Deleter>
 struct ForeignStorage : StorageHead {
   Deleter deleter;
   explicit ForeignStorage(Deleter&& d) : deleter(static_cast<Deleter&&>(d)) {}
   static void destroy_foreign(StorageHead* head) noexcept {
     auto* const self = static_cast<ForeignStorage*>(head);
-    self->deleter(self->memory);
+    self->deleter(static_cast<U*>(self->memory));
     delete self;
   }
 };
@@ -162,15 +158,15 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
   if (shape.rank() != strides.rank()) {
     detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
   }
-  auto* const head = new detail::ForeignStorage<Deleter>(static_cast<Deleter&&>(deleter));
+  auto* const head = new detail::ForeignStorage<U, Deleter>(static_cast<Deleter&&>(deleter));
   head->memory = const_cast<U*>(pointer);
-  head->destroy = &detail::ForeignStorage<Deleter>::destroy_foreign;
+  head->destroy = &detail::ForeignStorage<U, Deleter>::destroy_foreign;
   head->allocated_here = false;
   head->read_only = std::is_const_v<T>;
   Layout const layout(shape, strides);
   auto const extent = layout.extent();
   head->bytes = extent.last < extent.first ? 0 : static_cast<std::size_t>(extent.last - extent.first + 1) * sizeof(T);
-  return Tensor<U, D>::from_handle({detail::Storage(head), const_cast<U*>(pointer), layout});
+  return Tensor<U, D>::from_handle(detail::make_view(detail::Storage(head), const_cast<U*>(pointer), layout));
 }
 template <class T, device D = Cpu>
   requires element<std::remove_const_t<T>>

@@ -23,13 +23,6 @@ concept range_of = !expression<R> && requires(R const& r) {
   { r.size() } -> std::convertible_to<std::size_t>;
 };
 
-/// A tensor's claim on storage: the base of Tensor, and all of it that does not depend on its types.
-struct Handle {
-  Storage storage;
-  void* first = nullptr;
-  Layout layout;
-};
-
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_broadcast_write(char const* who, Layout const& layout) {
   fail<LayoutError>(who, ": writing to a broadcast view of shape ", layout.shape, " with strides ", layout.strides,
                     " would write elements more than once; write to a clone() of it");
@@ -56,7 +49,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   Tensor() = default;
   Tensor(Tensor const&) = default;
-  Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
+  Tensor(Tensor&&) noexcept = default;
 
   /// Values in braces, of any rank: {{1, 2}, {3, 4}}. Never a shape. Throws ShapeError when they are ragged.
   Tensor(std::initializer_list<detail::Nested<T>> values) {
@@ -87,7 +80,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor(E&& e) : handle_(uninitialized(e.shape()).handle_) {
-    detail::evaluate<D>(raw(), handle_.layout, e);
+    detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
   }
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
@@ -106,14 +99,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
-    Tensor result;
     int64_t const count = detail::count_of(shape, who, sizeof(T));
-    result.handle_.layout = Layout(shape);
-    result.handle_.storage = detail::allocate<D>(static_cast<std::size_t>(count) * sizeof(T));
-    if (result.handle_.storage) result.handle_.first = result.handle_.storage.head()->memory;
-    return result;
+    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), Layout(shape)));
   }
-  /// A handle from its parts; for situ's own use.
+  /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
     Tensor result;
     result.handle_ = std::move(handle);
@@ -122,16 +111,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   // ---- assignment -------------------------------------------------------------------------------------------------
 
-  Tensor& operator=(Tensor const& other) & = default;
-  Tensor& operator=(Tensor&& other) & noexcept {
-    handle_ = std::exchange(other.handle_, {});
-    return *this;
-  }
+  Tensor& operator=(Tensor const&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
   /// Rebinds this handle to the value of an expression. The old storage is written again where nobody can tell.
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), handle_.layout, e);
+    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     else *this = Tensor(static_cast<E&&>(e));
     return *this;
   }
@@ -164,22 +150,28 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), "assign");
     if (overlaps_differently(e)) {
       Tensor const value(e);
-      detail::evaluate<D>(raw(), handle_.layout, value);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
     } else {
-      detail::evaluate<D>(raw(), handle_.layout, e);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(expression<E> && !mixes_with<device_of<E>, D>)
   Tensor& assign(E&&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor& assign(E&&) = delete;
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
     check_writable("assign");
-    detail::evaluate<D>(raw(), handle_.layout, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
+    detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
     return *this;
   }
+  template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
+    requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
+  Tensor& assign(S) = delete;
 
 #define SITU_IN_PLACE(SYMBOL)                                                          \
   template <class X>                                                                   \
@@ -189,7 +181,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }                                                                                    \
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>> \
     requires(expression<E> && !mixes_with<device_of<E>, D>)                            \
-  Tensor& operator SYMBOL##=(E&&) = delete;
+  Tensor& operator SYMBOL##=(E&&) = delete;                                            \
+  template <class X, class U = value_of<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>())>, \
+            class Error = error::conversion_would_lose_values__use_cast<U, T>>         \
+    requires(!implicitly_converts_to<U, T>)                                            \
+  Tensor& operator SYMBOL##=(X&&) = delete;
   SITU_IN_PLACE(+)
   SITU_IN_PLACE(-)
   SITU_IN_PLACE(*)
@@ -198,27 +194,29 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   // ---- what it is -------------------------------------------------------------------------------------------------
 
-  Shape const& shape() const { return handle_.layout.shape; }
+  Shape const& shape() const { return layout().shape; }
   /// In elements.
-  Shape const& strides() const { return handle_.layout.strides; }
-  Layout const& layout() const { return handle_.layout; }
-  int rank() const { return handle_.layout.rank(); }
+  Shape const& strides() const { return layout().strides; }
+  Layout const& layout() const { return handle_.body() ? handle_.body()->layout : detail::empty_layout; }
+  int rank() const { return layout().rank(); }
   /// The number of elements.
-  int64_t size() const { return handle_.layout.size(); }
+  int64_t size() const { return handle_.body() ? handle_.body()->size : 0; }
   int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
-  bool is_contiguous() const { return handle_.layout.is_contiguous(); }
+  bool is_contiguous() const { return handle_.body() ? handle_.body()->contiguous : true; }
   D device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<T>; }
   static constexpr bool is_cuda() { return std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>; }
-  /// How many handles share the storage; 0 for an empty tensor.
-  int64_t use_count() const { return handle_.storage.use_count(); }
+  /// How many handles share the storage: copies of this one, and views of it (copies of a view count as one).
+  int64_t use_count() const { return handle_.use_count(); }
   /// The first element, in the device's memory. Throws TypeError from a non-const handle to read-only storage.
   T* data() {
-    if (handle_.storage && handle_.storage.head()->read_only) detail::fail_read_only("data");
+    if (read_only()) detail::fail_read_only("data");
     return raw();
   }
-  T const* data() const { return static_cast<T const*>(handle_.first); }
-  detail::Storage const& storage() const { return handle_.storage; }
+  T const* data() const { return raw(); }
+  detail::Storage storage() const { return handle_.body() ? handle_.body()->storage : detail::Storage(); }
+  detail::Body const* body() const { return handle_.body(); }
+  detail::StorageHead const* storage_head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
 
   // ---- views: the same storage, seen differently --------------------------------------------------------------------
 
@@ -259,22 +257,20 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
 
   /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
-  Tensor reshape(Shape const& to) const {
-    Shape const shape = detail::inferred(to, this->shape(), "reshape");
-    Layout result;
-    if (detail::viewed_as(layout(), shape, result)) return viewed({result, 0});
-    return clone().viewed({Layout(shape), 0});
-  }
-  Tensor flatten() const { return reshape({-1}); }
+  Tensor reshape(Shape const& to) { return reshaped(to); }
+  const Tensor reshape(Shape const& to) const { return reshaped(to); }
+  Tensor flatten() { return reshaped({-1}); }
+  const Tensor flatten() const { return reshaped({-1}); }
   /// This tensor where it is contiguous, else a contiguous copy.
-  Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
+  Tensor contiguous() { return is_contiguous() ? *this : clone(); }
+  const Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
   /// A contiguous copy in storage of its own.
   Tensor clone() const {
     Tensor result = uninitialized(shape(), "clone");
     if (is_contiguous()) {
       if (size() > 0) device_traits<D>::copy(result.raw(), raw(), bytes());
     } else {
-      detail::evaluate<D>(result.raw(), result.layout(), *this);
+      detail::evaluate<D>(result.raw(), result.layout(), true, *this);
     }
     return result;
   }
@@ -285,7 +281,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <std::integral... Is>
     requires host_device<D>
   T& operator()(Is... indices) {
-    if (handle_.storage && handle_.storage.head()->read_only) detail::fail_read_only("operator()");
+    if (SITU_UNLIKELY(read_only())) detail::fail_read_only("operator()");
     return raw()[offset_of(indices...)];
   }
   template <std::integral... Is>
@@ -329,14 +325,22 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <element U, situ::device Other>
   friend class Tensor;
 
-  T* raw() const { return static_cast<T*>(handle_.first); }
+  T* raw() const { return handle_.body() ? static_cast<T*>(handle_.body()->first) : nullptr; }
+  bool read_only() const {
+    auto const* const head = storage_head();
+    return head && head->read_only;
+  }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
 
   Tensor viewed(detail::Viewed const& view) const {
-    Tensor result = *this;
-    result.handle_.layout = view.layout;
-    if (result.handle_.first) result.handle_.first = raw() + view.offset;
-    return result;
+    return from_handle(detail::make_view(storage(), raw() ? raw() + view.offset : nullptr, view.layout));
+  }
+
+  Tensor reshaped(Shape const& to) const {
+    Shape const shape = detail::inferred(to, this->shape(), "reshape");
+    Layout result;
+    if (detail::viewed_as(layout(), shape, result)) return viewed({result, 0});
+    return clone().viewed({Layout(shape), 0});
   }
 
   Tensor viewed_as(Shape const& to) const {
@@ -369,26 +373,22 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
 
   void check_writable(char const* who) const {
-    if (SITU_UNLIKELY(handle_.layout.is_broadcast())) detail::fail_broadcast_write(who, handle_.layout);
-    if (SITU_UNLIKELY(handle_.storage && handle_.storage.head()->read_only)) detail::fail_read_only(who);
+    if (SITU_UNLIKELY(layout().is_broadcast())) detail::fail_broadcast_write(who, layout());
+    if (SITU_UNLIKELY(read_only())) detail::fail_read_only(who);
   }
 
   /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
   /// every element only to compute the one that replaces it.
   template <class E, class Expression>
   bool can_reuse(Expression const& e) const {
-    auto const* const head = handle_.storage.head();
-    if (!head || !head->allocated_here || !(e.shape() == shape())) return false;
-    int64_t appearances = 0;
-    bool aligned = true;
+    detail::Body const* const body = handle_.body();
+    if (!body || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
+    int64_t appearances = 0;  // of this very body: another one would count in the storage
     detail::for_each_leaf(e, [&](auto const& leaf) {
-      if (leaf.storage().head() != head) return;
-      ++appearances;
-      aligned = aligned && static_cast<void const*>(leaf.data()) == handle_.first && std::is_same_v<value_of<decltype(leaf)>, T> &&
-                leaf.shape() == shape() && leaf.strides() == strides();
+      if (leaf.body() == body) ++appearances;
     });
-    if (appearances > 0 && (std::is_lvalue_reference_v<E> || !aligned)) return false;
-    return handle_.storage.use_count() == 1 + appearances && is_contiguous();
+    if (appearances > 0 && (std::is_lvalue_reference_v<E> || !(e.shape() == shape()))) return false;
+    return __atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) == 1 + appearances && e.shape() == shape() && is_contiguous();
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.
@@ -396,7 +396,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   bool overlaps_differently(E const& e) const {
     bool result = false;
     detail::for_each_leaf(e, [&](auto const& leaf) {
-      result = result || detail::overlap_differently(handle_.first, sizeof(T), handle_.layout, leaf.data(), sizeof(value_of<decltype(leaf)>), leaf.layout());
+      result = result || detail::overlap_differently(raw(), sizeof(T), layout(), leaf.data(), sizeof(value_of<decltype(leaf)>), leaf.layout());
     });
     return result;
   }

@@ -21,9 +21,9 @@ void copy_bytes(void* to, void const* from, std::size_t bytes) {
   else if constexpr (host_device<From>) device_traits<To>::copy_from_host(to, from, bytes);
   else if constexpr (copies_directly<To, From>) device_traits<To>::template copy_from<From>(to, from, bytes);
   else {
-    Storage const staged = allocate<Cpu>(bytes);
-    device_traits<From>::copy_to_host(staged.head()->memory, from, bytes);
-    device_traits<To>::copy_from_host(to, staged.head()->memory, bytes);
+    Temporary<Cpu> const staged(bytes);
+    device_traits<From>::copy_to_host(staged.get(), from, bytes);
+    device_traits<To>::copy_from_host(to, staged.get(), bytes);
   }
 }
 
@@ -44,7 +44,7 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
     copy_bytes<To, From>(result.data(), from.data() + (elements ? span.first : 0), elements * sizeof(T));
     if (dense) return result;
     void* const first = elements ? result.data() - span.first : nullptr;
-    auto strided = Tensor<T, To>::from_handle({result.storage(), first, from.layout()});
+    auto strided = Tensor<T, To>::from_handle(make_view(result.storage(), first, from.layout()));
     if constexpr (host_device<To>) return strided.contiguous();
     else return strided;
   }

@@ -6,7 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <cstdlib>
+#include <cstring>
 
 #include <sys/mman.h>
 
@@ -33,7 +34,7 @@ class Pool {
   /// Takes a range of addresses without memory behind it. False when there is none of that length.
   bool map(std::size_t bytes) {
     constexpr std::size_t page = std::size_t{2} << 20;
-    if (bytes > SIZE_MAX / 4) return false;
+    if (bytes > SIZE_MAX / 4 || !make_room()) return false;
     bytes = rounded(bytes);
     std::size_t const range = SITU_ASAN ? 2 * bytes + margin : bytes;  // margins are not part of the capacity
     mapped_ = (range + page - 1) / page * page + page;
@@ -47,10 +48,11 @@ class Pool {
 #endif
     if (opened_ > 0) ::mprotect(base_, open_bytes_, PROT_READ | PROT_WRITE);
     capacity = bytes;
-    if (range > 0) free_.assign(1, {0, range});
+    if (range > 0) insert(0, {0, range});
     return true;
   }
   void unmap() noexcept {
+    std::free(pieces_);
     if (!mapping_) return;
 #if SITU_ASAN
     __asan_unpoison_memory_region(base_, touched_);
@@ -65,21 +67,20 @@ class Pool {
 
   /// The first place that is large enough; nullptr when there is none.
   void* take(std::size_t bytes) {
-    if (bytes > capacity || rounded(bytes) > capacity - used) return nullptr;
+    if (bytes > capacity || rounded(bytes) > capacity - used || !make_room()) return nullptr;
     std::size_t const size = rounded(bytes);
-    std::size_t const bound = static_cast<std::size_t>(blocks) + 3;  // pieces are at most one more than blocks: give() then needs no memory
-    if (free_.capacity() < bound) free_.reserve(2 * bound);
-    for (std::size_t k = 0; k < free_.size(); ++k) {
-      if (free_[k].size < size + margin) continue;
-      char* const memory = base_ + free_[k].offset;
-      free_[k].offset += size + margin;
-      free_[k].size -= size + margin;
+    for (std::size_t k = 0; k < count_; ++k) {
+      Piece& piece = pieces_[k];
+      if (piece.size < size + margin) continue;
+      char* const memory = base_ + piece.offset;
+      piece.offset += size + margin;
+      piece.size -= size + margin;
 #if SITU_ASAN
-      if (free_[k].offset > touched_) touched_ = free_[k].offset;
+      if (piece.offset > touched_) touched_ = piece.offset;
       __asan_poison_memory_region(memory, size + margin);
       __asan_unpoison_memory_region(memory, bytes);
 #endif
-      if (free_[k].size == 0) free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(k));
+      if (piece.size == 0) erase(k);
       used += size;
       ++blocks;
       return memory;
@@ -88,36 +89,33 @@ class Pool {
   }
   void give(void* memory, std::size_t bytes) noexcept {
     std::size_t const size = rounded(bytes);
-    Piece piece{static_cast<std::size_t>(static_cast<char*>(memory) - base_), size + margin};
+    Piece const piece{static_cast<std::size_t>(static_cast<char*>(memory) - base_), size + margin};
 #if SITU_ASAN
     __asan_poison_memory_region(memory, size + margin);
 #endif
     used -= size;
     --blocks;
-    std::size_t low = 0, high = free_.size();  // the first piece behind this one
+    std::size_t low = 0, high = count_;  // to the first piece behind this one
     while (low < high) {
       std::size_t const middle = (low + high) / 2;
-      if (free_[middle].offset < piece.offset) low = middle + 1;
+      if (pieces_[middle].offset < piece.offset) low = middle + 1;
       else high = middle;
     }
-    bool const joins_next = low < free_.size() && piece.offset + piece.size == free_[low].offset;
-    bool const joins_last = low > 0 && free_[low - 1].offset + free_[low - 1].size == piece.offset;
-    auto const next = free_.begin() + static_cast<std::ptrdiff_t>(low);
-    if (joins_last) {
-      free_[low - 1].size += piece.size;
-      if (joins_next) {
-        free_[low - 1].size += free_[low].size;
-        free_.erase(next);
-      }
-    } else if (joins_next) {
-      free_[low] = {piece.offset, piece.size + free_[low].size};
+    if (low < count_ && piece.offset + piece.size == pieces_[low].offset) {
+      pieces_[low] = {piece.offset, piece.size + pieces_[low].size};
     } else {
-      free_.insert(next, piece);
+      insert(low, piece);
+    }
+    if (low > 0 && pieces_[low - 1].offset + pieces_[low - 1].size == piece.offset) {
+      pieces_[low - 1].size += pieces_[low].size;
+      erase(low);
     }
   }
   std::size_t largest_free() const {
     std::size_t largest = 0;
-    for (Piece const& piece : free_) largest = piece.size > largest + margin ? piece.size - margin : largest;
+    for (std::size_t k = 0; k < count_; ++k) {
+      if (pieces_[k].size > largest + margin) largest = pieces_[k].size - margin;
+    }
     return largest < capacity - used ? largest : capacity - used;
   }
 
@@ -132,12 +130,30 @@ class Pool {
   struct Piece {
     std::size_t offset, size;
   };
+
+  /// There are at most one more pieces than blocks, so that a block can always be given back.
+  bool make_room() {
+    std::size_t const needed = static_cast<std::size_t>(blocks) + 3;
+    if (needed <= room_) return true;
+    void* const grown = std::realloc(pieces_, 2 * needed * sizeof(Piece));
+    if (!grown) return false;
+    pieces_ = static_cast<Piece*>(grown);
+    room_ = 2 * needed;
+    return true;
+  }
+  void insert(std::size_t at, Piece piece) {
+    std::memmove(pieces_ + at + 1, pieces_ + at, (count_++ - at) * sizeof(Piece));
+    pieces_[at] = piece;
+  }
+  void erase(std::size_t at) { std::memmove(pieces_ + at, pieces_ + at + 1, (--count_ - at) * sizeof(Piece)); }
+
   void* mapping_ = nullptr;
   char* base_ = nullptr;
   std::size_t mapped_ = 0, open_bytes_ = 0;
   [[maybe_unused]] std::size_t touched_ = 0;
   int opened_ = 0;
-  std::vector<Piece> free_;  ///< by offset, never touching each other
+  Piece* pieces_ = nullptr;  ///< what is free, by offset; no two touch
+  std::size_t count_ = 0, room_ = 0;
 };
 
 }  // namespace detail::emulated

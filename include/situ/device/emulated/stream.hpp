@@ -4,13 +4,30 @@
 #pragma once
 
 #include <cstdlib>
-#include <new>
 
 #include <pthread.h>
 
+#include <situ/core/scalar.hpp>
 #include <situ/device/emulated/memory.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace emulated {
+
+/// What one emulated device has done since it was configured.
+struct counts {
+  int64_t launches = 0;
+  int64_t allocations = 0;
+  int64_t bytes = 0;  ///< allocated now
+  int64_t peak = 0;   ///< the most that was ever allocated
+  int64_t copies_within = 0;
+  int64_t copies_from_host = 0;
+  int64_t copies_to_host = 0;
+  int64_t copies_from_peer = 0;  ///< from other emulated devices to this one
+  int64_t copies_to_peer = 0;
+};
+
+}  // namespace emulated
+
 namespace detail::emulated {
 
 /// Something to do on a stream. Derived jobs follow it in memory; `run` does the work and ends the job's life.
@@ -28,8 +45,7 @@ inline constexpr int max_devices = 256;
 /// All that emulated devices share. One per process, and never destroyed: tensors may outlive main.
 struct State {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  ///< guards everything of every device
-  pthread_cond_t progress = PTHREAD_COND_INITIALIZER; ///< a job has ended, or two streams have met
-  pthread_mutex_t configuring = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t progress = PTHREAD_COND_INITIALIZER;  ///< a job has ended, or two streams have met
   int device_count = 2;
   std::size_t memory = std::size_t{1} << 30;
   int64_t operations = 0, fail_at = -1;
@@ -92,6 +108,7 @@ struct Queue {
     ::pthread_join(thread, nullptr);
     ::pthread_mutex_lock(&state().mutex);
     running = stopping = false;
+    ::pthread_cond_broadcast(&state().progress);
   }
 
  private:
@@ -128,11 +145,9 @@ struct Queue {
 
 /// One device: what it has, and what was done with it.
 struct Device {
-  int ordinal;
   Pool pool{};
   Queue stream{pool};
-  int64_t launches = 0, allocations = 0, bytes = 0, peak = 0;
-  int64_t copies_within = 0, copies_from_host = 0, copies_to_host = 0, copies_from_peer = 0, copies_to_peer = 0;
+  situ::emulated::counts counts{};
 };
 
 /// Runs everything that is left when the program ends, so that no thread outlives what it uses.
@@ -150,30 +165,12 @@ inline void end_threads() {
 
 inline bool Queue::start() {
   State& all = state();
+  while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
   if (running) return true;
   if (all.ended) return false;
   if (!all.at_exit) all.at_exit = std::atexit(&end_threads) == 0;
   running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
   return running;
-}
-
-/// Starts `job` of `to`, which reads memory of `from`, after all that is enqueued on either, and before all that will be.
-/// The two streams meet: `from` stands still until the job is done.
-struct Meeting {
-  enum { apart, source_is_here, done } stage = apart;
-  Queue* source;
-};
-
-struct MeetingJob : Job {
-  Meeting* meeting;
-};
-
-inline void wait_at(Meeting* meeting) noexcept {
-  Lock const lock;
-  meeting->stage = Meeting::source_is_here;
-  ::pthread_cond_broadcast(&state().progress);
-  while (meeting->stage != Meeting::done) ::pthread_cond_wait(&state().progress, &state().mutex);
-  delete meeting;
 }
 
 }  // namespace detail::emulated

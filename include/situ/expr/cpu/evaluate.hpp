@@ -97,14 +97,46 @@ SITU_INLINE void finish_streaming() {
 #endif
 }
 
-/// Copies the last `count` elements of every input, fewer than N, to `buffers`, where the last one is repeated: functions
+/// memcpy of 1 to 63 bytes, as two moves that overlap.
+SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) {
+  auto* const t = static_cast<char*>(to);
+  auto* const f = static_cast<char const*>(from);
+  struct Half {
+    char byte[32];
+  };
+  if (bytes >= 32) {
+    Half a, b;
+    __builtin_memcpy(&a, f, 32);
+    __builtin_memcpy(&b, f + bytes - 32, 32);
+    __builtin_memcpy(t, &a, 32);
+    __builtin_memcpy(t + bytes - 32, &b, 32);
+  } else if (bytes >= 16) {
+    uint64_t a[2], b[2];
+    __builtin_memcpy(&a, f, 16);
+    __builtin_memcpy(&b, f + bytes - 16, 16);
+    __builtin_memcpy(t, &a, 16);
+    __builtin_memcpy(t + bytes - 16, &b, 16);
+  } else if (bytes >= 8) {
+    uint64_t a, b;
+    __builtin_memcpy(&a, f, 8);
+    __builtin_memcpy(&b, f + bytes - 8, 8);
+    __builtin_memcpy(t, &a, 8);
+    __builtin_memcpy(t + bytes - 8, &b, 8);
+  } else {
+    for (int64_t k = 0; k < bytes; ++k) t[k] = f[k];
+  }
+}
+
+/// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
 /// then see no other values than those of the tensors.
 template <int N, class T, int K, int Operands>
 SITU_INLINE void buffer_tail(std::type_identity<Input<T, K>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
-  T const* const from = static_cast<T const*>(run.data[K + 1]);
-  int64_t const mask = run.mask[K + 1];
+  if (run.mask[K + 1] == 0) return;
+  T const* const from = static_cast<T const*>(run.data[K + 1]) + i;
   T* const to = reinterpret_cast<T*>(buffers[K + 1]);
-  for (int k = 0; k < N; ++k) to[k] = from[(i + (k < count ? k : count - 1)) & mask];
+  T const last = from[count - 1];
+  for (int k = 0; k < N; ++k) to[k] = last;
+  copy_short(to, from, count * static_cast<int64_t>(sizeof(T)));
   run.data[K + 1] = to;
 }
 template <int N, class Leaf, int Operands>
@@ -159,7 +191,7 @@ struct ElementwiseBody {
     }
     if (tail > 0) {
       Out* const to = static_cast<Out*>(run.data[0]) + (run.count - tail);
-      for (int k = 0; k < tail; ++k) to[k] = out[k];
+      copy_short(to, out, tail * static_cast<int64_t>(sizeof(Out)));
     }
     if constexpr (may_stream<Isa>) {
       if (SITU_UNLIKELY(stream)) finish_streaming();

@@ -126,8 +126,8 @@ struct Mover {
     std::memcpy(&b, from + step, 16);
     std::memcpy(&c, from + 2 * step, 16);
     std::memcpy(&d, from + 3 * step, 16);
-    two const ab0 = reinterpret_cast<two>(interleave_low(a, b)), ab1 = reinterpret_cast<two>(interleave_high(a, b));
-    two const cd0 = reinterpret_cast<two>(interleave_low(c, d)), cd1 = reinterpret_cast<two>(interleave_high(c, d));
+    two const ab0 = __builtin_bit_cast(two, interleave_low(a, b)), ab1 = __builtin_bit_cast(two, interleave_high(a, b));
+    two const cd0 = __builtin_bit_cast(two, interleave_low(c, d)), cd1 = __builtin_bit_cast(two, interleave_high(c, d));
     two const r0 = {ab0[0], cd0[0]}, r1 = {ab0[1], cd0[1]}, r2 = {ab1[0], cd1[0]}, r3 = {ab1[1], cd1[1]};
     std::memcpy(to, &r0, 16);
     std::memcpy(to + pitch, &r1, 16);

@@ -79,10 +79,14 @@ SITU_INLINE pack<T, N, Isa> rounded(pack<T, N, Isa> const& x) {
       return pack<T, N, Isa>(r);
     }
 #elif defined(__clang__) && !defined(__CUDACC__)
-    if constexpr (Direction == towards::below) return pack<T, N, Isa>(__builtin_elementwise_floor(x.v));
-    else if constexpr (Direction == towards::above) return pack<T, N, Isa>(__builtin_elementwise_ceil(x.v));
-    else if constexpr (Direction == towards::zero) return pack<T, N, Isa>(__builtin_elementwise_trunc(x.v));
-    else return pack<T, N, Isa>(__builtin_elementwise_roundeven(x.v));
+    if constexpr (Direction == towards::below)
+      return pack<T, N, Isa>(__builtin_elementwise_floor(x.v));
+    else if constexpr (Direction == towards::above)
+      return pack<T, N, Isa>(__builtin_elementwise_ceil(x.v));
+    else if constexpr (Direction == towards::zero)
+      return pack<T, N, Isa>(__builtin_elementwise_trunc(x.v));
+    else
+      return pack<T, N, Isa>(__builtin_elementwise_roundeven(x.v));
 #endif
   }
   return rounded_by_sum<Direction>(x);
@@ -100,15 +104,24 @@ enum class exact { quotient, square_root };
 template <exact Operation, class T, class V>
 SITU_INLINE void by_instruction(V& r, V const& a) {
 #if !defined(__AVX__)
-  if constexpr (Operation == exact::quotient && sizeof(T) == 4) __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (Operation == exact::quotient) __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4) __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  if constexpr (Operation == exact::quotient && sizeof(T) == 4)
+    __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (Operation == exact::quotient)
+    __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
 #else
-  if constexpr (Operation == exact::quotient && sizeof(T) == 4) __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (Operation == exact::quotient) __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4) __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  constexpr bool divides = Operation == exact::quotient;
+  if constexpr (divides && sizeof(T) == 4)
+    __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (divides)
+    __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
 #endif
 }
 template <exact Operation, class T, int N, class Isa>
@@ -140,11 +153,15 @@ SITU_INLINE pack<T, N, Isa> sqrt_by_lane(pack<T, N, Isa> const& x) {
   pack<T, N, Isa> r(x);
   for (int k = 0; k < N; ++k) {
 #if defined(__clang__)
-    if constexpr (sizeof(T) == 4) r.v[k] = situ_math_sqrtf(x.v[k]);
-    else r.v[k] = situ_math_sqrt(x.v[k]);
+    if constexpr (sizeof(T) == 4)
+      r.v[k] = situ_math_sqrtf(x.v[k]);
+    else
+      r.v[k] = situ_math_sqrt(x.v[k]);
 #else
-    if constexpr (sizeof(T) == 4) r.v[k] = ::sqrtf(x.v[k]);
-    else r.v[k] = ::sqrt(x.v[k]);
+    if constexpr (sizeof(T) == 4)
+      r.v[k] = ::sqrtf(x.v[k]);
+    else
+      r.v[k] = ::sqrt(x.v[k]);
 #endif
   }
   return r;
@@ -193,56 +210,56 @@ SITU_HOST_DEVICE inline float fmod(float x, float y) { return ::fmodf(x, y); }
 SITU_HOST_DEVICE inline double fmod(double x, double y) { return ::fmod(x, y); }
 
 template <class T>
-  requires std::is_floating_point_v<T>
-SITU_HOST_DEVICE constexpr bool isnan(T x) {
+requires std::is_floating_point_v<T> SITU_HOST_DEVICE constexpr bool isnan(T x) {
   return detail::magnitude_of(x) > detail::infinity_bits<T>;
 }
 template <class T>
-  requires std::is_floating_point_v<T>
-SITU_HOST_DEVICE constexpr bool isinf(T x) {
+requires std::is_floating_point_v<T> SITU_HOST_DEVICE constexpr bool isinf(T x) {
   return detail::magnitude_of(x) == detail::infinity_bits<T>;
 }
 template <class T>
-  requires std::is_floating_point_v<T>
-SITU_HOST_DEVICE constexpr bool isfinite(T x) {
+requires std::is_floating_point_v<T> SITU_HOST_DEVICE constexpr bool isfinite(T x) {
   return detail::magnitude_of(x) < detail::infinity_bits<T>;
 }
 
 /// The smaller; a NaN in either; of equals the first.
 template <class T>
-  requires std::is_arithmetic_v<T>
-SITU_HOST_DEVICE constexpr T minimum(T x, T y) {
-  if constexpr (std::is_floating_point_v<T>) return x <= y || x != x ? x : y;
-  else return x <= y ? x : y;
+requires std::is_arithmetic_v<T> SITU_HOST_DEVICE constexpr T minimum(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>)
+    return x <= y || x != x ? x : y;
+  else
+    return x <= y ? x : y;
 }
 template <class T>
-  requires std::is_arithmetic_v<T>
-SITU_HOST_DEVICE constexpr T maximum(T x, T y) {
-  if constexpr (std::is_floating_point_v<T>) return x >= y || x != x ? x : y;
-  else return x >= y ? x : y;
+requires std::is_arithmetic_v<T> SITU_HOST_DEVICE constexpr T maximum(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>)
+    return x >= y || x != x ? x : y;
+  else
+    return x >= y ? x : y;
 }
 
 /// -1, 0 or 1; 0 for both zeros, NaN for NaN.
 template <class T>
-  requires std::is_arithmetic_v<T>
-SITU_HOST_DEVICE constexpr T sign(T x) {
-  if constexpr (std::is_unsigned_v<T>) return x != T(0) ? T(1) : T(0);
-  else return x > T(0) ? T(1) : x < T(0) ? T(-1) : x == T(0) ? T(0) : x;
+requires std::is_arithmetic_v<T> SITU_HOST_DEVICE constexpr T sign(T x) {
+  if constexpr (std::is_unsigned_v<T>)
+    return x != T(0) ? T(1) : T(0);
+  else
+    return x > T(0) ? T(1) : x < T(0) ? T(-1) : x == T(0) ? T(0) : x;
 }
 
 /// |x|; the most negative integer stays itself.
 template <class T>
-  requires std::is_integral_v<T>
-SITU_HOST_DEVICE constexpr T abs(T x) {
+requires std::is_integral_v<T> SITU_HOST_DEVICE constexpr T abs(T x) {
   using U = std::make_unsigned_t<T>;
-  if constexpr (std::is_unsigned_v<T>) return x;
-  else return x < 0 ? static_cast<T>(static_cast<U>(U(0) - static_cast<U>(x))) : x;
+  if constexpr (std::is_unsigned_v<T>)
+    return x;
+  else
+    return x < 0 ? static_cast<T>(static_cast<U>(U(0) - static_cast<U>(x))) : x;
 }
 
 /// The quotient rounded towards minus infinity. By zero: 0.
 template <class T>
-  requires std::is_integral_v<T>
-SITU_HOST_DEVICE constexpr T floor_divide(T x, T y) {
+requires std::is_integral_v<T> SITU_HOST_DEVICE constexpr T floor_divide(T x, T y) {
   using U = std::make_unsigned_t<T>;
   if (y == T(0)) return T(0);
   if constexpr (std::is_unsigned_v<T>) {
@@ -255,8 +272,7 @@ SITU_HOST_DEVICE constexpr T floor_divide(T x, T y) {
 }
 /// x - y · floor(x / y): the divisor's sign, or zero. By zero: 0.
 template <class T>
-  requires std::is_integral_v<T>
-SITU_HOST_DEVICE constexpr T remainder(T x, T y) {
+requires std::is_integral_v<T> SITU_HOST_DEVICE constexpr T remainder(T x, T y) {
   if (y == T(0)) return T(0);
   if constexpr (std::is_unsigned_v<T>) {
     return static_cast<T>(x % y);
@@ -268,8 +284,7 @@ SITU_HOST_DEVICE constexpr T remainder(T x, T y) {
 }
 /// x - y · trunc(x / y): the dividend's sign, or zero. By zero: 0.
 template <class T>
-  requires std::is_integral_v<T>
-SITU_HOST_DEVICE constexpr T fmod(T x, T y) {
+requires std::is_integral_v<T> SITU_HOST_DEVICE constexpr T fmod(T x, T y) {
   if (y == T(0)) return T(0);
   if constexpr (std::is_signed_v<T>) {
     if (y == T(-1)) return T(0);
@@ -279,28 +294,26 @@ SITU_HOST_DEVICE constexpr T fmod(T x, T y) {
 
 /// fmod moved to the divisor's sign; a zero has that sign too.
 template <class T>
-  requires std::is_floating_point_v<T>
-SITU_HOST_DEVICE inline T remainder(T x, T y) {
+requires std::is_floating_point_v<T> SITU_HOST_DEVICE inline T remainder(T x, T y) {
   T const rest = fmod(x, y);
   if (rest == T(0)) {
-    return situ::detail::bits_to<T>(static_cast<detail::bits_of<T>>(situ::detail::bits_to<detail::bits_of<T>>(y) &
-                                                                    ~detail::magnitude_bits<T>));
+    return situ::detail::bits_to<T>(
+        static_cast<detail::bits_of<T>>(situ::detail::bits_to<detail::bits_of<T>>(y) & ~detail::magnitude_bits<T>));
   }
   return (rest < T(0)) != (y < T(0)) ? rest + y : rest;
 }
 
 /// The quotient rounded towards minus infinity, consistent with `remainder`; by zero: as x / y.
 template <class T>
-  requires std::is_floating_point_v<T>
-SITU_HOST_DEVICE inline T floor_divide(T x, T y) {
+requires std::is_floating_point_v<T> SITU_HOST_DEVICE inline T floor_divide(T x, T y) {
   if (y == T(0)) return x / y;
   T const rest = fmod(x, y);
   T quotient = (x - rest) / y;
   if (rest != T(0) && (rest < T(0)) != (y < T(0))) quotient -= T(1);
   if (quotient == T(0)) {
     using I = detail::bits_of<T>;
-    return situ::detail::bits_to<T>(static_cast<I>((situ::detail::bits_to<I>(x) ^ situ::detail::bits_to<I>(y)) &
-                                                   ~detail::magnitude_bits<T>));
+    return situ::detail::bits_to<T>(
+        static_cast<I>((situ::detail::bits_to<I>(x) ^ situ::detail::bits_to<I>(y)) & ~detail::magnitude_bits<T>));
   }
   T const whole = floor(quotient);
   return quotient - whole > T(0.5) ? whole + T(1) : whole;
@@ -310,56 +323,62 @@ SITU_HOST_DEVICE inline T floor_divide(T x, T y) {
 // do lane by lane.
 
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> sqrt(pack<T, N, Isa> const& x) {
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> sqrt(pack<T, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
-  if constexpr (detail::in_register<T, N, Isa>) {
-    typename pack<T, N, Isa>::vector r;
-    auto const v = x.v;
+    if constexpr (detail::in_register<T, N, Isa>) {
+      typename pack<T, N, Isa>::vector r;
+      auto const v = x.v;
 #if !defined(__AVX__)
-    if constexpr (Isa::bytes == 16) {
-      if constexpr (sizeof(T) == 4) __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(v));
-      else __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(v));
+      if constexpr (Isa::bytes == 16) {
+        if constexpr (sizeof(T) == 4)
+          __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(v));
+        else
+          __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(v));
+        return pack<T, N, Isa>(r);
+      }
+#endif
+      if constexpr (sizeof(T) == 4)
+        __asm__("vsqrtps {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
+      else
+        __asm__("vsqrtpd {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
+      return pack<T, N, Isa>(r);
+    }
+#elif !defined(__clang__) && defined(__aarch64__)
+    if constexpr (sizeof(T) * N == 16) {
+      typename pack<T, N, Isa>::vector r;
+      if constexpr (sizeof(T) == 4)
+        __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(x.v));
+      else
+        __asm__("fsqrt %0.2d, %1.2d" : "=w"(r) : "w"(x.v));
       return pack<T, N, Isa>(r);
     }
 #endif
-    if constexpr (sizeof(T) == 4) __asm__("vsqrtps {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
-    else __asm__("vsqrtpd {%1, %0|%0, %1}" : "=v"(r) : "v"(v));
-    return pack<T, N, Isa>(r);
+    return detail::sqrt_by_lane(x);
   }
-#elif !defined(__clang__) && defined(__aarch64__)
-  if constexpr (sizeof(T) * N == 16) {
-    typename pack<T, N, Isa>::vector r;
-    if constexpr (sizeof(T) == 4) __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(x.v));
-    else __asm__("fsqrt %0.2d, %1.2d" : "=w"(r) : "w"(x.v));
-    return pack<T, N, Isa>(r);
-  }
-#endif
-  return detail::sqrt_by_lane(x);
-}
 
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> reciprocal(pack<T, N, Isa> const& x) {
-  return detail::quotient(pack<T, N, Isa>(T(1)), x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> reciprocal(pack<T, N, Isa> const& x) {
+    return detail::quotient(pack<T, N, Isa>(T(1)), x);
+  }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> rsqrt(pack<T, N, Isa> const& x) {
-  return reciprocal(sqrt(x));
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> rsqrt(pack<T, N, Isa> const& x) {
+    return reciprocal(sqrt(x));
+  }
 
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> abs(pack<T, N, Isa> const& x) {
-  if constexpr (std::is_floating_point_v<T>) return bitcast<T>(detail::magnitude_of(x));
-  else if constexpr (std::is_unsigned_v<T>) return x;
-  else return select(x < pack<T, N, Isa>(T(0)), -x, x);
+  if constexpr (std::is_floating_point_v<T>)
+    return bitcast<T>(detail::magnitude_of(x));
+  else if constexpr (std::is_unsigned_v<T>)
+    return x;
+  else
+    return select(x < pack<T, N, Isa>(T(0)), -x, x);
 }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> copysign(pack<T, N, Isa> const& x, pack<T, N, Isa> const& sign) {
-  return detail::flip_sign(abs(x), sign);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> copysign(pack<T, N, Isa> const& x,
+                                                                            pack<T, N, Isa> const& sign) {
+    return detail::flip_sign(abs(x), sign);
+  }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sign(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
@@ -375,75 +394,72 @@ SITU_INLINE pack<T, N, Isa> sign(pack<T, N, Isa> const& x) {
 }
 
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> floor(pack<T, N, Isa> const& x) {
-  return detail::rounded<detail::towards::below>(x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> floor(pack<T, N, Isa> const& x) {
+    return detail::rounded<detail::towards::below>(x);
+  }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> ceil(pack<T, N, Isa> const& x) {
-  return detail::rounded<detail::towards::above>(x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> ceil(pack<T, N, Isa> const& x) {
+    return detail::rounded<detail::towards::above>(x);
+  }
 /// To the nearest integer, halves to even.
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> round(pack<T, N, Isa> const& x) {
-  return detail::rounded<detail::towards::nearest>(x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> round(pack<T, N, Isa> const& x) {
+    return detail::rounded<detail::towards::nearest>(x);
+  }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> trunc(pack<T, N, Isa> const& x) {
-  return detail::rounded<detail::towards::zero>(x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> trunc(pack<T, N, Isa> const& x) {
+    return detail::rounded<detail::towards::zero>(x);
+  }
 
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE auto isnan(pack<T, N, Isa> const& x) {
+requires std::is_floating_point_v<T> SITU_INLINE auto isnan(pack<T, N, Isa> const& x) {
   return detail::magnitude_of(x) > pack<detail::bits_of<T>, N, Isa>(detail::infinity_bits<T>);
 }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE auto isinf(pack<T, N, Isa> const& x) {
+requires std::is_floating_point_v<T> SITU_INLINE auto isinf(pack<T, N, Isa> const& x) {
   return detail::magnitude_of(x) == pack<detail::bits_of<T>, N, Isa>(detail::infinity_bits<T>);
 }
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE auto isfinite(pack<T, N, Isa> const& x) {
+requires std::is_floating_point_v<T> SITU_INLINE auto isfinite(pack<T, N, Isa> const& x) {
   return detail::magnitude_of(x) < pack<detail::bits_of<T>, N, Isa>(detail::infinity_bits<T>);
 }
 
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> minimum(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
   pack<T, N, Isa> const r = select(x <= y, x, y);
-  if constexpr (std::is_floating_point_v<T>) return select(x != x, x, keep_order(r));
-  else return r;
+  if constexpr (std::is_floating_point_v<T>)
+    return select(x != x, x, keep_order(r));
+  else
+    return r;
 }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> maximum(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
   pack<T, N, Isa> const r = select(x >= y, x, y);
-  if constexpr (std::is_floating_point_v<T>) return select(x != x, x, keep_order(r));
-  else return r;
+  if constexpr (std::is_floating_point_v<T>)
+    return select(x != x, x, keep_order(r));
+  else
+    return r;
 }
 
 /// √(x² + y²) without overflow; infinite where either is, also beside a NaN.
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> hypot(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  using P = pack<T, N, Isa>;
-  constexpr bool narrow = sizeof(T) == 4;
-  P const size_x = abs(x), size_y = abs(y), one(T(1));
-  auto const swapped = size_x < size_y;
-  P const larger = select(swapped, size_y, size_x), smaller = select(swapped, size_x, size_y);
-  auto const huge = larger > P(narrow ? T(0x1p60) : T(0x1p500));
-  auto const tiny = larger < P(narrow ? T(0x1p-40) : T(0x1p-450));
-  constexpr T up = narrow ? T(0x1p90f) : T(0x1p600), down = T(1) / up;
-  P const scale = select(huge, P(down), select(tiny, P(up), one));
-  P const unscale = select(huge, P(up), select(tiny, P(down), one));
-  P const a = keep_order(larger * scale), b = keep_order(smaller * scale);
-  P const r = keep_order(sqrt(a * a + b * b)) * unscale;
-  P const without_x = select(isinf(y), size_y, r);
-  return select(isinf(x), size_x, keep_order(without_x));
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> hypot(pack<T, N, Isa> const& x,
+                                                                         pack<T, N, Isa> const& y) {
+    using P = pack<T, N, Isa>;
+    constexpr bool narrow = sizeof(T) == 4;
+    P const size_x = abs(x), size_y = abs(y), one(T(1));
+    auto const swapped = size_x < size_y;
+    P const larger = select(swapped, size_y, size_x), smaller = select(swapped, size_x, size_y);
+    auto const huge = larger > P(narrow ? T(0x1p60) : T(0x1p500));
+    auto const tiny = larger < P(narrow ? T(0x1p-40) : T(0x1p-450));
+    constexpr T up = narrow ? T(0x1p90f) : T(0x1p600), down = T(1) / up;
+    P const scale = select(huge, P(down), select(tiny, P(up), one));
+    P const unscale = select(huge, P(up), select(tiny, P(down), one));
+    P const a = keep_order(larger * scale), b = keep_order(smaller * scale);
+    P const r = keep_order(sqrt(a * a + b * b)) * unscale;
+    P const without_x = select(isinf(y), size_y, r);
+    return select(isinf(x), size_x, keep_order(without_x));
+  }
 
 namespace detail {
 struct fmod_lanes {

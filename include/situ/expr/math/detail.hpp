@@ -115,10 +115,8 @@ SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
 #if SITU_MATH_X86_ASM
   auto const v = m.v;
   if constexpr (Bytes * N == 64 && Isa::bytes == 64) {
-    using words = typename situ::detail::vector_of<int, 16>::type;
-    auto const w = reinterpret_cast<words>(v);
     unsigned short k;
-    __asm__("vptestmd {%1, %1, %0|%0, %1, %1}" : "=Yk"(k) : "v"(w));
+    __asm__("vptestmd {%1, %1, %0|%0, %1, %1}" : "=Yk"(k) : "v"(v));
     return k != 0;
   } else if constexpr (Bytes * N == 32 && Isa::bytes >= 32) {
     bool r;
@@ -201,6 +199,16 @@ SITU_INLINE pack<T, N, Isa> residual(pack<T, N, Isa> const& a, pack<T, N, Isa> c
     auto const [high, low] = two_prod(a, b);
     return keep_order(one - high) - low;
   }
+}
+
+/// a + a b, which -ffast-math would otherwise turn into a (1 + b).
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> add_share(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+  return multiply_add(a, b, keep_order(a));
+#else
+  return multiply_add(a, b, a);
+#endif
 }
 
 /// The polynomial whose coefficients are given from the highest power down.
@@ -364,34 +372,37 @@ SITU_INLINE pack<T, N, Isa> every_lane(pack<T, N, Isa> const& x1, pack<T, N, Isa
   return by_lane<F>(mask<static_cast<int>(sizeof(T)), N, Isa>(true), x1, x2, x1);
 }
 
-/// The halves of a pack, widened, and back: for functions that compute their hard parts in double.
-template <int N, class Isa, std::size_t... K>
-SITU_INLINE pack<double, N / 2, Isa> widen_from(pack<float, N, Isa> const& x, std::index_sequence<K...>, bool upper) {
-  using half = typename situ::detail::vector_of<float, N / 2>::type;
-  using wide = typename situ::detail::vector_of<double, N / 2>::type;
-  half const h = upper ? half(__builtin_shufflevector(x.v, x.v, (static_cast<int>(K) + N / 2)...))
-                       : half(__builtin_shufflevector(x.v, x.v, static_cast<int>(K)...));
-  return pack<double, N / 2, Isa>(__builtin_convertvector(h, wide));
-}
+/// The halves of a pack, widened, and back: for functions that compute their hard parts in double. The indices are
+/// written out because nvcc loses a pack expansion among the builtin's arguments.
 template <int N, class Isa>
 SITU_INLINE pack<double, N / 2, Isa> widen_lower(pack<float, N, Isa> const& x) {
-  return widen_from(x, std::make_index_sequence<N / 2>{}, false);
+  static_assert(N == 4 || N == 8 || N == 16);
+  using half = typename situ::detail::vector_of<float, N / 2>::type;
+  half h;
+  if constexpr (N == 4) h = __builtin_shufflevector(x.v, x.v, 0, 1);
+  else if constexpr (N == 8) h = __builtin_shufflevector(x.v, x.v, 0, 1, 2, 3);
+  else h = __builtin_shufflevector(x.v, x.v, 0, 1, 2, 3, 4, 5, 6, 7);
+  return convert_unchecked<double>(pack<float, N / 2, Isa>(h));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N / 2, Isa> widen_upper(pack<float, N, Isa> const& x) {
-  return widen_from(x, std::make_index_sequence<N / 2>{}, true);
-}
-template <int N, class Isa, std::size_t... K>
-SITU_INLINE pack<float, 2 * N, Isa> narrow_from(pack<double, N, Isa> const& lower, pack<double, N, Isa> const& upper,
-                                                std::index_sequence<K...>) {
-  using half = typename situ::detail::vector_of<float, N>::type;
-  using whole = typename situ::detail::vector_of<float, 2 * N>::type;
-  half const a = __builtin_convertvector(lower.v, half), b = __builtin_convertvector(upper.v, half);
-  return pack<float, 2 * N, Isa>(whole(__builtin_shufflevector(a, b, static_cast<int>(K)...)));
+  static_assert(N == 4 || N == 8 || N == 16);
+  using half = typename situ::detail::vector_of<float, N / 2>::type;
+  half h;
+  if constexpr (N == 4) h = __builtin_shufflevector(x.v, x.v, 2, 3);
+  else if constexpr (N == 8) h = __builtin_shufflevector(x.v, x.v, 4, 5, 6, 7);
+  else h = __builtin_shufflevector(x.v, x.v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return convert_unchecked<double>(pack<float, N / 2, Isa>(h));
 }
 template <int N, class Isa>
 SITU_INLINE pack<float, 2 * N, Isa> narrow(pack<double, N, Isa> const& lower, pack<double, N, Isa> const& upper) {
-  return narrow_from(lower, upper, std::make_index_sequence<2 * N>{});
+  static_assert(N == 2 || N == 4 || N == 8);
+  auto const a = convert_unchecked<float>(lower).v, b = convert_unchecked<float>(upper).v;
+  typename situ::detail::vector_of<float, 2 * N>::type whole;
+  if constexpr (N == 2) whole = __builtin_shufflevector(a, b, 0, 1, 2, 3);
+  else if constexpr (N == 4) whole = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+  else whole = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return pack<float, 2 * N, Isa>(whole);
 }
 
 }  // namespace detail

@@ -134,7 +134,8 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   P const a = detail::at_most(detail::magnitude(x), 10.25f);
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(
-      P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f}, [](P const& v) __attribute__((always_inline)) {
+      P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f},
+      [](P const& v) __attribute__((always_inline)) {
         return detail::horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
                               0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
       });

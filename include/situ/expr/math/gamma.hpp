@@ -37,10 +37,9 @@ struct lgamma_lanes {
 }  // namespace detail
 
 template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> lgamma(pack<T, N, Isa> const& x) {
-  return detail::every_lane<detail::lgamma_lanes>(x);
-}
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> lgamma(pack<T, N, Isa> const& x) {
+    return detail::every_lane<detail::lgamma_lanes>(x);
+  }
 
 }  // namespace math
 }  // namespace situ::inline SITU_ABI

@@ -56,8 +56,8 @@ SITU_INLINE two<pack<float, N, Isa>> quarter_exp(pack<float, N, Isa> const& x) {
   P const n = round_small(x * P(0x1.715476p0f));
   P const coarse = keep_order(x - keep_order(n * P(0x1.62e4p-1f)));  // exact: the constant has 15 bits
   P const r = keep_order(coarse - n * P(0x1.7f7d1cp-20f));
-  P const p = multiply_add(
-      keep_order(r * r), horner(r, 0.00139506313f, 0.00836896989f, 0.0416662022f, 0.166665182f, 0.5f), r);
+  P const p =
+      multiply_add(keep_order(r * r), horner(r, 0.00139506313f, 0.00836896989f, 0.0416662022f, 0.166665182f, 0.5f), r);
   two<P> const e = fast_two_sum(P(1.f), p);
   P const scale = power_of_two(n - P(2.f));
   return {e.hi * scale, e.lo * scale};
@@ -92,8 +92,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> sinh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const size = abs(x), z = size * size;
-  P const near = multiply_add(keep_order(size * z), detail::horner(z, 2.81695134e-06f, 0.000198361595f, 0.0083333496f, 0.166666672f),
-                              size);
+  P const p = detail::horner(z, 2.81695134e-06f, 0.000198361595f, 0.0083333496f, 0.166666672f);
+  P const near = multiply_add(keep_order(size * z), p, size);
   auto const e = detail::quarter_exp(detail::at_most(size, 89.6f));
   P const inverse = detail::quotient(P(0.0625f), e.hi);
   P const far = keep_order(e.hi + keep_order(e.lo - inverse)) * 2.f;
@@ -114,9 +114,8 @@ SITU_INLINE pack<float, N, Isa> asinh(pack<float, N, Isa> const& x) {
   P const size = abs(x), zero(0.f), one(1.f);
   auto const large = size > P(0x1p13f);
   P const moderate = select(large, one, size), z = moderate * moderate;
-  P const near = multiply_add(
-      keep_order(moderate * z), detail::horner(z, -0.0132375266f, 0.0281691235f, -0.0443845168f, 0.0749865249f, -0.166666433f),
-      moderate);
+  P const p = detail::horner(z, -0.0132375266f, 0.0281691235f, -0.0443845168f, 0.0749865249f, -0.166666433f);
+  P const near = multiply_add(keep_order(moderate * z), p, moderate);
   P const more = keep_order(detail::quotient(z, one + sqrt(z + one)));
   auto const sum = detail::fast_two_sum(moderate, more);
   auto const argument = detail::two_sum(one, sum.hi);
@@ -136,8 +135,8 @@ SITU_INLINE pack<float, N, Isa> acosh(pack<float, N, Isa> const& x) {
   P const root = sqrt(t * keep_order(t + two));
   auto const sum = detail::fast_two_sum(root, t);
   auto const argument = detail::two_sum(one, sum.hi);
-  P const r = detail::log_of_two(select(large, x * P(0.25f), argument.hi),
-                                 select(large, zero, argument.lo + sum.lo), select(large, P(3.f), zero));
+  P const r = detail::log_of_two(select(large, x * P(0.25f), argument.hi), select(large, zero, argument.lo + sum.lo),
+                                 select(large, P(3.f), zero));
   return select(x < one, detail::not_a_number<float, N, Isa>(), select(isfinite(x), r, x));
 }
 
@@ -146,10 +145,9 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> atanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const size = abs(x), z = size * size, zero(0.f), one(1.f), half(0.5f);
-  P const near = multiply_add(keep_order(size * z),
-                              detail::horner(z, 0.1766911f, 0.0513582975f, 0.118237287f, 0.14222762f, 0.200025186f,
-                                             0.333333015f),
-                              size);
+  P const near = multiply_add(
+      keep_order(size * z),
+      detail::horner(z, 0.1766911f, 0.0513582975f, 0.118237287f, 0.14222762f, 0.200025186f, 0.333333015f), size);
   P const argument = detail::quotient(one + size, one - size);
   P r = select(size < half, near, half * detail::log_of_two(argument, zero, zero));
   r = select(size == one, detail::infinite<float, N, Isa>(), r);

@@ -86,7 +86,8 @@ SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pa
   auto const [high, lost] = fast_two_sum(a, keep_order(f1 * c1));
   P const low = multiply_add(f1, P(c2), multiply_add(f2 + log_rest(f), P(c), b));
   P const y = high + (lost + low);
-  if constexpr (has_avx512<float, N, Isa>) return select(magnitude(a) < P(1000.0f), y, a + f);  // a or f tells of 0, inf, NaN
+  // The parts of 0, inf, a negative number and NaN: a or f tells, but inf − inf has spoilt y.
+  if constexpr (has_avx512<float, N, Isa>) return select(magnitude(a) < P(1000.0f), y, a + f);
   return y;
 }
 
@@ -181,15 +182,15 @@ SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
   I const from = bitcast<int64_t>(x) + I(0x3ff0000000000000 - low);
   P const biased = bitcast<double>((bitcast<uint64_t>(from) >> 52) | U(0x4330000000000000));  // 2^52 + exponent
   P const e = keep_order(biased) - 4503599627371519.0;
-  P const f = bitcast<double>((from & I(0x000fffffffffffff)) + I(low)) - 1.0;
+  P const f = keep_order(bitcast<double>((from & I(0x000fffffffffffff)) + I(low)) - 1.0);
   P const s = detail::divide(f, f + 2.0);
   P const z = s * s, w = z * z;
   P const odd = detail::horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);
   P const even = detail::horner(w, 1.479819860510658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
                                 6.666666666666735130e-01);
   P const r = multiply_add(z, even, w * odd);
-  P const half_square = f * f * 0.5;
-  P const rest = keep_order(half_square - multiply_add(s, half_square + r, e * 1.90821492927058770002e-10));
+  P const half_square = keep_order(f * f * 0.5);
+  P const rest = keep_order(half_square - keep_order(multiply_add(s, half_square + r, e * 1.90821492927058770002e-10)));
   P const y = multiply_add(e, P(6.93147180369123816490e-01), -keep_order(rest - f));
   P const least(std::numeric_limits<double>::min()), infinity(std::numeric_limits<double>::infinity());
   auto const special = select(x < infinity, x, -infinity) < least;

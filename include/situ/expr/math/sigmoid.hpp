@@ -54,15 +54,15 @@ SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
   auto const [t, n] = parts;
   P const one(T(1));
   P const s = power_of_two(at_least(n, T(-100)));
-  P const e = multiply_add(s, t, s);
+  P const e = add_share(s, t);
   P const u = near_reciprocal(one + e);
   P const w = keep_order(one - u) - u * e;
   // Not 0 but far below one ulp of 1, and more than w where g may be infinite: inf times it is inf.
   P const f = select(negative, t, P(T(4e-30)));
   P const p = g * u;
-  return scale(multiply_add(p, multiply_add(one + f, w, f), p), select(negative, n, P(T(0))));
+  return scale(add_share(p, multiply_add(one + f, w, f)), select(negative, n, P(T(0))));
 }
-/// What of exp's argument matters: below it, and 100 ulp beyond, results are 0.
+/// Where exp's argument is cut off: x eˣ is 0 in T from well above it.
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 

@@ -59,9 +59,18 @@ struct atan2_lanes {
 
 inline constexpr float half_pi = 0x1.921fb6p0f, half_pi_rest = -0x1.777a5cp-25f;
 
+// Clang before 15 has no vector form of a fused product that it is sure to keep.
+#if defined(__clang__) && __clang_major__ < 15
+template <class Isa>
+inline constexpr bool reduces_by_fma = false;
+#else
+template <class Isa>
+inline constexpr bool reduces_by_fma = Isa::fma;
+#endif
+
 /// x = n·π/2 + high + low for 0 <= x <= reach, with |high| below 0.79 and the sum as precise as its size.
 template <class Isa>
-inline constexpr float quadrant_reach = Isa::fma ? 100000.f : 6400.f;
+inline constexpr float quadrant_reach = reduces_by_fma<Isa> ? 100000.f : 6400.f;
 template <int N, class Isa>
 struct quadrant {
   pack<int32_t, N, Isa> n;  // its lowest bits only
@@ -77,7 +86,7 @@ SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
   quadrant<N, Isa> r;
   r.n = bitcast<int32_t>(shifted);
   r.low = P(0.f);
-  if constexpr (Isa::fma) {
+  if constexpr (reduces_by_fma<Isa>) {
     P const minus = P(-half_pi_rest), least = P(0x1.ee59dap-50f);
     P const first = fused(n, P(-half_pi), x);  // exact
     if constexpr (WithLow) {
@@ -93,8 +102,7 @@ SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
     P const second = keep_order(first - keep_order(n * P(-0x1.2cp-18f)));
     P const third = keep_order(n * P(0x1.11p-26f)), fourth = keep_order(n * P(0x1.68c234p-39f));
     r.high = keep_order(second - third);
-    if constexpr (WithLow) r.low = keep_order(keep_order(second - r.high) - third) - fourth;
-    else r.high = keep_order(r.high - fourth);
+    r.low = keep_order(keep_order(second - r.high) - third) - fourth;
   }
   return r;
 }
@@ -104,21 +112,29 @@ template <int Shift, int N, class Isa>
 SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   using I = pack<int32_t, N, Isa>;
-  quadrant<N, Isa> const q = reduce_to_quadrant<false>(x);
-  P const z = q.high * q.high;
-  P const sine = multiply_add(keep_order(q.high * z), horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f), q.high);
-  P const cosine = multiply_add(keep_order(z * z), horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f),
-                                multiply_add(z, P(-0.5f), P(1.f)));
+  constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
+  quadrant<N, Isa> const q = reduce_to_quadrant<with_low>(x);
+  P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
+  P const p = horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f);
+  P const r = horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f);
+  P const start = multiply_add(z, P(-0.5f), P(1.f));
+  P sine, cosine;
+  if constexpr (with_low) {
+    sine = q.high + keep_order(third * p + q.low);
+    cosine = start + keep_order(fourth * r - q.high * q.low);
+  } else {
+    sine = multiply_add(third, p, q.high);
+    cosine = multiply_add(fourth, r, start);
+  }
   I const n = q.n + I(Shift);
   P const value = select((n & I(1)) == I(0), sine, cosine);
   return flip_sign(value, bitcast<float>(n << 30));
 }
 
-/// asin(s) or half of acos beyond 1/2: s + s³·p(s²), for s² = z <= 1/4.
+/// The polynomial p of asin(s) = s + s³·p(s²), for z = s² <= 1/4.
 template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> arcsine_of_half(pack<float, N, Isa> const& s, pack<float, N, Isa> const& z) {
-  return multiply_add(
-      keep_order(s * z), horner(z, 0.0421663076f, 0.0241795145f, 0.0454703756f, 0.0749529749f, 0.166667521f), s);
+SITU_INLINE pack<float, N, Isa> arcsine_of_half(pack<float, N, Isa> const& z) {
+  return horner(z, 0.0421663076f, 0.0241795145f, 0.0454703756f, 0.0749529749f, 0.166667521f);
 }
 
 /// atan for 0 <= t <= 1.
@@ -172,16 +188,18 @@ SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
   return r;
 }
 
-/// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2).
+/// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2) = 2·(π/4 - asin √((1 - x)/2)).
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> asin(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const size = abs(x), half(0.5f);
   auto const large = size > half;
   P const z = select(large, (P(1.f) - size) * half, size * size);
-  P const p = detail::arcsine_of_half(select(large, sqrt(z), size), z);
-  P const beyond = P(detail::half_pi) - keep_order(p + p - P(detail::half_pi_rest));
-  return detail::flip_sign(select(large, beyond, p), x);
+  P const s = select(large, sqrt(z), size);
+  P const third = keep_order(s * z), p = detail::arcsine_of_half(z);
+  P const rest = keep_order(multiply_add(third, p, P(-0.5f * detail::half_pi_rest)));
+  P const beyond = keep_order(P(0.5f * detail::half_pi) - s) - rest;
+  return detail::flip_sign(select(large, beyond + beyond, multiply_add(third, p, s)), x);
 }
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> acos(pack<float, N, Isa> const& x) {
@@ -189,7 +207,8 @@ SITU_INLINE pack<float, N, Isa> acos(pack<float, N, Isa> const& x) {
   P const size = abs(x), half(0.5f);
   auto const large = size > half;
   P const z = select(large, (P(1.f) - size) * half, x * x);
-  P const p = detail::arcsine_of_half(select(large, sqrt(z), x), z);
+  P const s = select(large, sqrt(z), x);
+  P const p = multiply_add(keep_order(s * z), detail::arcsine_of_half(z), s);
   P const rest = P(detail::half_pi) - keep_order(p - P(detail::half_pi_rest));
   return select(large, P(2.f), P(1.f)) * select(x > half, p, rest);
 }

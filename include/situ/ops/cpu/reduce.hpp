@@ -5,6 +5,7 @@
 /// strip of accumulators. Floats are added in float for at most a few hundred times in a row, then in double.
 #pragma once
 
+#include <situ/core/storage.hpp>
 #include <situ/expr/cpu/evaluate.hpp>
 #include <situ/expr/cpu/tiles.hpp>
 #include <situ/ops/reduce_program.hpp>
@@ -163,9 +164,9 @@ struct CombineBody {
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
       int64_t i = 0;
-      P a(R::identity());
+      P const none(R::identity());
+      P a = none;
       if constexpr (unroll == 4) {
-        P const none = a;
         while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
           int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
           int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
@@ -179,17 +180,21 @@ struct CombineBody {
           a = R::combine(a, R::combine(R::combine(b, c), R::combine(d, e)));
         }
       }
+      while (i + N <= run.count) {
+        int64_t const whole = (run.count - i) / N * N;
+        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        P b = none;
+        for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+        a = R::combine(a, b);
+      }
       alignas(64) unsigned char buffers[Operands][64];
-      for (;;) {
-        for (; i + N <= run.count; i += N) a = R::combine(a, value<Isa, N>(tree, run, i));
-        if (i >= run.count) break;
+      if (i < run.count) {
         int const tail = static_cast<int>(run.count - i);
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
         A lanes[N];
         value<Isa, N>(tree, run, 0).store(lanes);
         for (int k = tail; k < N; ++k) lanes[k] = R::identity();
         a = R::combine(a, P::load(lanes));
-        break;
       }
       A lanes[N];
       a.store(lanes);
@@ -501,11 +506,9 @@ void launch_reduce(cpu_kernels, P const& program) {
   Kernel kernel{program, {}, nullptr};
   kernel.plan = kernel.space().plan(grain);
   int64_t const units = kernel.plan.units();
-  Storage parts;
-  if (kernel.plan.units_per_output > 1) {
-    parts = allocate<D>(static_cast<std::size_t>(program.outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total));
-    kernel.parts = static_cast<typename Kernel::Total*>(parts.head()->memory);
-  }
+  bool const in_parts = kernel.plan.units_per_output > 1;
+  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(program.outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
+  kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
   int64_t const elements_per_unit = program.outputs * program.count / units + 1;
   device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
   if (!kernel.parts) return;

@@ -1,0 +1,132 @@
+/// Checked calls, the probe for GPUs, the guard of the current device, and the current stream of each device.
+#pragma once
+
+#include <string>
+
+#include <situ/core/error.hpp>
+#include <situ/device/cuda/state.hpp>
+
+#if defined(SITU_WITH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+/// Throws CudaError for a failed call, after clearing the error that the runtime would report again.
+template <class... Parts>
+[[noreturn]] __attribute__((noinline, cold)) void fail_call(int device, cudaError_t code, Parts const&... call) {
+  (void)cudaGetLastError();
+  bool const no_code = code == cudaErrorNoKernelImageForDevice || code == cudaErrorUnsupportedPtxVersion;
+  fail<CudaError>("cuda:", device, ": ", call..., " failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")",
+                  no_code ? ": compile for this GPU, with -arch=native or -arch=sm_XY" : "");
+}
+
+/// Throws CudaError unless code is success; `call` says what was called.
+template <class... Parts>
+void check(int device, cudaError_t code, Parts const&... call) {
+  if (code != cudaSuccess) [[unlikely]] fail_call(device, code, call...);
+}
+
+/// The number of GPUs; 0 without a driver. Looked up once.
+inline int device_count() noexcept {
+  ProcessState& state = process_state();
+  int count = __atomic_load_n(&state.device_count, __ATOMIC_ACQUIRE);
+  if (count >= 0) [[likely]] return count;
+  int driver = 0, error = 0;
+  count = 0;
+  // Without a driver this is the only call that tells it without an error that sticks.
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    error = -1;
+  } else {
+    cudaError_t const code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) {
+      (void)cudaGetLastError();
+      error = static_cast<int>(code);
+      count = 0;
+    }
+  }
+  if (count > max_devices) count = max_devices;
+  __atomic_store_n(&state.probe_error, error, __ATOMIC_RELAXED);
+  __atomic_store_n(&state.device_count, count, __ATOMIC_RELEASE);
+  return count;
+}
+
+/// Throws DeviceUnavailable, saying why there is no such device.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_unavailable(int device) {
+  int const count = device_count();
+  int const error = __atomic_load_n(&process_state().probe_error, __ATOMIC_RELAXED);
+  char const* const cure = "; try_gpu() finds a device that is there";
+  if (error == -1) fail<DeviceUnavailable>("cuda:", device, ": there is no such device: no CUDA driver was found", cure);
+  if (error == static_cast<int>(cudaErrorInsufficientDriver)) {
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    fail<DeviceUnavailable>("cuda:", device, ": the CUDA driver is too old: it supports CUDA ", driver / 1000, ".", driver % 1000 / 10,
+                            ", this program was built with CUDA ", CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, "; update the driver");
+  }
+  if (error != 0 && error != static_cast<int>(cudaErrorNoDevice)) {
+    auto const code = static_cast<cudaError_t>(error);
+    fail<DeviceUnavailable>("cuda:", device, ": cudaGetDeviceCount failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
+  }
+  if (count == 0) fail<DeviceUnavailable>("cuda:", device, ": there is no such device: no GPU was found", cure);
+  fail<DeviceUnavailable>("cuda:", device, ": there is no such device: ", count, count == 1 ? " GPU was found" : " GPUs were found");
+}
+
+/// The first use of a device: its pool keeps what tensors free, and its properties are read.
+__attribute__((noinline, cold)) inline void prepare(int device) {
+  if (device < 0 || device >= device_count()) fail_unavailable(device);
+  int pools = 0, multiprocessors = 0;
+  check(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
+  if (pools == 0) fail<DeviceUnavailable>("cuda:", device, ": the driver offers no stream-ordered memory on this GPU; situ needs it");
+  check(device, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  cudaMemPool_t pool = nullptr;
+  uint64_t keep_all = UINT64_MAX;
+  check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all), "cudaMemPoolSetAttribute");
+  DeviceState& state = process_state().devices[device];
+  __atomic_store_n(&state.multiprocessors, multiprocessors, __ATOMIC_RELAXED);
+  __atomic_store_n(&state.ready, 1, __ATOMIC_RELEASE);
+}
+
+/// Throws DeviceUnavailable unless the device can be used.
+inline void require_device(int device) {
+  if (device < 0 || device >= max_devices) fail_unavailable(device);
+  if (!__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE)) [[unlikely]] prepare(device);
+}
+
+/// Makes `device` the current one, and in the end the one that was it before.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device), previous_(device) {
+    require_device(device);
+    check(device, cudaGetDevice(&previous_), "cudaGetDevice");
+    if (previous_ != device) check(device, cudaSetDevice(device), "cudaSetDevice");
+  }
+  DeviceGuard(DeviceGuard const&) = delete;
+  DeviceGuard& operator=(DeviceGuard const&) = delete;
+  ~DeviceGuard() {
+    if (previous_ != device_) (void)cudaSetDevice(previous_);
+  }
+
+ private:
+  int device_, previous_;
+};
+
+/// The stream that this thread's work on the device goes to. The legacy default stream orders the work of all threads.
+inline cudaStream_t current_stream(int device) noexcept {
+  void* const stream = current_streams()[device];
+  return stream ? static_cast<cudaStream_t>(stream) : cudaStreamLegacy;
+}
+
+#else
+
+inline int device_count() noexcept { return 0; }
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,310 @@
+/// Launching a Program on a GPU. Each expression has two kernels, shared by all devices:
+///
+/// contiguous  every thread moves 16 bytes of the widest operand at a time, several of them in flight
+/// strided     axes are walked with fast division; along the innermost one a thread still handles as many neighbours,
+///             with 16-byte accesses for the operands that allow it
+#pragma once
+
+#include <situ/device/cuda/launch.hpp>
+#include <situ/expr/cuda/evaluate.hpp>
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int64_t index_limit = int64_t{1} << 31;  // what 32-bit indices and FastDivisor reach
+
+/// How many neighbouring elements a thread handles at once.
+template <class P>
+inline constexpr int lanes_of =
+    16 / (widest_input<typename P::tree_type> > static_cast<int>(sizeof(typename P::out_type)) ? widest_input<typename P::tree_type>
+                                                                                                : static_cast<int>(sizeof(typename P::out_type)));
+
+/// How many times a thread of the contiguous kernel does so: about four loads are in flight, and few registers are held.
+template <class P>
+inline constexpr int rounds_of = lanes_of<P> > 4 || P::leaves > 3 ? 1 : P::leaves <= 1 ? 4 : 2;
+
+template <class P>
+struct ContiguousArguments {
+  typename P::tree_type tree;
+  void* data[P::leaves + 1];
+  int64_t count;
+  bool vectors;  ///< every operand is aligned to its lanes
+  explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
+};
+
+/// N elements from number `first` on; `count` of them exist.
+struct ContiguousSource {
+  void* const* data;
+  int64_t first;
+  int count;
+  bool whole;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(data[K + 1]) + first;
+    if (whole) lanes.load(from);
+    else lanes.load_each(from, 1, count);
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_constant__ ContiguousArguments<P> arguments) {
+  using Tree = typename P::tree_type;
+  using Out = typename P::out_type;
+  constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
+  Held<Tree, N> held[rounds];
+  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
+  int const step = static_cast<int>(blockDim.x) * N;
+#pragma unroll
+  for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
+    int64_t const first = origin + r * step, left = arguments.count - first;
+    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
+    hold(held[r], ContiguousSource{arguments.data, first, count, arguments.vectors && count == N});
+  }
+#pragma unroll
+  for (int r = 0; r < rounds; ++r) {
+    int64_t const first = origin + r * step, left = arguments.count - first;
+    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
+    Lanes<Out, N> result;
+    result.clear();
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held[r], j, first))));
+    }
+    Out* const to = static_cast<Out*>(arguments.data[0]) + first;
+    if (arguments.vectors && count == N) result.store(to);
+    else result.store_each(to, 1, count);
+  }
+}
+
+/// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
+/// operands which run across the rows find their neighbours in its cache.
+template <class P>
+struct StridedArguments {
+  static constexpr int operands = P::leaves + 1;
+  typename P::tree_type tree;
+  void* data[operands];
+  int strides[operands][max_rank];
+  FastDivisor sizes[max_rank];     ///< of the outer axes
+  FastDivisor tile_columns;        ///< tiles side by side
+  unsigned rows, inner;
+  int outer_rank;                  ///< the innermost axis has this number
+  int column_bits;                 ///< a tile is 2^column_bits threads wide
+  uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+  explicit StridedArguments(typename P::tree_type const& tree) : tree(tree) {}
+};
+
+template <class A>
+struct StridedSource {
+  A const& arguments;
+  int64_t const* offsets;
+  int count;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
+    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.strides[K + 1][arguments.outer_rank], count);
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
+  using Tree = typename P::tree_type;
+  using Out = typename P::out_type;
+  constexpr int N = lanes_of<P>, operands = P::leaves + 1;
+  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
+  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
+  int const bits = arguments.column_bits;
+  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
+  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
+  if (row >= arguments.rows || column >= arguments.inner) return;
+  int const count = arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
+
+  int64_t const index = static_cast<int64_t>(row) * arguments.inner + column;
+  int64_t offsets[operands];
+#pragma unroll
+  for (int o = 0; o < operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
+#pragma unroll 1
+  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
+    unsigned const q = arguments.sizes[k].quotient(row);
+    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
+    row = q;
+#pragma unroll
+    for (int o = 0; o < operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
+  }
+
+  Held<Tree, N> held;
+  hold(held, StridedSource<StridedArguments<P>>{arguments, offsets, count});
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, j, index))));
+  }
+  Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
+  if (count == N && (arguments.vectors & 1)) result.store(to);
+  else result.store_each(to, arguments.strides[0][arguments.outer_rank], count);
+}
+
+/// The untyped part of a geometry, for what is decided once for all kernels.
+struct StridedSpace {
+  int operands, rank;
+  void* data[64];
+  int64_t sizes[max_rank];
+  int64_t strides[64][max_rank];
+  int const* element_sizes;
+
+  /// Moves operand pointers by `steps` along axis k.
+  void advance(int k, int64_t steps) {
+    for (int o = 0; o < operands; ++o) data[o] = static_cast<char*>(data[o]) + steps * strides[o][k] * element_sizes[o];
+  }
+
+  /// Calls run(context, part) on parts of the space that 32-bit indices and strides reach: nearly always on all of it.
+  void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
+    for (int k = 0; k < rank; ++k) {
+      bool far = false;
+      for (int o = 0; o < operands; ++o) far = far || strides[o][k] >= index_limit || strides[o][k] <= -index_limit;
+      if (!far) continue;
+      int64_t const size = sizes[k];
+      for (int o = 0; size == 1 && o < operands; ++o) strides[o][k] = 0;
+      if (size == 1) continue;
+      for (int64_t i = 0; i < size; ++i) {
+        StridedSpace part = *this;
+        part.advance(k, i);
+        part.sizes[k] = 1;
+        for (int o = 0; o < operands; ++o) part.strides[o][k] = 0;
+        part.for_each_part(run, context);
+      }
+      return;
+    }
+    int64_t count = 1;
+    int cut = -1;
+    for (int k = rank - 1; k >= 0; --k) {
+      if (sizes[k] > 1) cut = k;  // the outermost axis that has anything to cut
+      count = sizes[k] < index_limit && count < index_limit ? count * sizes[k] : index_limit;
+    }
+    if (count < index_limit) return run(context, *this);
+    StridedSpace head = *this;
+    int64_t const half = sizes[cut] / 2;
+    head.sizes[cut] = half;
+    head.for_each_part(run, context);
+    advance(cut, half);
+    sizes[cut] -= half;
+    for_each_part(run, context);
+  }
+
+  /// Whether operand o may be accessed `lanes` elements at once along the innermost axis.
+  bool takes_vectors(int o, int lanes) const {
+    bool result = strides[o][rank - 1] == 1 && reinterpret_cast<std::uintptr_t>(data[o]) % static_cast<std::size_t>(lanes * element_sizes[o]) == 0;
+    for (int k = 0; k + 1 < rank; ++k) result = result && strides[o][k] % lanes == 0;
+    return result;
+  }
+
+  /// The width of a tile in threads, as a power of 2: whole rows, or narrow where an operand runs across the rows.
+  int column_bits(int64_t columns) const {
+    bool across = false;
+    for (int o = 0; o < operands; ++o) {
+      int64_t const inner = strides[o][rank - 1];
+      if (inner <= 1 && inner >= -1) continue;
+      for (int k = 0; k + 1 < rank; ++k) across = across || (strides[o][k] != 0 && strides[o][k] < inner && -strides[o][k] < inner);
+    }
+    int bits = 0;
+    while (bits < (across ? 3 : 8) && (int64_t{1} << bits) < columns) ++bits;
+    return bits;
+  }
+};
+
+template <class P>
+constexpr int element_size(int o) {
+  return o == 0 ? static_cast<int>(sizeof(typename P::out_type)) : input_size(std::type_identity<typename P::tree_type>{}, o - 1);
+}
+
+template <class P>
+void launch_contiguous(int device, P const& program, int const* element_sizes) {
+  constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
+  ContiguousArguments<P> arguments(program.tree);
+  arguments.count = program.where.sizes[0];
+  arguments.vectors = true;
+  for (int o = 0; o <= P::leaves; ++o) {
+    arguments.data[o] = program.where.data[o];
+    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % static_cast<std::size_t>(N * element_sizes[o]) == 0;
+  }
+  int threads = block_threads;
+  int64_t const full = full_grid(device);
+  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
+  int64_t const chunk = int64_t{threads} * rounds * N;
+  launch(device, "an elementwise kernel", contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+}
+
+template <class P>
+void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
+  constexpr int N = lanes_of<P>;
+  StridedArguments<P> arguments(tree);
+  arguments.outer_rank = space.rank - 1;
+  arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
+  arguments.vectors = 0;
+  int64_t rows = 1;
+  for (int k = 0; k < space.rank; ++k) {
+    if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
+    for (int o = 0; o <= P::leaves; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
+  }
+  for (int o = 0; o <= P::leaves; ++o) {
+    arguments.data[o] = space.data[o];
+    if (space.takes_vectors(o, N)) arguments.vectors |= uint64_t{1} << o;
+  }
+  int64_t const columns = (space.sizes[space.rank - 1] + N - 1) / N;
+  int const bits = space.column_bits(columns);
+  int64_t const tile_columns = (columns + (int64_t{1} << bits) - 1) >> bits;
+  int64_t const tile_rows = (rows + (block_threads >> bits) - 1) / (block_threads >> bits);
+  arguments.rows = static_cast<unsigned>(rows);
+  arguments.column_bits = bits;
+  arguments.tile_columns = FastDivisor::of(tile_columns);
+  launch(device, "an elementwise kernel", strided_kernel<P>, dim3(static_cast<unsigned>(tile_columns * tile_rows)), block_threads, arguments);
+}
+
+template <class P>
+void launch_program(int device, P const& program) {
+  static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
+  auto const& where = program.where;
+  if (where.size() == 0) return;
+  int element_sizes[P::leaves + 1];
+  for (int o = 0; o <= P::leaves; ++o) element_sizes[o] = element_size<P>(o);
+  if (where.contiguous) return launch_contiguous(device, program, element_sizes);
+  StridedSpace space;
+  space.operands = P::leaves + 1;
+  space.rank = where.rank;
+  space.element_sizes = element_sizes;
+  for (int k = 0; k < where.rank; ++k) space.sizes[k] = where.sizes[k];
+  for (int o = 0; o <= P::leaves; ++o) {
+    space.data[o] = where.data[o];
+    for (int k = 0; k < where.rank; ++k) space.strides[o][k] = where.strides[o][k];
+  }
+  struct Context {
+    int device;
+    P const& program;
+  } context{device, program};
+  space.for_each_part(
+      [](void* self, StridedSpace const& part) {
+        auto const& c = *static_cast<Context const*>(self);
+        launch_strided<P>(c.device, c.program.tree, part);
+      },
+      &context);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// Runs a bound program on D, which has CUDA's kernels: enqueued on the device's current stream.
+template <class D, class P>
+void launch_elementwise(cuda_kernels, P const& program) {
+  cuda::launch_program(device_traits<D>::ordinal, program);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif

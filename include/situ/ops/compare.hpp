@@ -1,0 +1,83 @@
+/// Comparisons of whole tensors, and isclose.
+#pragma once
+
+#include <situ/ops/reduce.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+
+/// |a - b| <= atol + rtol * |b|, or equal (infinities); see situ::isclose.
+template <bool EqualNan>
+struct isclose {
+  static constexpr char const* name = "isclose";
+  static constexpr int cost = 6;
+  template <class A, class B, class R, class L>
+  struct types {
+    using result = bool;
+    using common = floating_t<promote_t<A, B>>;
+    template <int>
+    using operand = common;
+  };
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static auto value(X const& a, X const& b, X const& rtol, X const& atol) {
+    auto const close = ((math::abs(a - b) <= atol + rtol * math::abs(b)) & math::isfinite(b) & math::isfinite(a)) | (a == b);
+    if constexpr (EqualNan) return close | (math::isnan(a) & math::isnan(b));
+    else return close;
+  }
+};
+
+}  // namespace functions
+
+/// What isclose and allclose allow; the defaults are PyTorch's and NumPy's.
+struct tolerance {
+  double rtol = 1e-5;
+  double atol = 1e-8;
+  bool equal_nan = false;
+};
+
+namespace detail {
+template <class E>
+auto all_of(E const& e) -> bool {
+  return e.size() == 0 || min(e).item();
+}
+template <bool EqualNan, class A, class B>
+auto close_map(A const& a, B const& b, tolerance const& allowed) {
+  using T = floating_t<promote_t<value_of<A>, value_of<B>>>;
+  using C = compute_t<T>;
+  return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
+}
+}  // namespace detail
+
+/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float.
+template <class A, class B>
+  requires(expression<A> && expression<B> && on_same_device<A, B>)
+auto isclose(A const& a, B const& b, tolerance const& allowed = {}) {
+  auto const close = detail::close_map<false>(a, b, allowed);
+  return close || (isnan(a) && isnan(b) && allowed.equal_nan);
+}
+
+/// Whether all elements are close, after broadcasting; true for no elements. Waits for the device.
+template <class A, class B>
+  requires(expression<A> && expression<B> && on_same_device<A, B>)
+bool allclose(A const& a, B const& b, tolerance const& allowed = {}) {
+  return allowed.equal_nan ? detail::all_of(detail::close_map<true>(a, b, allowed)) : detail::all_of(detail::close_map<false>(a, b, allowed));
+}
+
+/// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.
+template <class A, class B>
+  requires(expression<A> && expression<B> && on_same_device<A, B>)
+bool equal(A const& a, B const& b) {
+  return a.shape() == b.shape() && detail::all_of(a == b);
+}
+
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void isclose(A const&, B const&, tolerance const& = {}) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void allclose(A const&, B const&, tolerance const& = {}) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void equal(A const&, B const&) = delete;
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,10 @@
+// error: conversion_would_lose_values__use_cast<float, int>
+#include <situ/tensor.hpp>
+
+void misuse(situ::Tensor<int>& a, situ::Tensor<float>& b) {
+#ifdef SITU_EXPECT_ERROR
+  a += b;
+#else
+  b += a;
+#endif
+}

@@ -1,0 +1,10 @@
+// error: element
+#include <situ/tensor.hpp>
+
+#include <string>
+
+#ifdef SITU_EXPECT_ERROR
+void misuse(situ::Tensor<long double>& a) { (void)a; }
+#else
+void misuse(situ::Tensor<double>& a) { (void)a; }
+#endif

@@ -1,0 +1,45 @@
+#include <situ/tensor/print.hpp>
+
+#include <sstream>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include <support/devices.hpp>
+
+namespace {
+
+using namespace situ;
+
+/// The device suffix that PyTorch prints, for a device that is not the CPU.
+template <class D>
+std::string suffix() {
+  std::string const name = device_traits<D>::name();
+  return name == "cpu" ? "" : ", device='" + name + "'";
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("tensors print as in PyTorch, with their device", D, SITU_TEST_DEVICES) {
+  std::ostringstream out;
+  out << Tensor<float, D>{{1, 2.5}, {-3, 4}};
+  CHECK(out.str() == "tensor([[ 1.0000,  2.5000],\n        [-3.0000,  4.0000]]" + suffix<D>() + ")");
+  CHECK(to_string(Tensor<int64_t, D>{1, -20}) == "tensor([  1, -20]" + suffix<D>() + ")");
+  CHECK(to_string(Tensor<bool, D>{true, false}) == "tensor([ True, False]" + suffix<D>() + ")");
+  CHECK(to_string(Tensor<double, D>{1, 2}) == "tensor([1., 2.]" + suffix<D>() + ", dtype=float64)");
+  CHECK(to_string(full({}, 3, D{})) == "tensor(3." + suffix<D>() + ")");
+  CHECK(to_string(Tensor<float, D>{{1, 2}, {3, 4}}.t()) == "tensor([[1., 3.],\n        [2., 4.]]" + suffix<D>() + ")");
+}
+
+TEST_CASE("expressions print their value") {
+  Tensor<float> const x{1, 2};
+  std::ostringstream out;
+  out << x * 2 + 1 << "\n" << (x > 1);
+  CHECK(out.str() == "tensor([3., 5.])\ntensor([False,  True])");
+  CHECK(to_string(x[0]) == "tensor(1.)");
+}
+
+TEST_CASE("devices have names") {
+  CHECK(device_traits<Cpu>::name() == "cpu");
+  CHECK(device_traits<Emulated<1>>::name() == "emulated:1");
+}
