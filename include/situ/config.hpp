@@ -54,6 +54,14 @@
 #define SITU_LIKELY(x) __builtin_expect(!!(x), 1)
 #define SITU_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/// A function of the C library by its name, without <cmath>, which costs more to include than all of situ's mathematics.
+/// nvcc has the functions declared, with a version for each side.
+#if defined(__CUDACC__)
+#define SITU_LIBM(NAME) ::NAME
+#else
+#define SITU_LIBM(NAME) __builtin_##NAME
+#endif
+
 /// State that must be one per process is exported, also from libraries built with hidden visibility.
 #define SITU_PROCESS_STATE __attribute__((visibility("default"))) inline
 

@@ -355,6 +355,7 @@ TEST_CASE("an expression that runs out of memory leaves its operands and its tar
 TEST_CASE("freed neighbours become one block again") {
   Fresh const devices({.memory = 1 << 20});
   for (int round = 0; round < 3; ++round) {
+    synchronize(Device{});
     std::vector<Float> parts;
     for (int k = 0; k < 16; ++k) parts.push_back(Float::uninitialized({16384}));
     CHECK_THROWS_AS(Float::uninitialized({1}), OutOfMemory);

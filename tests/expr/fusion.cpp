@@ -213,7 +213,7 @@ TEST_CASE("writes in place whose source overlaps them give what a temporary woul
     check([&](Counted& x) { x(range(0, end(), 2)) = x(range(0, (n + 1) / 2)) * 10; },
           [&](auto& after, auto const& before) { for (std::size_t i = 0; i < (size + 1) / 2; ++i) after[2 * i] = before[i] * 10; });
     check([&](Counted& x) { x *= x[2]; }, [&](auto& after, auto const& before) { for (float& v : after) v *= before[2]; });
-    check([&](Counted& x) { x -= x; }, [&](auto& after, auto const&) { for (float& v : after) v = 0; });
+    check([&](Counted& x) { x -= x * 1; }, [&](auto& after, auto const&) { for (float& v : after) v = 0; });
     check([&](Counted& x) { x = x(range(0, 1)) + x; }, [&](auto& after, auto const& before) { for (float& v : after) v += before[0]; });
   }
 }

@@ -29,8 +29,8 @@ TEST_CASE_TEMPLATE("indices select, slice, skip and add axes", D, SITU_TEST_DEVI
   CHECK(x(range(0, 1)).shape() == Shape{1, 3, 4});
   CHECK(x(1, 2, range(0, end())).to_vector() == ints{20, 21, 22, 23});
   CHECK(x[1][2].to_vector() == ints{20, 21, 22, 23});
-  CHECK(x(ellipsis(), range(0, 4, 3), newaxis(), 1).shape() == Shape{2, 2, 1});
-  CHECK(x(ellipsis(), range(0, 4, 3), newaxis(), 1).to_vector() == ints{1, 9, 13, 21});
+  CHECK(x(ellipsis(), range(0, 3, 2), newaxis(), 1).shape() == Shape{2, 2, 1});
+  CHECK(x(ellipsis(), range(0, 3, 2), newaxis(), 1).to_vector() == ints{1, 9, 13, 21});
 }
 
 TEST_CASE_TEMPLATE("indexed views are written in place", D, SITU_TEST_DEVICES) {

@@ -37,7 +37,8 @@ SITU_INLINE decltype(auto) operand(X&& x) {
   if constexpr (expression<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<Compares, T, S>;
-    return Constant<C>{convert_scalar<compute_t<C>>(x)};
+    if constexpr (Compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
 }
 

@@ -175,7 +175,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
 #define SITU_IN_PLACE(SYMBOL)                                                          \
   template <class X>                                                                   \
-    requires requires(Tensor& t, X&& x) { t.assign(t SYMBOL static_cast<X&&>(x)); }    \
+    requires detail::becomes<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>()), T, D> \
   Tensor& operator SYMBOL##=(X&& x) {                                                  \
     return assign(*this SYMBOL static_cast<X&&>(x));                                   \
   }                                                                                    \
@@ -291,7 +291,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
   template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
     requires(!host_device<D>)
-  void operator()(Is...) const = delete;
+  T& operator()(Is...) const = delete;
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>

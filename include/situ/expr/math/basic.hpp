@@ -4,7 +4,6 @@
 /// NumPy's. Tests look at bits, so that they hold under -ffast-math. Integers wrap and divide by zero to 0.
 #pragma once
 
-#include <cmath>
 
 #include <situ/expr/math/detail.hpp>
 #include <situ/expr/pack.hpp>
@@ -159,9 +158,9 @@ SITU_INLINE pack<T, N, Isa> sqrt_by_lane(pack<T, N, Isa> const& x) {
       r.v[k] = situ_math_sqrt(x.v[k]);
 #else
     if constexpr (sizeof(T) == 4)
-      r.v[k] = ::sqrtf(x.v[k]);
+      r.v[k] = SITU_LIBM(sqrtf)(x.v[k]);
     else
-      r.v[k] = ::sqrt(x.v[k]);
+      r.v[k] = SITU_LIBM(sqrt)(x.v[k]);
 #endif
   }
   return r;
@@ -181,33 +180,33 @@ SITU_INLINE pack<T, N, Isa> quotient(pack<T, N, Isa> const& a, pack<T, N, Isa> c
 
 // Numbers.
 
-SITU_HOST_DEVICE inline float sqrt(float x) { return ::sqrtf(x); }
-SITU_HOST_DEVICE inline double sqrt(double x) { return ::sqrt(x); }
+SITU_HOST_DEVICE inline float sqrt(float x) { return SITU_LIBM(sqrtf)(x); }
+SITU_HOST_DEVICE inline double sqrt(double x) { return SITU_LIBM(sqrt)(x); }
 #if defined(__CUDA_ARCH__)
 SITU_HOST_DEVICE inline float rsqrt(float x) { return ::rsqrtf(x); }
 SITU_HOST_DEVICE inline double rsqrt(double x) { return ::rsqrt(x); }
 #else
-SITU_HOST_DEVICE inline float rsqrt(float x) { return 1.f / ::sqrtf(x); }
-SITU_HOST_DEVICE inline double rsqrt(double x) { return 1. / ::sqrt(x); }
+SITU_HOST_DEVICE inline float rsqrt(float x) { return 1.f / SITU_LIBM(sqrtf)(x); }
+SITU_HOST_DEVICE inline double rsqrt(double x) { return 1. / SITU_LIBM(sqrt)(x); }
 #endif
 SITU_HOST_DEVICE inline float reciprocal(float x) { return 1.f / x; }
 SITU_HOST_DEVICE inline double reciprocal(double x) { return 1. / x; }
-SITU_HOST_DEVICE inline float abs(float x) { return ::fabsf(x); }
-SITU_HOST_DEVICE inline double abs(double x) { return ::fabs(x); }
-SITU_HOST_DEVICE inline float floor(float x) { return ::floorf(x); }
-SITU_HOST_DEVICE inline double floor(double x) { return ::floor(x); }
-SITU_HOST_DEVICE inline float ceil(float x) { return ::ceilf(x); }
-SITU_HOST_DEVICE inline double ceil(double x) { return ::ceil(x); }
-SITU_HOST_DEVICE inline float round(float x) { return ::rintf(x); }
-SITU_HOST_DEVICE inline double round(double x) { return ::rint(x); }
-SITU_HOST_DEVICE inline float trunc(float x) { return ::truncf(x); }
-SITU_HOST_DEVICE inline double trunc(double x) { return ::trunc(x); }
-SITU_HOST_DEVICE inline float copysign(float x, float sign) { return ::copysignf(x, sign); }
-SITU_HOST_DEVICE inline double copysign(double x, double sign) { return ::copysign(x, sign); }
-SITU_HOST_DEVICE inline float hypot(float x, float y) { return ::hypotf(x, y); }
-SITU_HOST_DEVICE inline double hypot(double x, double y) { return ::hypot(x, y); }
-SITU_HOST_DEVICE inline float fmod(float x, float y) { return ::fmodf(x, y); }
-SITU_HOST_DEVICE inline double fmod(double x, double y) { return ::fmod(x, y); }
+SITU_HOST_DEVICE inline float abs(float x) { return SITU_LIBM(fabsf)(x); }
+SITU_HOST_DEVICE inline double abs(double x) { return SITU_LIBM(fabs)(x); }
+SITU_HOST_DEVICE inline float floor(float x) { return SITU_LIBM(floorf)(x); }
+SITU_HOST_DEVICE inline double floor(double x) { return SITU_LIBM(floor)(x); }
+SITU_HOST_DEVICE inline float ceil(float x) { return SITU_LIBM(ceilf)(x); }
+SITU_HOST_DEVICE inline double ceil(double x) { return SITU_LIBM(ceil)(x); }
+SITU_HOST_DEVICE inline float round(float x) { return SITU_LIBM(rintf)(x); }
+SITU_HOST_DEVICE inline double round(double x) { return SITU_LIBM(rint)(x); }
+SITU_HOST_DEVICE inline float trunc(float x) { return SITU_LIBM(truncf)(x); }
+SITU_HOST_DEVICE inline double trunc(double x) { return SITU_LIBM(trunc)(x); }
+SITU_HOST_DEVICE inline float copysign(float x, float sign) { return SITU_LIBM(copysignf)(x, sign); }
+SITU_HOST_DEVICE inline double copysign(double x, double sign) { return SITU_LIBM(copysign)(x, sign); }
+SITU_HOST_DEVICE inline float hypot(float x, float y) { return SITU_LIBM(hypotf)(x, y); }
+SITU_HOST_DEVICE inline double hypot(double x, double y) { return SITU_LIBM(hypot)(x, y); }
+SITU_HOST_DEVICE inline float fmod(float x, float y) { return SITU_LIBM(fmodf)(x, y); }
+SITU_HOST_DEVICE inline double fmod(double x, double y) { return SITU_LIBM(fmod)(x, y); }
 
 template <class T>
 requires std::is_floating_point_v<T> SITU_HOST_DEVICE constexpr bool isnan(T x) {

@@ -4,7 +4,6 @@
 /// fenced, so that -O0, -ffp-contract=off and -ffast-math give the same accuracy.
 #pragma once
 
-#include <cmath>
 #include <utility>
 
 #include <situ/expr/pack.hpp>

@@ -7,10 +7,10 @@ namespace situ::inline SITU_ABI {
 namespace math {
 
 // Numbers: libm on the host, CUDA's own functions on a device.
-SITU_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
-SITU_HOST_DEVICE inline double erf(double x) { return ::erf(x); }
-SITU_HOST_DEVICE inline float erfc(float x) { return ::erfcf(x); }
-SITU_HOST_DEVICE inline double erfc(double x) { return ::erfc(x); }
+SITU_HOST_DEVICE inline float erf(float x) { return SITU_LIBM(erff)(x); }
+SITU_HOST_DEVICE inline double erf(double x) { return SITU_LIBM(erf)(x); }
+SITU_HOST_DEVICE inline float erfc(float x) { return SITU_LIBM(erfcf)(x); }
+SITU_HOST_DEVICE inline double erfc(double x) { return SITU_LIBM(erfc)(x); }
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 template <class T>
   requires std::is_floating_point_v<T>
@@ -20,10 +20,10 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   T u, d;
   if constexpr (sizeof(T) == 4) {
     u = x * -0.707106769f;
-    d = ::fmaf(x, -0.707106769f, -u) + x * -1.21016175e-08f;
+    d = SITU_LIBM(fmaf)(x, -0.707106769f, -u) + x * -1.21016175e-08f;
   } else {
     u = x * -0.7071067811865476;
-    d = ::fma(x, -0.7071067811865476, -u) + x * 4.833646656726457e-17;
+    d = SITU_LIBM(fma)(x, -0.7071067811865476, -u) + x * 4.833646656726457e-17;
   }
   if (u > 40) return T(-0.0);
   T const y = x * (T(0.5) * math::erfc(u));
@@ -83,7 +83,7 @@ SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> co
 struct scalar_gelu {
   static double value(double x) {
     if (x < -50) return -0.0;
-    return static_cast<double>(0.5L * x * std::erfc(-x * 0.707106781186547524400844362104849039L));
+    return static_cast<double>(0.5L * x * SITU_LIBM(erfcl)(-x * 0.707106781186547524400844362104849039L));
   }
 };
 struct scalar_gelu_tanh {
@@ -91,14 +91,14 @@ struct scalar_gelu_tanh {
     if (x < -50) return -0.0;
     if (x > 50) return x;
     long double const y = x;
-    return static_cast<double>(y / (1 + std::exp(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
+    return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
   }
 };
 struct scalar_erf {
   static double value(double x) { return math::erf(x); }
 };
 struct scalar_erfc {
-  static double value(double x) { return static_cast<double>(std::erfc(static_cast<long double>(x))); }
+  static double value(double x) { return static_cast<double>(SITU_LIBM(erfcl)(static_cast<long double>(x))); }
 };
 
 }  // namespace detail

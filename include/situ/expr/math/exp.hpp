@@ -7,12 +7,12 @@ namespace situ::inline SITU_ABI {
 namespace math {
 
 // Numbers: libm on the host, CUDA's own functions on a device.
-SITU_HOST_DEVICE inline float exp(float x) { return ::expf(x); }
-SITU_HOST_DEVICE inline double exp(double x) { return ::exp(x); }
-SITU_HOST_DEVICE inline float exp2(float x) { return ::exp2f(x); }
-SITU_HOST_DEVICE inline double exp2(double x) { return ::exp2(x); }
-SITU_HOST_DEVICE inline float expm1(float x) { return ::expm1f(x); }
-SITU_HOST_DEVICE inline double expm1(double x) { return ::expm1(x); }
+SITU_HOST_DEVICE inline float exp(float x) { return SITU_LIBM(expf)(x); }
+SITU_HOST_DEVICE inline double exp(double x) { return SITU_LIBM(exp)(x); }
+SITU_HOST_DEVICE inline float exp2(float x) { return SITU_LIBM(exp2f)(x); }
+SITU_HOST_DEVICE inline double exp2(double x) { return SITU_LIBM(exp2)(x); }
+SITU_HOST_DEVICE inline float expm1(float x) { return SITU_LIBM(expm1f)(x); }
+SITU_HOST_DEVICE inline double expm1(double x) { return SITU_LIBM(expm1)(x); }
 
 namespace detail {
 

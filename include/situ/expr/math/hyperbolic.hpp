@@ -4,49 +4,48 @@
 /// logarithm that carries its low part; double packs go through the C library lane by lane.
 #pragma once
 
-#include <cmath>
 
 #include <situ/expr/math/basic.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace math {
 
-SITU_HOST_DEVICE inline double sinh(double x) { return ::sinh(x); }
-SITU_HOST_DEVICE inline double cosh(double x) { return ::cosh(x); }
-SITU_HOST_DEVICE inline double asinh(double x) { return ::asinh(x); }
-SITU_HOST_DEVICE inline double acosh(double x) { return ::acosh(x); }
-SITU_HOST_DEVICE inline double atanh(double x) { return ::atanh(x); }
+SITU_HOST_DEVICE inline double sinh(double x) { return SITU_LIBM(sinh)(x); }
+SITU_HOST_DEVICE inline double cosh(double x) { return SITU_LIBM(cosh)(x); }
+SITU_HOST_DEVICE inline double asinh(double x) { return SITU_LIBM(asinh)(x); }
+SITU_HOST_DEVICE inline double acosh(double x) { return SITU_LIBM(acosh)(x); }
+SITU_HOST_DEVICE inline double atanh(double x) { return SITU_LIBM(atanh)(x); }
 // The C library's float forms are less accurate than its double forms, rounded.
 #if defined(__CUDA_ARCH__)
-SITU_HOST_DEVICE inline float sinh(float x) { return ::sinhf(x); }
-SITU_HOST_DEVICE inline float cosh(float x) { return ::coshf(x); }
-SITU_HOST_DEVICE inline float asinh(float x) { return ::asinhf(x); }
-SITU_HOST_DEVICE inline float acosh(float x) { return ::acoshf(x); }
-SITU_HOST_DEVICE inline float atanh(float x) { return ::atanhf(x); }
+SITU_HOST_DEVICE inline float sinh(float x) { return SITU_LIBM(sinhf)(x); }
+SITU_HOST_DEVICE inline float cosh(float x) { return SITU_LIBM(coshf)(x); }
+SITU_HOST_DEVICE inline float asinh(float x) { return SITU_LIBM(asinhf)(x); }
+SITU_HOST_DEVICE inline float acosh(float x) { return SITU_LIBM(acoshf)(x); }
+SITU_HOST_DEVICE inline float atanh(float x) { return SITU_LIBM(atanhf)(x); }
 #else
-SITU_HOST_DEVICE inline float sinh(float x) { return static_cast<float>(::sinh(static_cast<double>(x))); }
-SITU_HOST_DEVICE inline float cosh(float x) { return static_cast<float>(::cosh(static_cast<double>(x))); }
-SITU_HOST_DEVICE inline float asinh(float x) { return static_cast<float>(::asinh(static_cast<double>(x))); }
-SITU_HOST_DEVICE inline float acosh(float x) { return static_cast<float>(::acosh(static_cast<double>(x))); }
-SITU_HOST_DEVICE inline float atanh(float x) { return static_cast<float>(::atanh(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float sinh(float x) { return static_cast<float>(SITU_LIBM(sinh)(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float cosh(float x) { return static_cast<float>(SITU_LIBM(cosh)(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float asinh(float x) { return static_cast<float>(SITU_LIBM(asinh)(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float acosh(float x) { return static_cast<float>(SITU_LIBM(acosh)(static_cast<double>(x))); }
+SITU_HOST_DEVICE inline float atanh(float x) { return static_cast<float>(SITU_LIBM(atanh)(static_cast<double>(x))); }
 #endif
 
 namespace detail {
 
 struct sinh_lanes {
-  static double value(double x) { return ::sinh(x); }
+  static double value(double x) { return SITU_LIBM(sinh)(x); }
 };
 struct cosh_lanes {
-  static double value(double x) { return ::cosh(x); }
+  static double value(double x) { return SITU_LIBM(cosh)(x); }
 };
 struct asinh_lanes {
-  static double value(double x) { return ::asinh(x); }
+  static double value(double x) { return SITU_LIBM(asinh)(x); }
 };
 struct acosh_lanes {
-  static double value(double x) { return ::acosh(x); }
+  static double value(double x) { return SITU_LIBM(acosh)(x); }
 };
 struct atanh_lanes {
-  static double value(double x) { return ::atanh(x); }
+  static double value(double x) { return SITU_LIBM(atanh)(x); }
 };
 
 /// exp(x)/4 as high + low for 0 <= x <= 89.6, a quarter so that it never overflows before the result does.

@@ -7,14 +7,14 @@ namespace situ::inline SITU_ABI {
 namespace math {
 
 // Numbers: libm on the host, CUDA's own functions on a device.
-SITU_HOST_DEVICE inline float log(float x) { return ::logf(x); }
-SITU_HOST_DEVICE inline double log(double x) { return ::log(x); }
-SITU_HOST_DEVICE inline float log2(float x) { return ::log2f(x); }
-SITU_HOST_DEVICE inline double log2(double x) { return ::log2(x); }
-SITU_HOST_DEVICE inline float log10(float x) { return ::log10f(x); }
-SITU_HOST_DEVICE inline double log10(double x) { return ::log10(x); }
-SITU_HOST_DEVICE inline float log1p(float x) { return ::log1pf(x); }
-SITU_HOST_DEVICE inline double log1p(double x) { return ::log1p(x); }
+SITU_HOST_DEVICE inline float log(float x) { return SITU_LIBM(logf)(x); }
+SITU_HOST_DEVICE inline double log(double x) { return SITU_LIBM(log)(x); }
+SITU_HOST_DEVICE inline float log2(float x) { return SITU_LIBM(log2f)(x); }
+SITU_HOST_DEVICE inline double log2(double x) { return SITU_LIBM(log2)(x); }
+SITU_HOST_DEVICE inline float log10(float x) { return SITU_LIBM(log10f)(x); }
+SITU_HOST_DEVICE inline double log10(double x) { return SITU_LIBM(log10)(x); }
+SITU_HOST_DEVICE inline float log1p(float x) { return SITU_LIBM(log1pf)(x); }
+SITU_HOST_DEVICE inline double log1p(double x) { return SITU_LIBM(log1p)(x); }
 
 namespace detail {
 

@@ -7,8 +7,8 @@ namespace situ::inline SITU_ABI {
 namespace math {
 
 // Numbers: libm on the host, CUDA's own functions on a device.
-SITU_HOST_DEVICE inline float pow(float x, float y) { return ::powf(x, y); }
-SITU_HOST_DEVICE inline double pow(double x, double y) { return ::pow(x, y); }
+SITU_HOST_DEVICE inline float pow(float x, float y) { return SITU_LIBM(powf)(x, y); }
+SITU_HOST_DEVICE inline double pow(double x, double y) { return SITU_LIBM(pow)(x, y); }
 
 namespace detail {
 

@@ -8,8 +8,8 @@ namespace situ::inline SITU_ABI {
 namespace math {
 
 // Numbers: libm on the host, CUDA's own functions on a device.
-SITU_HOST_DEVICE inline float tanh(float x) { return ::tanhf(x); }
-SITU_HOST_DEVICE inline double tanh(double x) { return ::tanh(x); }
+SITU_HOST_DEVICE inline float tanh(float x) { return SITU_LIBM(tanhf)(x); }
+SITU_HOST_DEVICE inline double tanh(double x) { return SITU_LIBM(tanh)(x); }
 /// 1 / (1 + e⁻ˣ), without overflow.
 template <class T>
   requires std::is_floating_point_v<T>
@@ -69,7 +69,7 @@ inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 // A sum of several roundings may err by more than 2 ULP: a long double is rounded once.
 struct scalar_softplus {
   static double value(double x) {
-    long double const y = std::log1p(std::exp(-std::fabs(static_cast<long double>(x))));
+    long double const y = SITU_LIBM(log1pl)(SITU_LIBM(expl)(-SITU_LIBM(fabsl)(static_cast<long double>(x))));
     return static_cast<double>(x > 0 ? x + y : y);
   }
 };

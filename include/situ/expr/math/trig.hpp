@@ -5,27 +5,26 @@
 /// packs do.
 #pragma once
 
-#include <cmath>
 
 #include <situ/expr/math/basic.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace math {
 
-SITU_HOST_DEVICE inline float sin(float x) { return ::sinf(x); }
-SITU_HOST_DEVICE inline double sin(double x) { return ::sin(x); }
-SITU_HOST_DEVICE inline float cos(float x) { return ::cosf(x); }
-SITU_HOST_DEVICE inline double cos(double x) { return ::cos(x); }
-SITU_HOST_DEVICE inline float tan(float x) { return ::tanf(x); }
-SITU_HOST_DEVICE inline double tan(double x) { return ::tan(x); }
-SITU_HOST_DEVICE inline float asin(float x) { return ::asinf(x); }
-SITU_HOST_DEVICE inline double asin(double x) { return ::asin(x); }
-SITU_HOST_DEVICE inline float acos(float x) { return ::acosf(x); }
-SITU_HOST_DEVICE inline double acos(double x) { return ::acos(x); }
-SITU_HOST_DEVICE inline float atan(float x) { return ::atanf(x); }
-SITU_HOST_DEVICE inline double atan(double x) { return ::atan(x); }
-SITU_HOST_DEVICE inline float atan2(float y, float x) { return ::atan2f(y, x); }
-SITU_HOST_DEVICE inline double atan2(double y, double x) { return ::atan2(y, x); }
+SITU_HOST_DEVICE inline float sin(float x) { return SITU_LIBM(sinf)(x); }
+SITU_HOST_DEVICE inline double sin(double x) { return SITU_LIBM(sin)(x); }
+SITU_HOST_DEVICE inline float cos(float x) { return SITU_LIBM(cosf)(x); }
+SITU_HOST_DEVICE inline double cos(double x) { return SITU_LIBM(cos)(x); }
+SITU_HOST_DEVICE inline float tan(float x) { return SITU_LIBM(tanf)(x); }
+SITU_HOST_DEVICE inline double tan(double x) { return SITU_LIBM(tan)(x); }
+SITU_HOST_DEVICE inline float asin(float x) { return SITU_LIBM(asinf)(x); }
+SITU_HOST_DEVICE inline double asin(double x) { return SITU_LIBM(asin)(x); }
+SITU_HOST_DEVICE inline float acos(float x) { return SITU_LIBM(acosf)(x); }
+SITU_HOST_DEVICE inline double acos(double x) { return SITU_LIBM(acos)(x); }
+SITU_HOST_DEVICE inline float atan(float x) { return SITU_LIBM(atanf)(x); }
+SITU_HOST_DEVICE inline double atan(double x) { return SITU_LIBM(atan)(x); }
+SITU_HOST_DEVICE inline float atan2(float y, float x) { return SITU_LIBM(atan2f)(y, x); }
+SITU_HOST_DEVICE inline double atan2(double y, double x) { return SITU_LIBM(atan2)(y, x); }
 
 namespace detail {
 
@@ -33,28 +32,28 @@ namespace detail {
 
 // The C library's double functions, lane by lane.
 struct sin_lanes {
-  static double value(double x) { return ::sin(x); }
-  static float value(float x) { return static_cast<float>(::sin(static_cast<double>(x))); }
+  static double value(double x) { return SITU_LIBM(sin)(x); }
+  static float value(float x) { return static_cast<float>(SITU_LIBM(sin)(static_cast<double>(x))); }
 };
 struct cos_lanes {
-  static double value(double x) { return ::cos(x); }
-  static float value(float x) { return static_cast<float>(::cos(static_cast<double>(x))); }
+  static double value(double x) { return SITU_LIBM(cos)(x); }
+  static float value(float x) { return static_cast<float>(SITU_LIBM(cos)(static_cast<double>(x))); }
 };
 struct tan_lanes {
-  static double value(double x) { return ::tan(x); }
-  static float value(float x) { return static_cast<float>(::tan(static_cast<double>(x))); }
+  static double value(double x) { return SITU_LIBM(tan)(x); }
+  static float value(float x) { return static_cast<float>(SITU_LIBM(tan)(static_cast<double>(x))); }
 };
 struct asin_lanes {
-  static double value(double x) { return ::asin(x); }
+  static double value(double x) { return SITU_LIBM(asin)(x); }
 };
 struct acos_lanes {
-  static double value(double x) { return ::acos(x); }
+  static double value(double x) { return SITU_LIBM(acos)(x); }
 };
 struct atan_lanes {
-  static double value(double x) { return ::atan(x); }
+  static double value(double x) { return SITU_LIBM(atan)(x); }
 };
 struct atan2_lanes {
-  static double value(double y, double x) { return ::atan2(y, x); }
+  static double value(double y, double x) { return SITU_LIBM(atan2)(y, x); }
 };
 
 inline constexpr float half_pi = 0x1.921fb6p0f, half_pi_rest = -0x1.777a5cp-25f;

@@ -1,0 +1,47 @@
+#include <situ/expr/functions.hpp>
+
+#include <expr/functions.hpp>
+
+using namespace situ;
+
+TEST_CASE_TEMPLATE("exponential functions of float agree with mpmath on every instruction set", D, SITU_TEST_KERNEL_DEVICES) {
+  situ_test::check_exponential_functions<float, D>();
+}
+
+TEST_CASE_TEMPLATE("trigonometric functions of float agree with mpmath on every instruction set", D, SITU_TEST_KERNEL_DEVICES) {
+  situ_test::check_trigonometric_functions<float, D>();
+}
+
+TEST_CASE_TEMPLATE("rounding, roots and signs of float agree with NumPy", D, SITU_TEST_KERNEL_DEVICES) {
+  situ_test::check_simple_functions<float, D>();
+}
+
+TEST_CASE_TEMPLATE("functions of two floats agree with NumPy", D, SITU_TEST_KERNEL_DEVICES) {
+  situ_test::check_functions_of_two_operands<float, D>();
+}
+
+TEST_CASE_TEMPLATE("comparisons, logic and where of float agree with NumPy", D, SITU_TEST_KERNEL_DEVICES) {
+  situ_test::check_comparisons<float, D>();
+}
+
+TEST_CASE("relu keeps NaN and positive numbers") {
+  double const nan = situ_test::tables::nan, inf = situ_test::tables::inf;
+  Tensor<double> const x{-1., 2., nan, inf, -inf, 1e-300};
+  CHECK(situ_test::difference(eval(relu(x)).to_vector(), std::vector<double>{0., 2., nan, inf, 0., 1e-300}) == "");
+  Tensor<int32_t> const i{-1, 2};
+  CHECK(eval(relu(i)).to_vector() == std::vector<int32_t>{0, 2});
+}
+
+// numpy.clip and torch.lerp
+TEST_CASE("clamp limits, lerp interpolates and is exact at its ends") {
+  float const nan = std::numeric_limits<float>::quiet_NaN();
+  Tensor<float> const x{-2, -0.5, 0.25, 3, nan};
+  CHECK(situ_test::difference(eval(clamp(x, -1, 1)).to_vector(), std::vector<float>{-1, -0.5, 0.25, 1, nan}) == "");
+  CHECK(situ_test::difference(eval(clamp(x, 2, 1)).to_vector(), std::vector<float>{1, 1, 1, 1, nan}) == "");
+  Tensor<int64_t> const i{-5, 0, 5};
+  CHECK(eval(clamp(i, -1, 1)).to_vector() == std::vector<int64_t>{-1, 0, 1});
+  CHECK(eval(clamp(i, i - 1, i - 1)).to_vector() == std::vector<int64_t>{-6, -1, 4});
+  Tensor<float> const a{0.1f, 0.1f, 0.1f, 1e8f}, b{0.7f, 0.7f, 0.7f, -1e8f}, t{0, 1, 0.5, 0.5};
+  CHECK(situ_test::difference(eval(lerp(a, b, t)).to_vector(), std::vector<float>{0.1f, 0.7f, 0.4f, 0.f}, 1) == "");
+  CHECK(eval(lerp(Tensor<int32_t>{0, 10}, 20, 0.5)).to_vector() == std::vector<float>{10, 15});
+}
