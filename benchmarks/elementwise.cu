@@ -61,7 +61,8 @@ double copy_seconds(cudaStream_t stream, double bytes) {
   CHECKED(cudaMalloc(&from, half));
   CHECKED(cudaMalloc(&to, half));
   CHECKED(cudaMemsetAsync(from, 0, half, stream));
-  double time = seconds(stream, 10, [=] { CHECKED(cudaMemcpyAsync(to, from, half, cudaMemcpyDeviceToDevice, stream)); });
+  double time =
+      seconds(stream, 10, [=] { CHECKED(cudaMemcpyAsync(to, from, half, cudaMemcpyDeviceToDevice, stream)); });
   CHECKED(cudaFree(from));
   CHECKED(cudaFree(to));
   return time;

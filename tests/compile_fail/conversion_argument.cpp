@@ -1,4 +1,4 @@
-// error: conversion_across_devices_is_explicit__use_to<(situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?0>, (situ::)?([a-z0-9_]+::)?Cpu ?>
+// error: conversion_across_devices_is_explicit__use_to<(situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?0?>, (situ::)?([a-z0-9_]+::)?Cpu ?>
 #include <situ/tensor.hpp>
 
 void misuse(situ::Tensor<float, situ::Cpu>& a, void (*f)(situ::Tensor<float, situ::Cuda<0>> const&), void (*g)(situ::Tensor<float> const&)) {

@@ -1,7 +1,4 @@
-// error: conversion_would_lose_values__use_cast<float, int(32_t|32_t)?>
-// error(g++): conversion_would_lose_values__use_cast<float, int>
-// error(clang): conversion_would_lose_values__use_cast<float, int>
-// error(nvcc): conversion_would_lose_values__use_cast<float, (signed )?(int|int32_t|std::int32_t)>
+// error: conversion_would_lose_values__use_cast<float, (int|signed int|(std::)?int32_t)>
 #include <situ/tensor.hpp>
 
 void misuse(situ::Tensor<float>& a) {

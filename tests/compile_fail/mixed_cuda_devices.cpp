@@ -1,4 +1,4 @@
-// error: operands_on_different_devices__move_one_with_to<(situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?0>, (situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?1> ?>
+// error: operands_on_different_devices__move_one_with_to<(situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?0?>, (situ::)?([a-z0-9_]+::)?Cuda<(\(int\))?1> ?>
 #include <situ/tensor.hpp>
 
 void misuse(situ::Tensor<float, situ::Cuda<0>>& a, situ::Tensor<float, situ::Cuda<1>>& b) {

@@ -1,4 +1,4 @@
-// error: operands_on_different_devices__move_one_with_to<(situ::)?([a-z0-9_]+::)?Emulated<(\(int\))?0>, (situ::)?([a-z0-9_]+::)?Cpu ?>
+// error: operands_on_different_devices__move_one_with_to<(situ::)?([a-z0-9_]+::)?Emulated<(\(int\))?0?>, (situ::)?([a-z0-9_]+::)?Cpu ?>
 #include <situ/tensor.hpp>
 
 void misuse(situ::Tensor<float, situ::Cpu>& a, situ::Tensor<float, situ::Emulated<0>>& b) {

@@ -1,4 +1,4 @@
-// error: element
+// error: is_one_of<[^>]*float, double,
 #include <situ/tensor.hpp>
 
 #include <string>

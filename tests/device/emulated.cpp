@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include <situ/tensor/transfer.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <situ/tensor/transfer.hpp>
 
 using namespace situ;
 
@@ -82,7 +82,9 @@ int signal_of(F f) {
 }
 
 template <class A, class B>
-concept addable = requires(A const& a, B const& b) { a + b; };
+concept addable = requires(A const& a, B const& b) {
+  a + b;
+};
 static_assert(addable<Tensor<float, Emulated<0>>, Tensor<double, Emulated<0>>>);
 static_assert(!addable<Tensor<float, Emulated<0>>, Tensor<float, Cpu>>);
 static_assert(!addable<Tensor<float, Cpu>, Tensor<float, Emulated<0>>>);
@@ -94,32 +96,35 @@ static_assert(std::is_constructible_v<Tensor<float, Emulated<0>>, Tensor<float, 
 static_assert(!std::is_invocable_v<Tensor<float, Emulated<0>>&, int>);
 static_assert(std::is_invocable_v<Tensor<float, Cpu>&, int>);
 
-/// Outlives main, and the devices' threads.
-Float const outlives_main = Tensor<float>{1, 2, 3}.to(Device{});
-struct AtExit {
-  Float x = outlives_main * 2;
-  ~AtExit() {
+/// Destroyed after main and after the threads of the devices have ended: its destructor is registered before they
+/// start.
+struct Survivor {
+  Float x;
+  void fill() { x = Tensor<float>{1, 2, 3}.to(Device{}) * 2; }
+  ~Survivor() {
     Float const y = x + 1;
     Tensor<float, Emulated<1>> const z = y.to(Emulated<1>{});
     if (z.to_vector() != std::vector<float>{3, 5, 7}) ::_exit(99);
   }
-} const uses_the_device_after_main;
+} survivor;
+[[maybe_unused]] int const filled = (survivor.fill(), 0);
 
-/// The static tensors above hold memory, and so keep configure() from working: they move out of its way.
-struct WithoutStatics {
-  WithoutStatics() { const_cast<Float&>(outlives_main) = Float(), const_cast<AtExit&>(uses_the_device_after_main).x = Float(); }
-  WithoutStatics(WithoutStatics const&) = delete;
-  WithoutStatics& operator=(WithoutStatics const&) = delete;
-  ~WithoutStatics() {
-    const_cast<Float&>(outlives_main) = Tensor<float>{1, 2, 3}.to(Device{});
-    const_cast<AtExit&>(uses_the_device_after_main).x = outlives_main * 2;
-  }
+/// The survivor holds memory, and so keeps configure() from working: it moves out of its way.
+struct WithoutSurvivor {
+  WithoutSurvivor() { survivor.x = Float(); }
+  WithoutSurvivor(WithoutSurvivor const&) = delete;
+  WithoutSurvivor& operator=(WithoutSurvivor const&) = delete;
+  ~WithoutSurvivor() { survivor.fill(); }
 };
-struct Fresh : WithoutStatics, Configured {
+struct Fresh : WithoutSurvivor, Configured {
   explicit Fresh(emulated::configuration const& c = {}) : Configured(c) {}
 };
 
 }  // namespace
+
+TEST_CASE("a tensor in static storage works before and after main") {
+  CHECK(survivor.x.to_vector() == std::vector<float>{2, 4, 6});
+}
 
 TEST_CASE("expressions on an emulated device give what they give on the CPU") {
   Tensor<float> const a = counting({7, 33}), b = counting({33}) * 0.25f - 3.f;
@@ -329,11 +334,13 @@ TEST_CASE("out of memory says what was asked, what is free and what to do, and t
   Fresh const devices({.memory = 1 << 20});
   Float const a = Float::uninitialized({64, 1024});   // a quarter
   Float const b = Float::uninitialized({128, 1024});  // a half
-  CHECK_THROWS_WITH_AS(Float::uninitialized({128, 1024}),
-                       "emulated:0: allocation of 524288 bytes failed: 262144 of 1048576 bytes are free, the largest free block has 262144, and "
-                       "786432 are allocated by situ: free tensors, work on smaller parts, or give the device more with "
-                       "emulated::configure({.memory = ...})",
-                       OutOfMemory);
+  CHECK_THROWS_WITH_AS(
+      Float::uninitialized({128, 1024}),
+      "emulated:0: allocation of 524288 bytes failed: 262144 of 1048576 bytes are free, the largest free block has "
+      "262144, and "
+      "786432 are allocated by situ: free tensors, work on smaller parts, or give the device more with "
+      "emulated::configure({.memory = ...})",
+      OutOfMemory);
   CHECK(emulated::statistics(0).allocations == 2);
   CHECK(emulated::statistics(0).bytes == 786432);
   Float const c = Float::uninitialized({64, 1024});
@@ -379,12 +386,14 @@ TEST_CASE("the operation that fail_at names fails, and only that one") {
   Tensor<float> const a{1, 2, 3};
   emulated::configure({.fail_at = 0});  // an allocation
   CHECK_THROWS_WITH_AS(a.to(Device{}),
-                       "emulated:0: allocation failed: operation 0 was made to fail by emulated::configure({.fail_at = 0}); the next operation works",
+                       "emulated:0: allocation failed: operation 0 was made to fail by emulated::configure({.fail_at = "
+                       "0}); the next operation works",
                        OutOfMemory);
   CHECK(a.to(Device{}).to_vector() == a.to_vector());
   emulated::configure({.fail_at = 1});  // a copy
   CHECK_THROWS_WITH_AS(a.to(Emulated<1>{}),
-                       "emulated:1: copy failed: operation 1 was made to fail by emulated::configure({.fail_at = 1}); the next operation works",
+                       "emulated:1: copy failed: operation 1 was made to fail by emulated::configure({.fail_at = 1}); "
+                       "the next operation works",
                        emulated::InjectedFault);
   CHECK(a.to(Emulated<1>{}).to_vector() == a.to_vector());
   emulated::configure({.fail_at = 3});  // a launch
@@ -429,8 +438,10 @@ TEST_CASE("whichever operation fails, operands stay as they were and nothing is 
 }
 
 TEST_CASE("a device that does not exist is unavailable, and the message says how to have it") {
-  CHECK_THROWS_WITH_AS((Tensor<float>{1, 2}.to(Emulated<5>{})),
-                       "emulated:5: there is no such device: 2 devices are configured; emulated::configure({.devices = 6}) makes more", DeviceUnavailable);
+  CHECK_THROWS_WITH_AS(
+      (Tensor<float>{1, 2}.to(Emulated<5>{})),
+      "emulated:5: there is no such device: 2 devices are configured; emulated::configure({.devices = 6}) makes more",
+      DeviceUnavailable);
   CHECK_THROWS_AS(synchronize(Emulated<2>{}), DeviceUnavailable);
   CHECK_THROWS_AS(emulated::statistics(2), DeviceUnavailable);
   CHECK((Tensor<float, Emulated<7>>().size()) == 0);
@@ -438,20 +449,25 @@ TEST_CASE("a device that does not exist is unavailable, and the message says how
   CHECK(emulated::device_count() == 6);
   CHECK(Tensor<float>{1, 2}.to(Emulated<5>{}).to(Emulated<3>{}).to_vector() == std::vector<float>{1, 2});
   emulated::configure({.devices = 1});
-  CHECK_THROWS_WITH_AS((Tensor<float, Emulated<1>>{1, 2}),
-                       "emulated:1: there is no such device: 1 device is configured; emulated::configure({.devices = 2}) makes more", DeviceUnavailable);
+  CHECK_THROWS_WITH_AS(
+      (Tensor<float, Emulated<1>>{1, 2}),
+      "emulated:1: there is no such device: 1 device is configured; emulated::configure({.devices = 2}) makes more",
+      DeviceUnavailable);
 }
 
 TEST_CASE("configure refuses while tensors live, and numbers of devices that cannot be") {
   Fresh const devices({.devices = 3});
   {
     Tensor<float, Emulated<2>> const x{1, 2};
-    CHECK_THROWS_WITH_AS(emulated::configure({.devices = 4}),
-                         "emulated::configure: emulated:2 still holds 1 allocation of 8 bytes in all: destroy the tensors on it first", Error);
+    CHECK_THROWS_WITH_AS(
+        emulated::configure({.devices = 4}),
+        "emulated::configure: emulated:2 still holds 1 allocation of 8 bytes in all: destroy the tensors on it first",
+        Error);
     CHECK(emulated::device_count() == 3);
     CHECK(x.item(1) == 2);
   }
-  CHECK_THROWS_WITH_AS(emulated::configure({.devices = -1}), "emulated::configure: -1 devices were asked for; there can be 0 to 256", Error);
+  CHECK_THROWS_WITH_AS(emulated::configure({.devices = -1}),
+                       "emulated::configure: -1 devices were asked for; there can be 0 to 256", Error);
   CHECK_THROWS_AS(emulated::configure({.devices = 257}), Error);
   emulated::configure({.devices = 0});
   CHECK_THROWS_AS((Tensor<float, Device>{1, 2}), DeviceUnavailable);
@@ -484,7 +500,8 @@ TEST_CASE("the host cannot read or write the memory of a device") {
   Float x = Tensor<float>{1, 2, 3}.to(Device{});
   synchronize(Device{});
   float* const data = x.data();
-  CHECK(signal_of([data] { [[maybe_unused]] float volatile const value = *const_cast<float volatile*>(data); }) == SIGSEGV);
+  CHECK(signal_of([data] { [[maybe_unused]] float volatile const value = *const_cast<float volatile*>(data); }) ==
+        SIGSEGV);
   CHECK(signal_of([data] { *const_cast<float volatile*>(data) = 1; }) == SIGSEGV);
   CHECK(signal_of([] {}) == 0);
   CHECK(x.item(0) == 1);
@@ -507,7 +524,8 @@ TEST_CASE("a kernel cannot reach the memory of another device") {
   }
   CHECK(signal_of([] {
           ::setenv("SITU_TEST_FAULT", "1", 1);
-          ::execl("/proc/self/exe", "emulated", "--test-case=a kernel cannot reach the memory of another device", "--out=/dev/null", nullptr);
+          ::execl("/proc/self/exe", "emulated", "--test-case=a kernel cannot reach the memory of another device",
+                  "--out=/dev/null", nullptr);
         }) == SIGSEGV);
 }
 

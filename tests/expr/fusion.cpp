@@ -26,8 +26,8 @@ struct Asked {
   int64_t launches, allocations, transfers;
   friend bool operator==(Asked const&, Asked const&) = default;
   friend doctest::String toString(Asked const& a) {
-    return doctest::toString(a.launches) + " launches, " + doctest::toString(a.allocations) + " allocations, " + doctest::toString(a.transfers) +
-           " transfers";
+    return doctest::toString(a.launches) + " launches, " + doctest::toString(a.allocations) + " allocations, " +
+           doctest::toString(a.transfers) + " transfers";
   }
 };
 
@@ -100,8 +100,8 @@ TEST_CASE("z = z * x in a loop allocates nothing") {
         }) == Asked{5, 0, 0});
   CHECK(std::as_const(z).data() == where);
   CHECK(z.item(3) == 4.f * 5 * 5 * 5 * 5 * 5);
-  CHECK(asked_by([&] { z = x + 1; }) == one_kernel_in_place);         // not an operand: still only ours
-  CHECK(asked_by([&] { z = z * z + z; }) == one_kernel_in_place);     // several times, at the same indices
+  CHECK(asked_by([&] { z = x + 1; }) == one_kernel_in_place);      // not an operand: still only ours
+  CHECK(asked_by([&] { z = z * z + z; }) == one_kernel_in_place);  // several times, at the same indices
   CHECK(asked_by([&] { z *= x; }) == one_kernel_in_place);
   CHECK(asked_by([&] { z[3] = 7; }) == one_kernel_in_place);
   CHECK(asked_by([&] { z(range(0, 50)) = x(range(50, 100)) * 2; }) == one_kernel_in_place);
@@ -122,7 +122,8 @@ TEST_CASE("storage is not written again where another handle or view could tell"
     Counted const view = z.slice(0, 1, 3);
     CHECK(asked_by([&] { z = z + x; }) == one_kernel);
     CHECK(view.to_vector() == std::vector<float>{2, 3});
-    CHECK(asked_by([&] { z = x - 1; }) == one_kernel_in_place);  // the view holds the old storage, this one is ours alone
+    CHECK(asked_by([&] { z = x - 1; }) ==
+          one_kernel_in_place);  // the view holds the old storage, this one is ours alone
     CHECK(z.to_vector() == std::vector<float>{9, 19, 29});
   }
   {
@@ -201,20 +202,41 @@ TEST_CASE("writes in place whose source overlaps them give what a temporary woul
       CHECK(x.to_vector() == after);
     };
     check([&](Counted& x) { x(range(1, end())) = x(range(0, n - 1)); },
-          [&](auto& after, auto const& before) { for (std::size_t i = 1; i < size; ++i) after[i] = before[i - 1]; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 1; i < size; ++i) after[i] = before[i - 1];
+          });
     check([&](Counted& x) { x(range(0, n - 1)) = x(range(1, end())); },
-          [&](auto& after, auto const& before) { for (std::size_t i = 1; i < size; ++i) after[i - 1] = before[i]; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 1; i < size; ++i) after[i - 1] = before[i];
+          });
     check([&](Counted& x) { x(range(1, end())) += x(range(0, n - 1)) * 2; },
-          [&](auto& after, auto const& before) { for (std::size_t i = 1; i < size; ++i) after[i] = before[i] + before[i - 1] * 2; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 1; i < size; ++i) after[i] = before[i] + before[i - 1] * 2;
+          });
     check([&](Counted& x) { x.assign(x.flip(0)); },
-          [&](auto& after, auto const& before) { for (std::size_t i = 0; i < size; ++i) after[i] = before[size - 1 - i]; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 0; i < size; ++i) after[i] = before[size - 1 - i];
+          });
     check([&](Counted& x) { x.flip(0) = x + x.flip(0) * 3; },
-          [&](auto& after, auto const& before) { for (std::size_t i = 0; i < size; ++i) after[size - 1 - i] = before[i] + before[size - 1 - i] * 3; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 0; i < size; ++i) after[size - 1 - i] = before[i] + before[size - 1 - i] * 3;
+          });
     check([&](Counted& x) { x(range(0, end(), 2)) = x(range(0, (n + 1) / 2)) * 10; },
-          [&](auto& after, auto const& before) { for (std::size_t i = 0; i < (size + 1) / 2; ++i) after[2 * i] = before[i] * 10; });
-    check([&](Counted& x) { x *= x[2]; }, [&](auto& after, auto const& before) { for (float& v : after) v *= before[2]; });
-    check([&](Counted& x) { x -= x * 1; }, [&](auto& after, auto const&) { for (float& v : after) v = 0; });
-    check([&](Counted& x) { x = x(range(0, 1)) + x; }, [&](auto& after, auto const& before) { for (float& v : after) v += before[0]; });
+          [&](auto& after, auto const& before) {
+            for (std::size_t i = 0; i < (size + 1) / 2; ++i) after[2 * i] = before[i] * 10;
+          });
+    check([&](Counted& x) { x *= x[2]; },
+          [&](auto& after, auto const& before) {
+            for (float& v : after) v *= before[2];
+          });
+    check([&](Counted& x) { x -= x * 1; },
+          [&](auto& after, auto const&) {
+            for (float& v : after) v = 0;
+          });
+    check([&](Counted& x) { x = x(range(0, 1)) + x; },
+          [&](auto& after, auto const& before) {
+            for (float& v : after) v += before[0];
+          });
   }
 }
 
@@ -239,7 +261,8 @@ TEST_CASE("overlapping writes of matrices give what a temporary would give") {
     check([&](Counted& x) { x *= x(all(), range(1, 2)); }, [&](int64_t i, int64_t j) { return at(i, j) * at(i, 1); });
     check([&](Counted& x) { x(range(1, end()), range(1, end())) = x(range(0, n - 1), range(0, n - 1)); },
           [&](int64_t i, int64_t j) { return i > 0 && j > 0 ? at(i - 1, j - 1) : at(i, j); });
-    check([&](Counted& x) { x[1] = x(all(), 0) + x[1]; }, [&](int64_t i, int64_t j) { return i == 1 ? at(j, 0) + at(1, j) : at(i, j); });
+    check([&](Counted& x) { x[1] = x(all(), 0) + x[1]; },
+          [&](int64_t i, int64_t j) { return i == 1 ? at(j, 0) + at(1, j) : at(i, j); });
   }
 }
 

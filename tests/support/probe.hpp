@@ -1,5 +1,6 @@
-/// Probe: a device of host memory that counts what is asked of it, so that "one launch", "one allocation" and "no hidden
-/// copy" are proved without a GPU. It is added to situ as a user would add a device: by specialising device_traits.
+/// Probe: a device of host memory that counts what is asked of it, so that "one launch", "one allocation" and "no
+/// hidden copy" are proved without a GPU. It is added to situ as a user would add a device: by specialising
+/// device_traits.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 struct Probe {
   inline static int64_t launches = 0;
-  inline static int64_t items = 0;         ///< of all launches
-  inline static int64_t allocations = 0;   ///< calls
-  inline static int64_t bytes = 0;         ///< of all allocations
-  inline static int64_t live = 0;          ///< allocations that are not yet freed; reset() leaves it
-  inline static int64_t copies = 0;        ///< within the device
+  inline static int64_t items = 0;        ///< of all launches
+  inline static int64_t allocations = 0;  ///< calls
+  inline static int64_t bytes = 0;        ///< of all allocations
+  inline static int64_t live = 0;         ///< allocations that are not yet freed; reset() leaves it
+  inline static int64_t copies = 0;       ///< within the device
   inline static int64_t from_host = 0;
   inline static int64_t to_host = 0;
   inline static int64_t synchronizations = 0;

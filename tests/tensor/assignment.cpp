@@ -162,6 +162,10 @@ TEST_CASE("a new value reuses the old storage only where nobody can tell") {
   part = part * 2;
   CHECK(part.is_contiguous());
   CHECK(part.to_vector() == floats{0, 4, 8, 12});
+  Tensor<float> viewed = arange(3);
+  Tensor<float> const view = viewed.view({3});
+  viewed = view + 1;
+  CHECK(view.to_vector() == floats{0, 1, 2});
   Tensor<float> twice = arange(3);
   twice = twice * twice + twice;
   CHECK(twice.to_vector() == floats{0, 2, 6});

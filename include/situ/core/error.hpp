@@ -73,7 +73,7 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
 template <class I>
   requires std::is_integral_v<I>
 void append(std::string& to, I number) {
-  if (number < 0) append_integer(to, 0ull - static_cast<unsigned long long>(number), true);
+  if (std::is_signed_v<I> && static_cast<long long>(number) < 0) append_integer(to, 0ull - static_cast<unsigned long long>(number), true);
   else append_integer(to, static_cast<unsigned long long>(number), false);
 }
 inline void append(std::string& to, double number) {

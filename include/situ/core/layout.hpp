@@ -191,6 +191,7 @@ inline Layout expanded(Layout const& from, Shape to, char const* who = "expand")
     }
     result.strides[k] = k < lead || (have == 1 && want != 1) ? 0 : from.strides[k - lead];
   }
+  count_of(result.shape, who);
   return result;
 }
 

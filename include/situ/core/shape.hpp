@@ -166,6 +166,7 @@ inline Shape broadcast(Shape const& a, Shape const& b, char const* who) {
     }
     result[k] = na == 1 ? nb : na;
   }
+  count_of(result, who);
   return result;
 }
 

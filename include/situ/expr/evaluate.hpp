@@ -32,11 +32,11 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
   constexpr int operands = leaf_count<E> + 1;
   Layout const* layouts[operands];
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<tree_of<E>, T, operands> kernel;
-    kernel.tree = lower<0>(e);
-    kernel.data[0] = data;
-    if (SITU_LIKELY(collect_operands(e, layout, is_contiguous, kernel.data, layouts))) launch_contiguous<D>(kernel, layout.size());
-    else launch_strided<D>(kernel, layouts);
+    cpu::ContiguousKernel<operands, cpu::tree_bytes<tree_of<E>>> kernel;
+    cpu::bind_tree<T>(kernel.bound, lower<0>(e));
+    kernel.bound.data[0] = data;
+    if (SITU_LIKELY(collect_operands(e, layout, is_contiguous, kernel.bound.data, layouts))) cpu::launch_contiguous<D>(kernel, layout.size());
+    else cpu::launch_strided<D>(kernel.bound, layouts);
   } else {
     Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
     auto& where = program.where;
@@ -57,10 +57,10 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
 template <class D, class T, class Tree>
 void evaluate_tree(T* data, int64_t count, Tree const& tree) {
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<Tree, T, 1> kernel;
-    kernel.tree = tree;
-    kernel.data[0] = data;
-    launch_contiguous<D>(kernel, count);
+    cpu::ContiguousKernel<1, cpu::tree_bytes<Tree>> kernel;
+    cpu::bind_tree<T>(kernel.bound, tree);
+    kernel.bound.data[0] = data;
+    cpu::launch_contiguous<D>(kernel, count);
   } else {
     Program<Tree, T, 0> program(tree);
     program.where.data[0] = data;

@@ -143,8 +143,12 @@ SITU_ROUNDING(floor)
 SITU_ROUNDING(ceil)
 SITU_ROUNDING(round)
 SITU_ROUNDING(trunc)
-SITU_ROUNDING(abs)
 #undef SITU_ROUNDING
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE auto abs_of(X const& x) {
+  if constexpr (detail::bool_lanes<X>) return x;
+  else return math::abs(x);
+}
 
 /// Truth values as 0 and 1, numbers as they are: what can be ordered.
 template <class X>

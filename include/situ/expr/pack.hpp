@@ -6,6 +6,8 @@
 /// constructor is not trivial, so that a call that is not inlined passes them in memory whatever the flags are.
 #pragma once
 
+#include <cstddef>
+
 #include <situ/core/scalar.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -44,6 +46,23 @@ using unsigned_of_size = std::conditional_t<
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
 }  // namespace detail
 
+namespace detail {
+/// Keeps a vector as it stands in a register: what was computed before is not merged with what comes after.
+template <class Isa, class V>
+SITU_INLINE void hold([[maybe_unused]] V& v) {
+#if defined(__clang__)
+#elif SITU_X86
+  if constexpr (sizeof(V) > static_cast<std::size_t>(Isa::bytes) || sizeof(V) < 16) __asm__("" : "+m"(v));
+  else __asm__("" : "+v"(v));
+#elif defined(__aarch64__)
+  if constexpr (sizeof(V) != 16) __asm__("" : "+m"(v));
+  else __asm__("" : "+w"(v));
+#else
+  __asm__("" : "+m"(v));
+#endif
+}
+}  // namespace detail
+
 template <int Bytes, int N, class Isa>
 struct mask {
   static constexpr int lanes = N;
@@ -68,10 +87,16 @@ struct mask {
     else return mask<Other, N, Isa>(__builtin_convertvector(v, typename mask<Other, N, Isa>::vector));
   }
 
+  /// g++ 12 takes masks that are combined apart into single lanes where masks have registers of their own: keep one whole.
+  SITU_INLINE mask held() const {
+    mask result(*this);
+    detail::hold<Isa>(result.v);
+    return result;
+  }
   SITU_INLINE friend mask operator!(mask const& a) { return mask(vector(~a.v)); }
-  SITU_INLINE friend mask operator&(mask const& a, mask const& b) { return mask(vector(a.v & b.v)); }
-  SITU_INLINE friend mask operator|(mask const& a, mask const& b) { return mask(vector(a.v | b.v)); }
-  SITU_INLINE friend mask operator^(mask const& a, mask const& b) { return mask(vector(a.v ^ b.v)); }
+  SITU_INLINE friend mask operator&(mask const& a, mask const& b) { return mask(vector(a.held().v & b.v)); }
+  SITU_INLINE friend mask operator|(mask const& a, mask const& b) { return mask(vector(a.held().v | b.v)); }
+  SITU_INLINE friend mask operator^(mask const& a, mask const& b) { return mask(vector(a.held().v ^ b.v)); }
 };
 
 /// Masks of different lane sizes meet at the size of the left one.
@@ -267,17 +292,9 @@ SITU_INLINE pack<T, N, Isa> keep_order(pack<T, N, Isa> const& a) {
 #if defined(__clang__)
   return pack<T, N, Isa>(__arithmetic_fence(a.v));
 #else
-  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors.
-  auto v = a.v;
-  if constexpr (sizeof(v) > Isa::bytes || sizeof(v) < 16) __asm__("" : "+m"(v));
-#if SITU_X86
-  else __asm__("" : "+v"(v));
-#elif defined(__aarch64__)
-  else __asm__("" : "+w"(v));
-#else
-  else __asm__("" : "+m"(v));
-#endif
-  return pack<T, N, Isa>(v);
+  pack<T, N, Isa> result(a);
+  detail::hold<Isa>(result.v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
+  return result;
 #endif
 }
 

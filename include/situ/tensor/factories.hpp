@@ -55,20 +55,27 @@ Tensor<T, D> empty(Shape const& shape, D = {}) {
   return Tensor<T, D>::uninitialized(shape, "empty");
 }
 
+namespace detail {
+template <element T, device D, number V>
+Tensor<T, D> filled(Shape const& shape, V value, char const* who) {
+  Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, who);
+  evaluate<D>(result.data(), result.layout(), true, Constant<T>{convert_scalar<compute_t<T>>(convert_scalar<T>(value))});
+  return result;
+}
+}  // namespace detail
+
 /// Every element is `value`.
 template <element T = float, device D = Cpu, number V>
 Tensor<T, D> full(Shape const& shape, V value, D = {}) {
-  Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, "full");
-  detail::evaluate<D>(result.data(), result.layout(), true, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))});
-  return result;
+  return detail::filled<T, D>(shape, value, "full");
 }
 template <element T = float, device D = Cpu>
-Tensor<T, D> zeros(Shape const& shape, D device = {}) {
-  return full<T>(shape, 0, device);
+Tensor<T, D> zeros(Shape const& shape, D = {}) {
+  return detail::filled<T, D>(shape, 0, "zeros");
 }
 template <element T = float, device D = Cpu>
-Tensor<T, D> ones(Shape const& shape, D device = {}) {
-  return full<T>(shape, 1, device);
+Tensor<T, D> ones(Shape const& shape, D = {}) {
+  return detail::filled<T, D>(shape, 1, "ones");
 }
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
@@ -80,7 +87,7 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   }
   double const steps = (to - from) / by;
   int64_t count = detail::convert_scalar<int64_t>(steps);
-  if (static_cast<double>(count) < steps) ++count;
+  if (count < INT64_MAX && static_cast<double>(count) < steps) ++count;
   detail::arange_at<T> at{};
   at.start = detail::convert_scalar<decltype(at.start)>(start);
   at.step = detail::convert_scalar<decltype(at.step)>(step);
@@ -171,6 +178,7 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
 template <class T, device D = Cpu>
   requires element<std::remove_const_t<T>>
 Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, D device = {}) {
+  detail::count_of(shape, "from_blob", sizeof(T));
   return from_blob(pointer, shape, Layout(shape).strides, detail::no_deleter{}, device);
 }
 

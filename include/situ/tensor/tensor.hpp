@@ -149,7 +149,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     check_writable("assign");
     if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), "assign");
     if (overlaps_differently(e)) {
-      Tensor const value(e);
+      Tensor const value = uninitialized(e.shape(), "assign");
+      detail::evaluate<D>(value.raw(), value.layout(), true, e);
       detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
     } else {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
@@ -282,16 +283,17 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires host_device<D>
   T& operator()(Is... indices) {
     if (SITU_UNLIKELY(read_only())) detail::fail_read_only("operator()");
-    return raw()[offset_of(indices...)];
+    return raw()[offset_of("operator()", indices...)];
   }
   template <std::integral... Is>
     requires host_device<D>
   T const& operator()(Is... indices) const {
-    return raw()[offset_of(indices...)];
+    return raw()[offset_of("operator()", indices...)];
   }
-  template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
+  /// Not callable. (Of a deleted operator() clang would complain twice.)
+  template <std::integral... Is>
     requires(!host_device<D>)
-  T& operator()(Is...) const = delete;
+  error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D> operator()(Is...) const;
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>
@@ -300,7 +302,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     if constexpr (sizeof...(Is) == 0) {
       if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
     } else {
-      offset = offset_of(indices...);
+      offset = offset_of("item", indices...);
     }
     T value;
     device_traits<D>::copy_to_host(&value, raw() + offset, sizeof(T));
@@ -354,14 +356,14 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
 
   template <class... Is>
-  int64_t offset_of(Is... indices) const {
+  int64_t offset_of(char const* who, Is... indices) const {
     constexpr int count = sizeof...(Is);
     if (SITU_UNLIKELY(count != rank())) {
-      detail::fail<IndexError>("operator(): ", count, " indices were given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
+      detail::fail<IndexError>(who, ": ", count, " indices were given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
     }
     int64_t offset = 0;
     int axis = 0;
-    ((offset += detail::checked_index(static_cast<int64_t>(indices), shape()[axis], axis, shape(), "operator()") * strides()[axis], ++axis), ...);
+    ((offset += detail::checked_index(static_cast<int64_t>(indices), shape()[axis], axis, shape(), who) * strides()[axis], ++axis), ...);
     return offset;
   }
 
@@ -406,7 +408,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
 template <class E>
   requires expression<E>
-Tensor(E const&) -> Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
+Tensor(E&&) -> Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
 template <class T, class D>
 Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
 template <class R>

@@ -1,8 +1,8 @@
 /// What `Emulated<N>` can do: a pretended accelerator that runs the CPU's kernels on memory and threads of its own.
 ///
-/// Its memory faults when the host touches it, or a kernel of another device; launches, frees and copies within and between
-/// devices are enqueued on its stream and run later; it runs out of memory, and faults can be injected. Code that
-/// works here does not lean on anything that a GPU would not give.
+/// Its memory faults when the host touches it, or a kernel of another device; launches, frees and copies within and
+/// between devices are enqueued on its stream and run later; it runs out of memory, and faults can be injected. Code
+/// that works here does not lean on anything that a GPU would not give.
 #pragma once
 
 #include <cstring>
@@ -19,9 +19,9 @@ namespace emulated {
 
 /// What configure() sets.
 struct configuration {
-  int devices = 2;                             ///< how many there are: 0 to 256
-  std::size_t memory = std::size_t{1} << 30;   ///< of each, in bytes
-  int64_t fail_at = -1;                        ///< the operation that fails, counted from 0 over all devices; -1 for none
+  int devices = 2;                            ///< how many there are: 0 to 256
+  std::size_t memory = std::size_t{1} << 30;  ///< of each, in bytes
+  int64_t fail_at = -1;  ///< the operation that fails, counted from 0 over all devices; -1 for none
 };
 
 /// A launch or a copy that failed because configure() was told so. An allocation fails with OutOfMemory instead.
@@ -52,8 +52,9 @@ inline std::string message(std::initializer_list<Part> parts) {
 inline Device& find(int ordinal) {
   State& all = state();
   if (ordinal >= all.device_count) {
-    throw DeviceUnavailable(message({"emulated:", ordinal, ": there is no such device: ", all.device_count, all.device_count == 1 ? " device is" : " devices are",
-                            " configured; emulated::configure({.devices = ", ordinal + 1, "}) makes more"}));
+    throw DeviceUnavailable(message({"emulated:", ordinal, ": there is no such device: ", all.device_count,
+                                     all.device_count == 1 ? " device is" : " devices are",
+                                     " configured; emulated::configure({.devices = ", ordinal + 1, "}) makes more"}));
   }
   Device*& device = all.devices[ordinal];
   if (!device) device = new Device;
@@ -66,8 +67,8 @@ Device& begin(int ordinal, char const* what, int64_t situ::emulated::counts::*co
   Device& device = find(ordinal);
   int64_t const number = state().operations++;
   if (number == state().fail_at) {
-    throw E(message({"emulated:", ordinal, ": ", what, " failed: operation ", number, " was made to fail by emulated::configure({.fail_at = ", number,
-            "}); the next operation works"}));
+    throw E(message({"emulated:", ordinal, ": ", what, " failed: operation ", number,
+                     " was made to fail by emulated::configure({.fail_at = ", number, "}); the next operation works"}));
   }
   ++(device.counts.*counter);
   return device;
@@ -80,8 +81,9 @@ inline void* allocate(int ordinal, std::size_t bytes) {
   auto& counts = device.counts;
   if (!pool.is_mapped() && !pool.map(state().memory)) {
     --counts.allocations;
-    throw OutOfMemory(message({"emulated:", ordinal, ": allocation of ", bytes, " bytes failed: the system has no address range of ", state().memory,
-                      " bytes for this device; emulated::configure({.memory = ...}) makes it smaller"}));
+    throw OutOfMemory(
+        message({"emulated:", ordinal, ": allocation of ", bytes, " bytes failed: the system has no address range of ",
+                 state().memory, " bytes for this device; emulated::configure({.memory = ...}) makes it smaller"}));
   }
   void* memory = pool.take(bytes);
   if (!memory) {
@@ -90,9 +92,11 @@ inline void* allocate(int ordinal, std::size_t bytes) {
   }
   if (!memory) {
     --counts.allocations;
-    throw OutOfMemory(message({"emulated:", ordinal, ": allocation of ", bytes, " bytes failed: ", pool.capacity - pool.used, " of ", pool.capacity,
-                      " bytes are free, the largest free block has ", pool.largest_free(), ", and ", pool.used,
-                      " are allocated by situ: free tensors, work on smaller parts, or give the device more with emulated::configure({.memory = ...})"}));
+    throw OutOfMemory(message({"emulated:", ordinal, ": allocation of ", bytes,
+                               " bytes failed: ", pool.capacity - pool.used, " of ", pool.capacity,
+                               " bytes are free, the largest free block has ", pool.largest_free(), ", and ", pool.used,
+                               " are allocated by situ: free tensors, work on smaller parts, or give the device more "
+                               "with emulated::configure({.memory = ...})"}));
   }
   counts.bytes += static_cast<int64_t>(bytes);
   if (counts.bytes > counts.peak) counts.peak = counts.bytes;
@@ -133,7 +137,8 @@ struct CopyJob : Job {
 };
 
 /// A copy on one device's stream; waited for when the host takes part in it.
-inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction) {
+inline void copy(int ordinal, void* to, void const* from, std::size_t bytes,
+                 int64_t situ::emulated::counts::*direction) {
   constexpr auto run = [](Job* job) noexcept {
     auto* const self = static_cast<CopyJob*>(job);
     std::memcpy(self->to, self->from, self->bytes);
@@ -204,7 +209,8 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
     target.pool.close();
     return;
   }
-  // Both are enqueued under one lock, so that all streams see all meetings in the same order and never wait in a circle.
+  // Both are enqueued under one lock, so that all streams see all meetings in the same order and never wait in a
+  // circle.
   auto* const meeting = new Meeting{Meeting::apart, &source.pool};
   auto* const copies = new PeerCopyJob{{{+run}, to, from, bytes}, meeting};
   source.stream.enqueue(new MeetingJob{{+wait_for_copy, false}, meeting});
@@ -260,22 +266,25 @@ inline counts statistics(int ordinal) {
 
 /// Makes the emulated devices anew, with counts that start at 0. Waits for what they still do.
 ///
-/// Throws    Error while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing is changed then.
-/// Threads   not beside other work with these devices.
-/// Example   emulated::configure({.devices = 4, .memory = 1 << 20});
+/// Throws    Error while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing
+/// is changed then. Threads   not beside other work with these devices. Example   emulated::configure({.devices = 4,
+/// .memory = 1 << 20});
 inline void configure(configuration const& asked = {}) {
   detail::emulated::Lock const lock;
   auto& all = detail::emulated::state();
   if (asked.devices < 0 || asked.devices > detail::emulated::max_devices) {
-    throw Error(detail::emulated::message({"emulated::configure: ", asked.devices, " devices were asked for; there can be 0 to ", detail::emulated::max_devices}));
+    throw Error(
+        detail::emulated::message({"emulated::configure: ", asked.devices,
+                                   " devices were asked for; there can be 0 to ", detail::emulated::max_devices}));
   }
   for (int k = 0; k < all.device_count; ++k) {
     auto* const device = all.devices[k];
     if (!device) continue;
     device->stream.drain();
     if (device->pool.blocks > 0) {
-      throw Error(detail::emulated::message({"emulated::configure: emulated:", k, " still holds ", device->pool.blocks, device->pool.blocks == 1 ? " allocation" : " allocations",
-                          " of ", device->counts.bytes, " bytes in all: destroy the tensors on it first"}));
+      throw Error(detail::emulated::message({"emulated::configure: emulated:", k, " still holds ", device->pool.blocks,
+                                             device->pool.blocks == 1 ? " allocation" : " allocations", " of ",
+                                             device->counts.bytes, " bytes in all: destroy the tensors on it first"}));
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
@@ -319,7 +328,8 @@ struct device_traits<Emulated<N>> {
   /// The kernel is copied, and runs later on the thread of the device's stream.
   template <class Kernel>
   static void launch(Kernel const& kernel, int64_t items, int64_t /*grain*/) {
-    static_assert(std::is_trivially_copyable_v<Kernel>, "situ: a kernel is trivially copyable: it holds pointers and numbers, no owners");
+    static_assert(std::is_trivially_copyable_v<Kernel>,
+                  "situ: a kernel is trivially copyable: it holds pointers and numbers, no owners");
     using Job = detail::emulated::KernelJob<Kernel>;
     detail::emulated::count_launch(N);
     detail::emulated::enqueue(N, new Job{{&Job::run_kernel}, kernel, items});

@@ -1,7 +1,8 @@
 /// The memory of an emulated device: a private range of addresses that the host cannot touch.
 ///
-/// A pool is *open* while work of its device runs, and closed (every access faults) the rest of the time. What is free is
-/// written down outside of the pool. In an AddressSanitizer build freed blocks and a margin behind every block are poisoned.
+/// A pool is *open* while work of its device runs, and closed (every access faults) the rest of the time. What is free
+/// is written down outside of the pool. In an AddressSanitizer build freed blocks and a margin behind every block are
+/// poisoned.
 #pragma once
 
 #include <cstddef>
@@ -61,9 +62,6 @@ class Pool {
     mapping_ = nullptr;
   }
   bool is_mapped() const { return mapping_ != nullptr; }
-  bool contains(void const* memory) const {
-    return mapping_ && static_cast<char const*>(memory) >= base_ && static_cast<char const*>(memory) < base_ + open_bytes_;
-  }
 
   /// The first place that is large enough; nullptr when there is none.
   void* take(std::size_t bytes) {
@@ -98,8 +96,10 @@ class Pool {
     std::size_t low = 0, high = count_;  // to the first piece behind this one
     while (low < high) {
       std::size_t const middle = (low + high) / 2;
-      if (pieces_[middle].offset < piece.offset) low = middle + 1;
-      else high = middle;
+      if (pieces_[middle].offset < piece.offset)
+        low = middle + 1;
+      else
+        high = middle;
     }
     if (low < count_ && piece.offset + piece.size == pieces_[low].offset) {
       pieces_[low] = {piece.offset, piece.size + pieces_[low].size};

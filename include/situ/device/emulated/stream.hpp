@@ -44,7 +44,7 @@ inline constexpr int max_devices = 256;
 
 /// All that emulated devices share. One per process, and never destroyed: tensors may outlive main.
 struct State {
-  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;  ///< guards everything of every device
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;   ///< guards everything of every device
   pthread_cond_t progress = PTHREAD_COND_INITIALIZER;  ///< a job has ended, or two streams have met
   int device_count = 2;
   std::size_t memory = std::size_t{1} << 30;
@@ -67,7 +67,8 @@ class Lock {
   ~Lock() { ::pthread_mutex_unlock(&state().mutex); }
 };
 
-/// A stream: jobs in their order, and the thread that runs them. Callers hold the lock, except for run_now's job itself.
+/// A stream: jobs in their order, and the thread that runs them. Callers hold the lock, except for run_now's job
+/// itself.
 struct Queue {
   Pool* pool;
   Job* first = nullptr;

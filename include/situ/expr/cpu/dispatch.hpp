@@ -14,29 +14,29 @@ namespace detail::cpu {
 #define SITU_TARGET_AVX512 target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,prefer-vector-width=512")
 #endif
 template <class Body, class... Args>
-__attribute__((SITU_TARGET_AVX512, noinline)) void run_avx512(Args... args) {
-  Body::template run<isa::avx512>(args...);
+__attribute__((SITU_TARGET_AVX512, noinline)) auto run_avx512(Args... args) {
+  return Body::template run<isa::avx512>(args...);
 }
 template <class Body, class... Args>
-__attribute__((target("avx2,fma"), noinline)) void run_avx2(Args... args) {
-  Body::template run<isa::avx2>(args...);
+__attribute__((target("avx2,fma"), noinline)) auto run_avx2(Args... args) {
+  return Body::template run<isa::avx2>(args...);
 }
 #undef SITU_TARGET_AVX512
 #endif
 template <class Body, class... Args>
-__attribute__((noinline)) void run_baseline(Args... args) {
-  Body::template run<isa::baseline>(args...);
+__attribute__((noinline)) auto run_baseline(Args... args) {
+  return Body::template run<isa::baseline>(args...);
 }
 
 /// Body::run<Isa>(args...) for the instruction set in force. `run` is SITU_INLINE; arguments are scalars and pointers.
 template <class Body, class... Args>
-SITU_INLINE void dispatch(Args... args) {
+SITU_INLINE auto dispatch(Args... args) {
 #if SITU_X86
   instruction_set const set = current_instruction_set();
   if (SITU_LIKELY(set == instruction_set::avx512)) return run_avx512<Body>(args...);
   if (set == instruction_set::avx2) return run_avx2<Body>(args...);
 #endif
-  run_baseline<Body>(args...);
+  return run_baseline<Body>(args...);
 }
 
 }  // namespace detail::cpu

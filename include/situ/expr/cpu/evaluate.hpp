@@ -91,7 +91,8 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
   x.store(to);
 #endif
 }
-SITU_INLINE void finish_streaming() {
+/// Orders streamed stores before what follows.
+inline void finish_streaming() {
 #if SITU_X86
   __builtin_ia32_sfence();
 #endif
@@ -127,6 +128,21 @@ SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) 
   }
 }
 
+/// Copies fewer than a register's worth of elements to a buffer of one, and repeats the last one behind them: functions then see
+/// no other values than those of the tensors.
+SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int count, int size) {
+  auto fill = [&]<class Word>(Word) {
+    Word last;
+    __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
+    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * sizeof(Word), &last, sizeof(Word));
+  };
+  if (size == 4) fill(uint32_t{});
+  else if (size == 8) fill(uint64_t{});
+  else if (size == 2) fill(uint16_t{});
+  else fill(uint8_t{});
+  copy_short(to, from, int64_t{count} * size);
+}
+
 /// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
 /// then see no other values than those of the tensors.
 template <int N, class T, int K, int Operands>
@@ -157,45 +173,26 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * sizeof(Out) == Isa::bytes;
 
+  /// Whole packs only: gives how many elements that were.
   template <class Isa>
-  SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
+  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
     constexpr int N = lanes_in<Isa>;
     Tree const tree = *tree_;
-    Run<Operands> run = *run_;
-    alignas(64) unsigned char buffers[Operands][64];
-    Out* out = static_cast<Out*>(run.data[0]);
-    int64_t i = 0, n = run.count;
-    int tail = 0;
-    for (;;) {
-      for (; i + N <= n; i += N) {
-        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
-            Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
-        if constexpr (may_stream<Isa>) {
-          if (SITU_UNLIKELY(stream)) {
-            stream_to(y, out + i);
-            continue;
-          }
-        }
-        store_lanes<Out, N, Isa>(y, out + i);
-      }
-      if (i >= n) break;
-      tail = static_cast<int>(n - i);  // once more, on copies of what is left
-      buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
-      out = reinterpret_cast<Out*>(buffers[0]);
-      run.origin += i;
-      i = 0, n = N;
+    Run<Operands> const run = *run_;
+    Out* const out = static_cast<Out*>(run.data[0]);
+    int64_t i = 0;
+    for (; i + N <= run.count; i += N) {
+      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
+          Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
       if constexpr (may_stream<Isa>) {
-        if (SITU_UNLIKELY(stream)) finish_streaming();
-        stream = false;
+        if (SITU_UNLIKELY(stream)) {
+          stream_to(y, out + i);
+          continue;
+        }
       }
+      store_lanes<Out, N, Isa>(y, out + i);
     }
-    if (tail > 0) {
-      Out* const to = static_cast<Out*>(run.data[0]) + (run.count - tail);
-      copy_short(to, out, tail * static_cast<int64_t>(sizeof(Out)));
-    }
-    if constexpr (may_stream<Isa>) {
-      if (SITU_UNLIKELY(stream)) finish_streaming();
-    }
+    return i;
   }
 
   /// The size of an element of operand o.

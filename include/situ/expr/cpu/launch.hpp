@@ -1,4 +1,7 @@
 /// Launching a tree on the CPU: contiguous operands at once, everything else through tiles.
+///
+/// What is instantiated per expression is its loop, once for every instruction set, and little else: the kernels below know a tree
+/// by its bytes and by the function that runs it, so that expressions with as many operands share them.
 #pragma once
 
 #include <situ/expr/cpu/evaluate.hpp>
@@ -10,103 +13,142 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
-/// What both kernels of a tree share. A kernel is trivially copyable: a device may run it later.
-template <class Tree, class Out, int Operands>
-struct ElementwiseBase {
-  using Body = ElementwiseBody<Tree, Out, Operands>;
-  Tree tree;
+/// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
+template <int Operands, int TreeBytes>
+struct BoundTree {
+  static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
+  int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
   void* data[Operands];
-  bool stream;
+  int sizes[Operands];  ///< of an element
+  int cost;             ///< per element, in tens of picoseconds
+  int lanes;            ///< elements of the widest pack
+  alignas(16) unsigned char tree[TreeBytes];
 
-  void start(Run<Operands>& run) const {
-    bool const aligned = reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
-    dispatch<Body>(&tree, const_cast<Run<Operands> const*>(&run), stream && aligned);
+  void run(Run<Operands>& run, bool stream) const {
+    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+    int64_t const done = start(tree, &run, stream);
+    if (SITU_LIKELY(done == run.count)) return;
+    // What is left is less than a pack: once more, on copies.
+    alignas(64) unsigned char buffers[Operands][64];
+    int const left = static_cast<int>(run.count - done);
+    for (int o = 1; o < Operands; ++o) {
+      if (run.mask[o] == 0) continue;
+      pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+      run.data[o] = buffers[o];
+    }
+    void* const out = static_cast<char*>(run.data[0]) + done * sizes[0];
+    run.data[0] = buffers[0];
+    run.origin += done;
+    run.count = lanes;
+    start(tree, &run, false);
+    copy_short(out, buffers[0], int64_t{left} * sizes[0]);
   }
 };
 
-/// All operands contiguous: elements [first, last).
+/// The loops of a tree for the instruction set in force.
 template <class Tree, class Out, int Operands>
-struct ContiguousKernel : ElementwiseBase<Tree, Out, Operands> {
-  static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  using typename ElementwiseBase<Tree, Out, Operands>::Body;
+SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, bool stream) {
+  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, stream);
+}
+
+/// All operands contiguous: elements [first, last).
+template <int Operands, int TreeBytes>
+struct ContiguousKernel {
+  BoundTree<Operands, TreeBytes> bound;
+  bool stream;
+
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) {
-      run.data[o] = static_cast<char*>(this->data[o]) + first * Body::element_size(o);
+      run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
       run.mask[o] = -1;
     }
     run.count = last - first;
     run.origin = first;
-    this->start(run);
+    bound.run(run, stream);
+    if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
 
 /// Any strides: tiles [first, last) of the grid.
-template <class Tree, class Out, int Operands>
-struct StridedKernel : ElementwiseBase<Tree, Out, Operands> {
-  using typename ElementwiseBase<Tree, Out, Operands>::Body;
+template <int Operands, int TreeBytes>
+struct StridedKernel {
+  BoundTree<Operands, TreeBytes> bound;
+  bool stream;
   TileGrid grid;
   int rank;
   int64_t sizes[max_rank];
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], this->data, {}};
-    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = Body::element_size(o);
+    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, {}};
+    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
-  void operator()(int64_t first, int64_t last) const { run_tiles(space(), first, last, &run_strided, this); }
+  void operator()(int64_t first, int64_t last) const {
+    run_tiles(space(), first, last, &run_strided, this);
+    if (SITU_UNLIKELY(stream)) finish_streaming();
+  }
 
  private:
-  static void run_strided(void const* self, void* const* data, int64_t const* mask, int64_t count) {
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count) {
+    auto const& self = *static_cast<StridedKernel const*>(self_);
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    static_cast<StridedKernel const*>(self)->start(run);
+    self.bound.run(run, self.stream);
   }
 };
 
-/// How many elements are worth a thread: about 40 microseconds.
-template <class Tree, class Out>
-inline constexpr int64_t grain_of = (int64_t{4000000} / (cost_of<Tree> + static_cast<int>(sizeof(Out))) + 1023) / 1024 * 1024;
+/// How many elements are worth a thread of their own: about 40 microseconds.
+inline int64_t grain_of(int cost) { return (int64_t{4000000} / cost + 1023) / 1024 * 1024; }
 
-template <class Kernel>
-SITU_INLINE void decide_streaming(Kernel& kernel, int64_t bytes, int operands) {
-  kernel.stream = false;
-  if (SITU_LIKELY(bytes < streaming_bytes)) return;
-  kernel.stream = true;
-  for (int o = 1; o < operands; ++o) kernel.stream = kernel.stream && kernel.data[o] != kernel.data[0];
+inline bool streams(void* const* data, int operands, int64_t bytes) {
+  bool result = bytes >= streaming_bytes;
+  for (int o = 1; o < operands; ++o) result = result && data[o] != data[0];
+  return result;
 }
 
-}  // namespace detail::cpu
-
-namespace detail {
-
-/// Runs a kernel whose operands are contiguous on D, which has the CPU's kernels.
-template <class D, class Tree, class Out, int Operands>
-SITU_INLINE void launch_contiguous(cpu::ContiguousKernel<Tree, Out, Operands>& kernel, int64_t n) {
+/// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_contiguous(ContiguousKernel<Operands, TreeBytes>& kernel, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
-  cpu::decide_streaming(kernel, n * static_cast<int64_t>(sizeof(Out)), Operands);
-  device_traits<D>::launch(kernel, n, cpu::grain_of<Tree, Out>);
+  kernel.stream = SITU_UNLIKELY(n > streaming_bytes / 16) && streams(kernel.bound.data, Operands, n * kernel.bound.sizes[0]);
+  device_traits<D>::launch(kernel, n, grain_of(kernel.bound.cost));
 }
 
 /// Runs a tree over operands of any layout: layouts[0] is the output's.
-template <class D, class Tree, class Out, int Operands>
-SITU_NOINLINE void launch_strided(cpu::ContiguousKernel<Tree, Out, Operands> const& operands, Layout const* const* layouts) {
-  cpu::StridedKernel<Tree, Out, Operands> kernel;
-  kernel.tree = operands.tree;
-  for (int o = 0; o < Operands; ++o) kernel.data[o] = operands.data[o];
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, Layout const* const* layouts) {
+  StridedKernel<Operands, TreeBytes> kernel;
+  kernel.bound = bound;
+  kernel.grid = {};
   kernel.rank = bind_strides(layouts, Operands, kernel.sizes, &kernel.strides[0][0]);
   int64_t n = 1;
   for (int k = 0; k < kernel.rank; ++k) n *= kernel.sizes[k];
   if (n == 0) return;
-  cpu::decide_streaming(kernel, n * static_cast<int64_t>(sizeof(Out)), Operands);
-  cpu::StridedSpace space = kernel.space();
+  kernel.stream = streams(bound.data, Operands, n * bound.sizes[0]);
+  StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  device_traits<D>::launch(kernel, kernel.grid.count(), cpu::grain_of<Tree, Out> / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
+  device_traits<D>::launch(kernel, kernel.grid.count(), grain_of(bound.cost) / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
 }
 
-}  // namespace detail
+/// Binds a tree; the operands' places are still to be set.
+template <class Out, int Operands, class Tree, int TreeBytes>
+SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tree) {
+  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  using Body = ElementwiseBody<Tree, Out, Operands>;
+  ::new (static_cast<void*>(bound.tree)) Tree(tree);
+  bound.start = &start_tree<Tree, Out, Operands>;
+  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o);
+  bound.cost = cost_of<Tree> + static_cast<int>(sizeof(Out));
+  bound.lanes = 64 / Body::widest_lane;
+}
+
+template <class Tree>
+inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 15) / 16 * 16);
+
+}  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

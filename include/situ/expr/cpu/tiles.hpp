@@ -19,6 +19,7 @@ namespace detail::cpu {
 inline constexpr int max_operands = 64;
 inline constexpr int64_t tile_columns = 512;       ///< the longest run through buffers
 inline constexpr int64_t transposed_rows = 16;     ///< rows of a tile with transposed operands: a cache line of floats
+inline constexpr int64_t transposed_columns = 4096;
 inline constexpr int64_t tile_elements = 16384;    ///< of tiles without
 
 /// How an index space is cut: `row_axis` is -1 when there is a single axis.
@@ -67,7 +68,7 @@ struct StridedSpace {
         if (k != grid.row_axis) grid.outer *= sizes[k];
       }
       if (transposes) {
-        grid.tile_columns = grid.columns < tile_columns ? grid.columns : tile_columns;
+        grid.tile_columns = grid.columns < transposed_columns ? grid.columns : transposed_columns;
         grid.tile_rows = transposed_rows;
       } else {
         grid.tile_rows = tile_elements / (grid.tile_columns > 0 ? grid.tile_columns : 1);
@@ -103,6 +104,9 @@ struct Mover {
     int64_t c = 0;
     for (; c + 4 <= columns; c += 4) {
       Word const* const column = from + c * step;
+      if (c + 36 <= columns) {  // each of these lines is used once, and the hardware does not see the pattern
+        for (int64_t k = 32; k < 36; ++k) __builtin_prefetch(column + k * step, 0, 2);
+      }
       int64_t r = 0;
       if constexpr (sizeof(Word) == 4) {
         for (; r + 4 <= rows; r += 4) block(to + r * pitch + c, column + r, step, pitch);
@@ -227,7 +231,7 @@ inline void run_tile(StridedSpace const& space, StridedTile& tile, unsigned char
   bool buffers_needed = tile.step[0] != 1;
   for (int o = 1; o < operands; ++o) {  // transposed operands: all rows at once
     int const size = space.element_sizes[o];
-    if (size != 0 && tile.rows > 1 && tile.count <= tile_columns && tile.row[o] == 1 && tile.step[o] != 0 && tile.step[o] != 1 &&
+    if (size != 0 && tile.rows > 1 && tile.count <= transposed_columns && tile.row[o] == 1 && tile.step[o] != 0 && tile.step[o] != 1 &&
         tile.rows <= transposed_rows) {
       unsigned char* const buffer = tile_scratch.take(tile.rows * tile.count * size);
       movers_for(size).transpose(buffer, tile.place[o], tile.step[o], tile.count, tile.rows, tile.count);
@@ -267,12 +271,12 @@ inline void run_tile(StridedSpace const& space, StridedTile& tile, unsigned char
 /// Runs the tiles [first, end) of a strided space.
 inline void run_tiles(StridedSpace const& space, int64_t first, int64_t end, RunFunction run, void const* self) {
   TileGrid const& grid = space.grid;
-  constexpr int64_t fixed_scratch = 96 * 1024;
+  constexpr int64_t fixed_scratch = 32 * 1024;
   alignas(64) unsigned char fixed[fixed_scratch];
   int64_t needed = 0;  // transposed tiles and runs, at worst for every operand
   for (int o = 0; o < space.operands; ++o) {
-    int64_t const rows = grid.row_axis >= 0 && space.is_transposed(o, grid.row_axis) ? transposed_rows : 1;
-    needed += rows * tile_columns * space.element_sizes[o] + 192;
+    bool const transposed = grid.row_axis >= 0 && space.is_transposed(o, grid.row_axis);
+    needed += (transposed ? transposed_rows * grid.tile_columns : tile_columns) * space.element_sizes[o] + 192;
   }
   unsigned char* const scratch = needed <= fixed_scratch ? fixed : static_cast<unsigned char*>(::operator new(static_cast<std::size_t>(needed), std::align_val_t{64}));
   StridedTile tile;

@@ -155,6 +155,13 @@ struct CombineBody {
     return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
   }
 
+  /// The sum of a block, which -ffast-math may not dissolve into one long sum.
+  template <class P>
+  SITU_INLINE static P apart(P const& block) {
+    if constexpr (std::is_floating_point_v<A>) return keep_order(block);
+    else return block;
+  }
+
   /// A row of elements to one number.
   struct Row {
     template <class Isa>
@@ -177,7 +184,7 @@ struct CombineBody {
             d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
             e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
           }
-          a = R::combine(a, R::combine(R::combine(b, c), R::combine(d, e)));
+          a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
         }
       }
       while (i + N <= run.count) {
@@ -185,7 +192,7 @@ struct CombineBody {
         int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
         P b = none;
         for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-        a = R::combine(a, b);
+        a = R::combine(a, apart(b));
       }
       alignas(64) unsigned char buffers[Operands][64];
       if (i < run.count) {

@@ -1,0 +1,204 @@
+#include <doctest/doctest.h>
+
+#include <cuda/compare.hpp>
+#include <limits>
+#include <situ/tensor.hpp>
+
+using namespace situ;
+using situ_test::differs;
+using situ_test::numbers;
+using Gpu = Cuda<0>;
+
+namespace {
+
+struct scaled_sum {
+  float scale;
+  SITU_HOST_DEVICE float operator()(float x, float y) const { return scale * (x + y); }
+};
+struct cube {
+  template <class X>
+  SITU_HOST_DEVICE static auto value(X const& x) {
+    return x * x * x;
+  }
+};
+
+/// Numbers with the values among them at which functions have something special to say.
+template <class T>
+Tensor<T> special_numbers() {
+  using limits = std::numeric_limits<T>;
+  Tensor<T> x = numbers<T>({1000});
+  T const special[] = {T(0), -T(0), T(1), T(-1), limits::infinity(), -limits::infinity(), limits::quiet_NaN(), limits::denorm_min(), limits::max(), limits::lowest()};
+  int64_t at = 0;
+  for (T s : special) x.data()[at++] = s;
+  return x;
+}
+
+#define CHECK_UNARY(F, TOLERANCE) CHECK_MESSAGE(differs(F(x), F(a), TOLERANCE).empty(), #F ": ", differs(F(x), F(a), TOLERANCE))
+#define CHECK_SAME(TOLERANCE, GOT, EXPECTED) CHECK_MESSAGE(differs(GOT, EXPECTED, TOLERANCE).empty(), #GOT ": ", differs(GOT, EXPECTED, TOLERANCE))
+
+}  // namespace
+
+TEST_CASE("every function of floats gives on a GPU what it gives on the host") {
+  Tensor<float> const a = special_numbers<float>();
+  Tensor<float, Gpu> const x{a};
+  double const t = 1e-5;
+  CHECK_UNARY(abs, 0);
+  CHECK_UNARY(sign, 0);
+  CHECK_UNARY(square, 0);
+  CHECK_UNARY(reciprocal, t);
+  CHECK_UNARY(exp, t);
+  CHECK_UNARY(exp2, t);
+  CHECK_UNARY(expm1, t);
+  CHECK_UNARY(log, t);
+  CHECK_UNARY(log2, t);
+  CHECK_UNARY(log10, t);
+  CHECK_UNARY(log1p, t);
+  CHECK_UNARY(sqrt, t);
+  CHECK_UNARY(rsqrt, t);
+  CHECK_UNARY(sin, t);
+  CHECK_UNARY(cos, t);
+  CHECK_UNARY(tan, 1e-4);
+  CHECK_UNARY(asin, t);
+  CHECK_UNARY(acos, t);
+  CHECK_UNARY(atan, t);
+  CHECK_UNARY(sinh, t);
+  CHECK_UNARY(cosh, t);
+  CHECK_UNARY(tanh, t);
+  CHECK_UNARY(asinh, t);
+  CHECK_UNARY(acosh, t);
+  CHECK_UNARY(atanh, t);
+  CHECK_UNARY(erf, t);
+  CHECK_UNARY(erfc, t);
+  CHECK_UNARY(lgamma, 1e-4);
+  CHECK_UNARY(sigmoid, t);
+  CHECK_UNARY(relu, 0);
+  CHECK_UNARY(silu, t);
+  CHECK_UNARY(softplus, t);
+  CHECK_UNARY(gelu, t);
+  CHECK_UNARY(gelu_tanh, t);
+  CHECK_UNARY(leaky_relu, t);
+  CHECK_UNARY(elu, t);
+  CHECK_UNARY(floor, 0);
+  CHECK_UNARY(ceil, 0);
+  CHECK_UNARY(round, 0);
+  CHECK_UNARY(trunc, 0);
+  CHECK_UNARY(isnan, 0);
+  CHECK_UNARY(isinf, 0);
+  CHECK_UNARY(isfinite, 0);
+}
+
+TEST_CASE("functions of several operands give on a GPU what they give on the host") {
+  Tensor<float> const a = numbers<float>({777}), b = numbers<float>({777}, 2), c = numbers<float>({777}, 3);
+  Tensor<float, Gpu> const x{a}, y{b}, z{c};
+  CHECK_SAME(1e-6, x * y + z - 0.5f * x, a * b + c - 0.5f * a);
+  CHECK_SAME(1e-6, x / y, a / b);
+  CHECK_SAME(1e-5, x % y, a % b);
+  CHECK_SAME(1e-5, fmod(x, y), fmod(a, b));
+  CHECK_SAME(0, floor_divide(x, y), floor_divide(a, b));
+  CHECK_SAME(0, minimum(x, y) + maximum(x, z), minimum(a, b) + maximum(a, c));
+  CHECK_SAME(1e-5, pow(abs(x), y), pow(abs(a), b));
+  CHECK_SAME(1e-5, atan2(x, y), atan2(a, b));
+  CHECK_SAME(1e-5, hypot(x, y), hypot(a, b));
+  CHECK_SAME(0, where(x < y, x, z), where(a < b, a, c));
+  CHECK_SAME(0, clamp(x, -1, 1), clamp(a, -1, 1));
+  CHECK_SAME(1e-6, lerp(x, y, z), lerp(a, b, c));
+  CHECK_SAME(0, (x < y) && !(y >= z) || x == z, (a < b) && !(b >= c) || a == c);
+}
+
+TEST_CASE_TEMPLATE("arithmetic of this type is the same on a GPU as on the host", T, double, int8_t, uint8_t, int32_t, int64_t) {
+  Tensor<T> const a = numbers<T>({1001}), b = numbers<T>({1001}, 2);
+  Tensor<T, Gpu> const x{a}, y{b};
+  CHECK_SAME(1e-12, x * y + x - y, a * b + a - b);
+  CHECK_SAME(0, x % y, a % b);
+  CHECK_SAME(0, floor_divide(x, y), floor_divide(a, b));
+  CHECK_SAME(1e-6, x / (y + 20), a / (b + 20));
+  CHECK_SAME(0, x < y, a < b);
+  if constexpr (integer<T>) CHECK_SAME(0, (x & y) | (x ^ 3), (a & b) | (a ^ 3));
+}
+
+TEST_CASE_TEMPLATE("16-bit floats are computed in float and rounded when they are stored", T, float16, bfloat16) {
+  Tensor<T> const a = numbers<T>({1003}), b = numbers<T>({1003}, 2);
+  Tensor<T, Gpu> const x{a}, y{b};
+  CHECK_SAME(0, x * y + x, a * b + a);
+  CHECK_SAME(0, cast<float>(x) * 3, cast<float>(a) * 3);
+  Tensor<float> const f = numbers<float>({1003}, 3) * 1.2345f;
+  Tensor<float, Gpu> const g{f};
+  CHECK_SAME(0, cast<T>(g), cast<T>(f));
+  CHECK_SAME(0, cast<float>(cast<T>(g)) - g, cast<float>(cast<T>(f)) - f);
+}
+
+TEST_CASE("operands of several types promote on a GPU as on the host") {
+  Tensor<float> const a = numbers<float>({50, 70});
+  Tensor<int8_t> const b = numbers<int8_t>({50, 70}, 2);
+  Tensor<double> const c = numbers<double>({70}, 3);
+  Tensor<bool> const d = numbers<bool>({50, 1}, 4);
+  Tensor<float, Gpu> const x{a};
+  Tensor<int8_t, Gpu> const y{b};
+  Tensor<double, Gpu> const z{c};
+  Tensor<bool, Gpu> const w{d};
+  CHECK_SAME(1e-12, x * y + z, a * b + c);
+  CHECK_SAME(0, y * w, b * d);
+  CHECK_SAME(0, cast<uint8_t>(x * 100), cast<uint8_t>(a * 100));
+  CHECK_SAME(0, cast<int64_t>(x / 0.0f), cast<int64_t>(a / 0.0f));
+}
+
+TEST_CASE("sizes that end inside a vector, and pointers that no vector fits, are complete") {
+  for (int64_t n : {1, 2, 3, 4, 5, 7, 8, 31, 1023, 1024, 1025, 2049, 100003}) {
+    Tensor<float> const a = numbers<float>({n + 1}), b = numbers<float>({n + 1}, 2);
+    Tensor<float, Gpu> const x{a}, y{b};
+    CHECK_SAME(0, x + y, a + b);
+    CHECK_SAME(0, x(range(1, end())) + y(range(0, n)), a(range(1, end())) + b(range(0, n)));
+  }
+}
+
+TEST_CASE("broadcast, transposed, flipped and sliced operands are read where they lie") {
+  for (Shape const& s : {Shape{64, 128}, Shape{33, 101}, Shape{1000, 3}, Shape{3, 1000}}) {
+    Tensor<float> const a = numbers<float>(s), b = numbers<float>({s[1], s[0]}, 2), r = numbers<float>({s[1]}, 3), c = numbers<float>({s[0], 1}, 4);
+    Tensor<float, Gpu> const x{a}, y{b}, u{r}, v{c};
+    CHECK_SAME(0, x + y.t(), a + b.t());
+    CHECK_SAME(0, x + u, a + r);
+    CHECK_SAME(0, x * v, a * c);
+    CHECK_SAME(0, v * u, c * r);
+    CHECK_SAME(0, x.flip(0) + x.flip(1), a.flip(0) + a.flip(1));
+    Tensor<float> p = a.clone();
+    Tensor<float, Gpu> q = x.clone();
+    p.t() = b;
+    q.t() = y;
+    p(all(), 0) = 7;
+    q(all(), 0) = 7;
+    CHECK_SAME(0, q, p);
+  }
+  Tensor<float> const a = numbers<float>({4, 3, 6, 5}), b = numbers<float>({6, 4, 5, 3}, 2);
+  Tensor<float, Gpu> const x{a}, y{b};
+  CHECK_SAME(0, x.permute({2, 0, 3, 1}) + y, a.permute({2, 0, 3, 1}) + b);
+}
+
+TEST_CASE("in place, a GPU writes what the host would") {
+  Tensor<float> a = numbers<float>({100, 100});
+  Tensor<float, Gpu> x{a};
+  a += a.t().clone();
+  x += x.t();
+  a *= 3;
+  x *= 3;
+  CHECK_SAME(0, x, a);
+}
+
+TEST_CASE("map takes function objects, entries and extended lambdas to a GPU") {
+  Tensor<float> const a = numbers<float>({999}), b = numbers<float>({999}, 2);
+  Tensor<float, Gpu> const x{a}, y{b};
+  CHECK_SAME(0, map(scaled_sum{2}, x, y), 2 * (a + b));
+  CHECK_SAME(1e-6, map(cube{}, x), a * a * a);
+#if defined(__CUDACC_EXTENDED_LAMBDA__)
+  float const k = 3;
+  CHECK_SAME(0, map([k] __host__ __device__(float v) { return v * k; }, x), a * k);
+#endif
+}
+
+TEST_CASE("factories fill a GPU with what they fill the host with") {
+  CHECK_SAME(0, zeros({5, 7}, Gpu{}), zeros({5, 7}));
+  CHECK_SAME(0, (full({300}, 2.5f, Gpu{})), (full({300}, 2.5f)));
+  CHECK_SAME(0, (arange<int64_t>(3, 1000, 7, Gpu{})), (arange<int64_t>(3, 1000, 7)));
+  CHECK_SAME(1e-6, (linspace(0, 1, 101, Gpu{})), (linspace(0, 1, 101)));
+  CHECK_SAME(0, eye(9, Gpu{}), eye(9));
+  CHECK_SAME(0, (empty<float, Gpu>({0, 3})), (empty<float>({0, 3})));
+}

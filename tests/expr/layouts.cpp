@@ -1,0 +1,181 @@
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+
+namespace {
+
+using namespace situ;
+
+/// Views of one shape that show storage in every kind of order.
+template <class T>
+std::vector<Tensor<T>> views_of_shape(Shape const& shape) {
+  int const rank = shape.rank();
+  int64_t const n = detail::product(shape);
+  auto const fresh = [](Shape const& s) { return Tensor<T>(cast<T>(arange<int64_t>(detail::product(s)).view(s) % 29 + 1)); };
+  std::vector<Tensor<T>> result{fresh(shape)};
+  if (rank == 0) return result;
+  for (int k = 0; k < rank; ++k) result.push_back(fresh(shape).flip(k));
+  for (int k = 1; k < rank; ++k) {
+    Shape swapped = shape;
+    std::swap(swapped[0], swapped[k]);
+    result.push_back(fresh(swapped).transpose(0, k));
+    result.push_back(fresh(swapped).transpose(0, k).flip(0));
+  }
+  Shape reversed = shape, axes = shape, larger = shape;
+  for (int k = 0; k < rank; ++k) {
+    reversed[k] = shape[rank - 1 - k];
+    axes[k] = rank - 1 - k;
+    larger[k] = 2 * shape[k] + 1;
+  }
+  result.push_back(fresh(reversed).permute(axes));
+  Tensor<T> every_second = fresh(larger);
+  Tensor<T> inner = fresh(larger);
+  for (int k = 0; k < rank; ++k) {
+    every_second = every_second.slice(k, 1, end(), 2);
+    inner = inner.slice(k, 1, 1 + shape[k]);
+  }
+  result.push_back(every_second);
+  result.push_back(inner);
+  for (int k = 0; k < rank; ++k) {  // broadcast along one axis, and along all but one
+    Shape one = shape, line = Shape::filled(rank, 1);
+    one[k] = 1;
+    line[k] = shape[k];
+    result.push_back(fresh(one).expand(shape));
+    result.push_back(fresh(line).expand(shape));
+  }
+  result.push_back(Tensor<T>{3}.view(Shape::filled(rank, 1)).expand(shape));
+  if (n == 0) return {result[0]};
+  return result;
+}
+
+/// The elements one by one, by the definition of strides.
+template <class T>
+std::vector<double> by_definition(Tensor<T> const& x) {
+  std::vector<double> result;
+  int64_t index[max_rank] = {};
+  for (int64_t n = x.size(); n > 0; --n) {
+    int64_t offset = 0;
+    for (int k = 0; k < x.rank(); ++k) offset += index[k] * x.strides()[k];
+    result.push_back(static_cast<double>(static_cast<compute_t<T>>(x.data()[offset])));
+    for (int k = x.rank() - 1; k >= 0; --k) {
+      if (++index[k] < x.shape()[k]) break;
+      index[k] = 0;
+    }
+  }
+  return result;
+}
+
+std::vector<Shape> const shapes{{}, {1}, {7}, {130}, {0}, {3, 0, 2}, {1, 5}, {5, 1}, {3, 5}, {4, 4}, {17, 33}, {2, 600}, {600, 2}, {40, 150}, {3, 4, 5},
+                                {2, 1, 7}, {5, 16, 17}, {2, 3, 4, 5}, {2, 2, 2, 2, 2, 2, 2, 2}};
+
+template <class A, class B>
+void check_all_layouts() {
+  int wrong = 0, checked = 0;
+  for (Shape const& shape : shapes) {
+    auto const as = views_of_shape<A>(shape);
+    auto const bs = views_of_shape<B>(shape);
+    for (std::size_t i = 0; i < as.size(); ++i) {
+      std::vector<double> const x = by_definition(as[i]);
+      for (std::size_t j = 0; j < bs.size(); ++j) {
+        std::vector<double> const y = by_definition(bs[j]);
+        std::vector<double> expected(x.size());
+        for (std::size_t k = 0; k < x.size(); ++k) expected[k] = x[k] * 2 - y[k];
+        auto const result = eval(as[i] * 2 - bs[j]);
+        ++checked;
+        if (!result.is_contiguous() || situ_test::difference(by_definition(result), expected) != "") {
+          if (wrong++ == 0) MESSAGE("shape ", to_string(shape), " strides ", to_string(as[i].strides()), " and ", to_string(bs[j].strides()));
+        }
+      }
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(checked > 1000);
+}
+
+}  // namespace
+
+TEST_CASE("every pair of layouts gives what a plain loop gives") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    check_all_layouts<float, float>();
+  });
+}
+
+TEST_CASE("operands of every element size are read in every layout") {
+  check_all_layouts<double, float16>();
+  check_all_layouts<float, int8_t>();
+}
+
+TEST_CASE("results are written into every layout") {
+  int wrong = 0;
+  for (Shape const& shape : shapes) {
+    Tensor<float> const a = arange<float>(detail::product(shape)).view(shape);
+    for (Tensor<float> target : views_of_shape<float>(shape)) {
+      if (target.layout().is_broadcast()) continue;
+      target.assign(a * 2 + 1);
+      wrong += situ_test::difference(by_definition(target), by_definition(eval(a * 2 + 1))) != "";
+    }
+    for (Tensor<bool> target : views_of_shape<bool>(shape)) {
+      if (target.layout().is_broadcast()) continue;
+      target.assign(a > 5);
+      wrong += by_definition(target) != by_definition(eval(a > 5));
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("writing a slice leaves what lies between its elements") {
+  Tensor<float> x = full({40, 50}, -1);
+  x(range(1, end(), 3), range(0, end(), 2)) = 7;
+  int wrong = 0;
+  for (int64_t i = 0; i < 40; ++i) {
+    for (int64_t j = 0; j < 50; ++j) wrong += x(i, j) != (i % 3 == 1 && j % 2 == 0 ? 7.f : -1.f);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("results do not depend on the number of threads, to the bit") {
+  Tensor<float> const a = linspace(-3, 3, 1500 * 1031).view({1500, 1031}), b = linspace(7, -2, 1031 * 1500).view({1031, 1500});
+  Tensor<float> const row = a[0], column = b.select(0, 0).unsqueeze(1);
+  auto const all_results = [&] {
+    std::vector<Tensor<float>> result;
+    result.push_back(tanh(a * 1.25f) + exp(a));  // contiguous
+    result.push_back(a * 2 + b.t());            // transposed
+    result.push_back(a.flip(1).flip(0) / 3 + row - column);
+    Tensor<float> target = zeros({1500, 2062});
+    target.slice(1, 0, 2062, 2) = sin(a) * row;
+    result.push_back(target);
+    return result;
+  };
+  int const before = num_threads();
+  set_num_threads(1);
+  CHECK(num_threads() == 1);
+  auto const one = all_results();
+  for (int threads : {2, 3, 7}) {
+    set_num_threads(threads);
+    auto const several = all_results();
+    for (std::size_t k = 0; k < one.size(); ++k) {
+      CAPTURE(k);
+      CAPTURE(threads);
+      CHECK(std::memcmp(one[k].data(), several[k].data(), static_cast<std::size_t>(one[k].size()) * sizeof(float)) == 0);
+    }
+  }
+  set_num_threads(before);
+  CHECK(situ_test::thrown<ShapeError>([] { set_num_threads(0); }, "set_num_threads: 0 threads were asked for; at least 1 is needed") == "");
+}
+
+TEST_CASE("large results agree with a plain loop") {
+  int64_t const n = (int64_t{1} << 22) + 5;
+  Tensor<float> const a = arange(n), b = ones({n});
+  Tensor<float> const y = a * 3 + b;
+  Tensor<bool> const odd = a % 2 == 1;
+  int64_t wrong = 0;
+  for (int64_t k = 0; k < n; ++k) wrong += y.data()[k] != static_cast<float>(k) * 3 + 1 || odd.data()[k] != (k % 2 == 1);
+  CHECK(wrong == 0);
+}
