@@ -63,7 +63,7 @@ void tensors(Device device) {
   std::cout << "a_there =\n" << a_there << "\n";
 
   auto const formula = a_there * 2 + ones_there;  // no kernel yet; its type is the formula, and fixes device and dtype
-  Tensor const y = formula;                       // one kernel, generated for this formula; Tensor<float, Device> deduced
+  Tensor<float, Device> const y = formula;        // one kernel, generated for this formula; another device is rejected
   std::cout << "a * 2 + 1 =\n" << y << "\n";
   std::cout << "y(1, 2) is " << y.item(1, 2) << "\n";  // item() is on every device; y(1, 2) compiles on the host alone
 

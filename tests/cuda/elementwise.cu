@@ -33,7 +33,7 @@ Tensor<T> special_numbers() {
   return x;
 }
 
-#define CHECK_UNARY(F, TOLERANCE) CHECK_MESSAGE(differs(F(x), F(a), TOLERANCE).empty(), #F ": ", differs(F(x), F(a), TOLERANCE))
+#define CHECK_FUNCTION(F, TOLERANCE) CHECK_MESSAGE(differs(F(x), F(a), TOLERANCE).empty(), #F ": ", differs(F(x), F(a), TOLERANCE))
 #define CHECK_SAME(TOLERANCE, GOT, EXPECTED) CHECK_MESSAGE(differs(GOT, EXPECTED, TOLERANCE).empty(), #GOT ": ", differs(GOT, EXPECTED, TOLERANCE))
 
 }  // namespace
@@ -42,49 +42,49 @@ TEST_CASE("every function of floats gives on a GPU what it gives on the host") {
   Tensor<float> const a = special_numbers<float>();
   Tensor<float, Gpu> const x{a};
   double const t = 1e-5;
-  CHECK_UNARY(abs, 0);
-  CHECK_UNARY(sign, 0);
-  CHECK_UNARY(square, 0);
-  CHECK_UNARY(reciprocal, t);
-  CHECK_UNARY(exp, t);
-  CHECK_UNARY(exp2, t);
-  CHECK_UNARY(expm1, t);
-  CHECK_UNARY(log, t);
-  CHECK_UNARY(log2, t);
-  CHECK_UNARY(log10, t);
-  CHECK_UNARY(log1p, t);
-  CHECK_UNARY(sqrt, t);
-  CHECK_UNARY(rsqrt, t);
-  CHECK_UNARY(sin, t);
-  CHECK_UNARY(cos, t);
-  CHECK_UNARY(tan, 1e-4);
-  CHECK_UNARY(asin, t);
-  CHECK_UNARY(acos, t);
-  CHECK_UNARY(atan, t);
-  CHECK_UNARY(sinh, t);
-  CHECK_UNARY(cosh, t);
-  CHECK_UNARY(tanh, t);
-  CHECK_UNARY(asinh, t);
-  CHECK_UNARY(acosh, t);
-  CHECK_UNARY(atanh, t);
-  CHECK_UNARY(erf, t);
-  CHECK_UNARY(erfc, t);
-  CHECK_UNARY(lgamma, 1e-4);
-  CHECK_UNARY(sigmoid, t);
-  CHECK_UNARY(relu, 0);
-  CHECK_UNARY(silu, t);
-  CHECK_UNARY(softplus, t);
-  CHECK_UNARY(gelu, t);
-  CHECK_UNARY(gelu_tanh, t);
-  CHECK_UNARY(leaky_relu, t);
-  CHECK_UNARY(elu, t);
-  CHECK_UNARY(floor, 0);
-  CHECK_UNARY(ceil, 0);
-  CHECK_UNARY(round, 0);
-  CHECK_UNARY(trunc, 0);
-  CHECK_UNARY(isnan, 0);
-  CHECK_UNARY(isinf, 0);
-  CHECK_UNARY(isfinite, 0);
+  CHECK_FUNCTION(abs, 0);
+  CHECK_FUNCTION(sign, 0);
+  CHECK_FUNCTION(square, 0);
+  CHECK_FUNCTION(reciprocal, t);
+  CHECK_FUNCTION(exp, t);
+  CHECK_FUNCTION(exp2, t);
+  CHECK_FUNCTION(expm1, t);
+  CHECK_FUNCTION(log, t);
+  CHECK_FUNCTION(log2, t);
+  CHECK_FUNCTION(log10, t);
+  CHECK_FUNCTION(log1p, t);
+  CHECK_FUNCTION(sqrt, t);
+  CHECK_FUNCTION(rsqrt, t);
+  CHECK_FUNCTION(sin, t);
+  CHECK_FUNCTION(cos, t);
+  CHECK_FUNCTION(tan, 1e-4);
+  CHECK_FUNCTION(asin, t);
+  CHECK_FUNCTION(acos, t);
+  CHECK_FUNCTION(atan, t);
+  CHECK_FUNCTION(sinh, t);
+  CHECK_FUNCTION(cosh, t);
+  CHECK_FUNCTION(tanh, t);
+  CHECK_FUNCTION(asinh, t);
+  CHECK_FUNCTION(acosh, t);
+  CHECK_FUNCTION(atanh, t);
+  CHECK_FUNCTION(erf, t);
+  CHECK_FUNCTION(erfc, t);
+  CHECK_FUNCTION(lgamma, 1e-4);
+  CHECK_FUNCTION(sigmoid, t);
+  CHECK_FUNCTION(relu, 0);
+  CHECK_FUNCTION(silu, t);
+  CHECK_FUNCTION(softplus, t);
+  CHECK_FUNCTION(gelu, t);
+  CHECK_FUNCTION(gelu_tanh, t);
+  CHECK_FUNCTION(leaky_relu, t);
+  CHECK_FUNCTION(elu, t);
+  CHECK_FUNCTION(floor, 0);
+  CHECK_FUNCTION(ceil, 0);
+  CHECK_FUNCTION(round, 0);
+  CHECK_FUNCTION(trunc, 0);
+  CHECK_FUNCTION(isnan, 0);
+  CHECK_FUNCTION(isinf, 0);
+  CHECK_FUNCTION(isfinite, 0);
 }
 
 TEST_CASE("functions of several operands give on a GPU what they give on the host") {

@@ -24,7 +24,7 @@ void check_all(X const& x, A const& a, double tolerance, Axes const&... axes) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("reductions of this type are the same on a GPU as on the host", T, float, double, float16, int8_t, bool) {
+TEST_CASE_TEMPLATE("reductions of this type are the same on a GPU as on the host", T, float, float16, int8_t, bool) {
   double const tolerance = sizeof(T) == 2 ? 1e-2 : 1e-4;
   for (Shape const& s : {Shape{1, 1}, Shape{5, 1000}, Shape{1000, 5}, Shape{359, 10}, Shape{300, 301}}) {
     CAPTURE(to_string(s));

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <exception>
+#include <limits>
 #include <string>
 #include <vector>
 

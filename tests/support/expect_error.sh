@@ -39,7 +39,8 @@ reject() {
 }
 [ $status -ne 0 ] || reject "compiles, although it must not"
 
-errors=$(printf '%s\n' "$output" | grep -E ': (fatal )?error( #[0-9]+(-D)?)?: ')
+# Of a deleted operator() clang says so twice, at the same place.
+errors=$(printf '%s\n' "$output" | grep -E ': (fatal )?error( #[0-9]+(-D)?)?: ' | grep -v 'error: attempt to use a deleted function')
 count=$(printf '%s' "$errors" | grep -c '')
 printf '%s\n' "$output" | grep -qE -- "$expected" || reject "the message lacks: $expected"
 [ "$count" -eq 1 ] || reject "$count errors instead of one"

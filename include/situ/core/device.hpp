@@ -100,7 +100,7 @@ struct operands_on_different_devices__move_one_with_to {};
 template <class To, class From>
 struct conversion_across_devices_is_explicit__use_to {};
 template <class Device>
-struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all;  // never complete: a function that returns it cannot be called
+struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 }  // namespace error

@@ -13,8 +13,8 @@ struct Layout {
   Shape strides;
 
   constexpr Layout() : shape(0), strides(1) {}
-  constexpr Layout(Shape const& shape, Shape const& strides) : shape(shape), strides(strides) {}
-  explicit constexpr Layout(Shape const& shape) : shape(shape), strides(shape) {
+  constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
+  explicit constexpr Layout(Shape const& extents) : shape(extents), strides(extents) {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;

@@ -200,7 +200,7 @@ struct Program {
   static constexpr int leaves = Leaves;
   Tree tree;
   Geometry<Leaves + 1> where;
-  explicit Program(Tree const& tree) : tree(tree) {}  // a lambda in it can be copied, but not assigned
+  explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 template <class E>
@@ -218,19 +218,27 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
   return 1;
 }
 
+/// Whether operands are contiguous and of the shape of the first one, the output's.
+SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
+  bool result = contiguous[0];
+  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && layouts[o]->shape == layouts[0]->shape;
+  return result;
+}
+
 /// Collects where the operands lie; returns whether all are contiguous and of the output's shape.
 template <class E>
 SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  bool contiguous = out_is_contiguous;
+  bool contiguous[leaf_count<E> + 1];
+  contiguous[0] = out_is_contiguous;
   layouts[0] = &out;
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
     data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
     layouts[o] = &leaf.layout();
-    contiguous = contiguous && leaf.is_contiguous() && leaf.shape() == out.shape;
+    contiguous[o] = leaf.is_contiguous();
     ++o;
   });
-  return contiguous;
+  return all_contiguous(layouts, contiguous, leaf_count<E> + 1);
 }
 
 }  // namespace detail

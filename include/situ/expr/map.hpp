@@ -55,7 +55,7 @@ struct map_result<F, Xs...> {
   using type = std::remove_cvref_t<decltype(F::value(std::declval<Xs const&>()...))>;
 };
 template <class F, class... Xs>
-  requires(!has_static_value<F, Xs...>)
+  requires(!has_static_value<F, Xs...> && requires(F const& f, Xs const&... x) { f(x...); })
 struct map_result<F, Xs...> {
   using type = std::remove_cvref_t<decltype(std::declval<F const&>()(std::declval<Xs const&>()...))>;
 };

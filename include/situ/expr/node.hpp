@@ -185,8 +185,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   }
   auto to_vector() const { return detail::evaluated(*this).to_vector(); }
 
-  Map(Op&& op, detail::Fields<Es...>&& operands, Shape const& extents)
-      : op(static_cast<Op&&>(op)), operands(static_cast<detail::Fields<Es...>&&>(operands)), extents(extents) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, Shape const& common)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), extents(common) {}
 };
 
 namespace detail {
@@ -195,21 +195,28 @@ inline constexpr bool is_expression<Map<Op, Es...>> = true;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
+/// `joined` broadcast with another shape; out of line, because every node of every expression asks for it.
+SITU_NOINLINE inline void join_shape(Shape& joined, Shape const& other, char const* who) {
+  if (SITU_UNLIKELY(!(joined == other))) joined = broadcast(joined, other, who);
+}
+
+/// The shapes of operands that have one; a null pointer for constants.
 template <class E>
-SITU_INLINE void join_shape(Shape& joined, bool& first, E const& operand, char const* who) {
-  if constexpr (!is_constant<E>) {
-    if (first) joined = operand.shape();
-    else if (!(joined == operand.shape())) joined = broadcast(joined, operand.shape(), who);
-    first = false;
-  }
+SITU_INLINE Shape const* shape_of(E const& operand) {
+  if constexpr (is_constant<E>) return nullptr;
+  else return &operand.shape();
 }
 
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  Shape joined;
-  bool first = true;
-  (join_shape(joined, first, es, Op::name), ...);
+  Shape const* const shapes[] = {shape_of(es)...};
+  int first = 0;
+  while (!shapes[first]) ++first;
+  Shape joined = *shapes[first];
+  for (int k = first + 1; k < static_cast<int>(sizeof...(Es)); ++k) {
+    if (shapes[k]) join_shape(joined, *shapes[k], Op::name);
+  }
   return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), joined);
 }
 

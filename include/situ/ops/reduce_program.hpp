@@ -23,7 +23,7 @@ struct ReduceProgram {
   int kept_rank;
   int64_t outputs;  ///< elements of the output
   int64_t count;    ///< elements that each of them is reduced from
-  explicit ReduceProgram(Tree const& tree) : tree(tree) {}  // a lambda in it can be copied, but not assigned
+  explicit ReduceProgram(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 /// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.

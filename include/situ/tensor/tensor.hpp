@@ -290,10 +290,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   T const& operator()(Is... indices) const {
     return raw()[offset_of("operator()", indices...)];
   }
-  /// Not callable. (Of a deleted operator() clang would complain twice.)
-  template <std::integral... Is>
+  template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
     requires(!host_device<D>)
-  error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D> operator()(Is...) const;
+  T& operator()(Is...) const = delete;
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>

@@ -46,12 +46,15 @@ SITU_PROCESS_STATE int& instruction_set_state() {
   return state;
 }
 
+__attribute__((noinline, cold)) inline int look_up_instruction_set() noexcept {
+  int const state = static_cast<int>(initial_instruction_set()) + 1;
+  __atomic_store_n(&instruction_set_state(), state, __ATOMIC_RELAXED);
+  return state;
+}
+
 inline instruction_set current_instruction_set() noexcept {
   int state = __atomic_load_n(&instruction_set_state(), __ATOMIC_RELAXED);
-  if (SITU_UNLIKELY(state == 0)) {
-    state = static_cast<int>(initial_instruction_set()) + 1;
-    __atomic_store_n(&instruction_set_state(), state, __ATOMIC_RELAXED);
-  }
+  if (SITU_UNLIKELY(state == 0)) state = look_up_instruction_set();
   return static_cast<instruction_set>(state - 1);
 }
 

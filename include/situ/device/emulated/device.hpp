@@ -37,10 +37,10 @@ namespace detail::emulated {
 struct Part {
   char const* words = nullptr;
   long long number = 0;
-  constexpr Part(char const* words) : words(words) {}
-  constexpr Part(int64_t number) : number(number) {}
-  constexpr Part(std::size_t number) : number(static_cast<long long>(number)) {}
-  constexpr Part(int number) : number(number) {}
+  constexpr Part(char const* text) : words(text) {}
+  constexpr Part(int64_t value) : number(value) {}
+  constexpr Part(std::size_t value) : number(static_cast<long long>(value)) {}
+  constexpr Part(int value) : number(value) {}
 };
 inline std::string message(std::initializer_list<Part> parts) {
   std::string result;

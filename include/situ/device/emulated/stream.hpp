@@ -78,7 +78,7 @@ struct Queue {
   pthread_t thread = {};
   pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-  explicit Queue(Pool& pool) : pool(&pool) {}
+  explicit Queue(Pool& memory) : pool(&memory) {}
 
   /// Whether jobs can wait here: starts the thread. Without one, jobs run where they are enqueued.
   bool start();

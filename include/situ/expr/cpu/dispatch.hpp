@@ -28,15 +28,26 @@ __attribute__((noinline)) auto run_baseline(Args... args) {
   return Body::template run<isa::baseline>(args...);
 }
 
+struct not_run {
+  template <class T>
+  operator T() const {
+    return T();
+  }
+};
+
 /// Body::run<Isa>(args...) for the instruction set in force. `run` is SITU_INLINE; arguments are scalars and pointers.
 template <class Body, class... Args>
-SITU_INLINE auto dispatch(Args... args) {
+SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
+#if defined(__CUDA_ARCH__)
+  return not_run{};  // nvcc's pass for the device: no host code comes out of it, and functions for both sides may hold no vectors there
+#else
 #if SITU_X86
   instruction_set const set = current_instruction_set();
   if (SITU_LIKELY(set == instruction_set::avx512)) return run_avx512<Body>(args...);
   if (set == instruction_set::avx2) return run_avx2<Body>(args...);
 #endif
   return run_baseline<Body>(args...);
+#endif
 }
 
 }  // namespace detail::cpu

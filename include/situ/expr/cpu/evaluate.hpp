@@ -134,7 +134,7 @@ SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int cou
   auto fill = [&]<class Word>(Word) {
     Word last;
     __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
-    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * sizeof(Word), &last, sizeof(Word));
+    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * static_cast<int>(sizeof(Word)), &last, sizeof(Word));
   };
   if (size == 4) fill(uint32_t{});
   else if (size == 8) fill(uint64_t{});
@@ -171,7 +171,7 @@ struct ElementwiseBody {
 
   /// Whether stores may go past the caches: packs of whole registers.
   template <class Isa>
-  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * sizeof(Out) == Isa::bytes;
+  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
   /// Whole packs only: gives how many elements that were.
   template <class Isa>

@@ -148,7 +148,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
 }
 
 template <class Tree>
-inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 15) / 16 * 16);
+inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 63) / 64 * 64);
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

@@ -1,6 +1,7 @@
 /// erf, erfc, gelu and gelu_tanh of packs and numbers.
 #pragma once
 
+#include <situ/expr/math/piecewise.hpp>
 #include <situ/expr/math/sigmoid.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -143,6 +144,23 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   return select(x < P(0.0f), P(2.0f) - y, y);
 }
 
+namespace detail {
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = at_most(at_least(x, -15.0f), 15.0f);
+  auto const square = two_prod(g, g);
+  auto const tail = gaussian_tail(
+      g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
+      [](P const& v) __attribute__((always_inline)) {
+        return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+      });
+  P const y = scale(keep_order(tail.high + tail.low), tail.n);
+  return with_sign_of(x, select(x > P(0.0f), x - y, y));
+}
+}  // namespace detail
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 ///
 ///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
@@ -150,18 +168,42 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
 /// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const g = detail::at_most(detail::at_least(x, -15.0f), 15.0f);
-  auto const square = detail::two_prod(g, g);
-  auto const tail = detail::gaussian_tail(
-      g, detail::magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return detail::horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
-                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
-      });
-  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
-  return detail::with_sign_of(x, select(x > P(0.0f), x - y, y));
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::normal_distribution);
+    auto const tail = x < P(detail::piece_lowest);
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::gelu_anywhere(x), y);
+    return y;
+  }
+#endif
+  return detail::gelu_anywhere(x);
 }
+
+namespace detail {
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = at_least(x, -12.5f);
+  P const a = at_most(magnitude(g), 12.5f);
+  // z = a (k + k_low + (c + c_low) a²)
+  P const c(0.102943242f), c_low(-2.01619844e-09f), k(2.30218505859375f), k_low(2.31395497e-05f);
+  auto const [square, square_low] = two_prod(a, a);
+  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  two<P> sum;
+  if constexpr (Isa::fma) {  // k has few digits, k − sum is exact
+    sum.hi = keep_order(multiply_add(square, c, k));
+    sum.lo = fused(square, c, k - sum.hi);
+  } else {
+    auto const product = two_prod(square, c);
+    sum = two_sum(k, product.hi);
+    sum.lo = keep_order(sum.lo) + product.lo;
+  }
+  auto const z = two_prod(a, sum.hi);
+  P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
+  return with_sign_of(x, times_sigmoid(g, x < P(0.0f), split_exp2_negated(z.hi, z_low)));
+}
+}  // namespace detail
 
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 ///
@@ -170,25 +212,16 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 /// z log2(e) is computed to twice the precision: where it is large, its absolute error is the result's relative one.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const g = detail::at_least(x, -12.5f);
-  P const a = detail::at_most(detail::magnitude(g), 12.5f);
-  // z = a (k + k_low + (c + c_low) a²)
-  P const c(0.102943242f), c_low(-2.01619844e-09f), k(2.30218505859375f), k_low(2.31395497e-05f);
-  auto const [square, square_low] = detail::two_prod(a, a);
-  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
-  detail::two<P> sum;
-  if constexpr (Isa::fma) {  // k has few digits, k − sum is exact
-    sum.hi = keep_order(multiply_add(square, c, k));
-    sum.lo = detail::fused(square, c, k - sum.hi);
-  } else {
-    auto const product = detail::two_prod(square, c);
-    sum = detail::two_sum(k, product.hi);
-    sum.lo = keep_order(sum.lo) + product.lo;
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::gelu_tanh_factor);
+    auto const tail = x < P(detail::piece_lowest);
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::gelu_tanh_anywhere(x), y);
+    return y;
   }
-  auto const z = detail::two_prod(a, sum.hi);
-  P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
-  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(0.0f), detail::split_exp2_negated(z.hi, z_low)));
+#endif
+  return detail::gelu_tanh_anywhere(x);
 }
 
 // Doubles go through libm, lane by lane.

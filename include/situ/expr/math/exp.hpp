@@ -45,6 +45,20 @@ SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& 
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
   return {exp_rest(r, r), n};
 }
+/// exp(x) = s (1 + t) for |x| < 87.3, and for `Half` half of it.
+template <class P>
+struct exp_product {
+  P t, s;
+};
+template <bool Half = false, int N, class Isa>
+SITU_INLINE exp_product<pack<float, N, Isa>> exp_factors(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float> + (Half ? 126.0f : 127.0f));
+  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(sum - magic);
+  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
+  return {exp_rest(r, r), bitcast<float>(bitcast<int32_t>(sum) << 23)};
+}
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
 SITU_INLINE exp_parts<pack<double, N, Isa>> split_exp(pack<double, N, Isa> const& x) {

@@ -62,6 +62,34 @@ SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
   P const p = g * u;
   return scale(add_share(p, multiply_add(one + f, w, f)), select(negative, n, P(T(0))));
 }
+/// g · sigmoid(x) for |x| < 87.3 and finite g, where exp(−x) = s (1 + t): the quotient g / (1 + s + s t) is put right by
+/// 1 − u (1 + s + s t) = ((1 − u s) − u) − u s t.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, exp_product<pack<float, N, Isa>> const& e) {
+  using P = pack<float, N, Isa>;
+  auto const [t, s] = e;
+  P const one(1.0f);
+  P const u = near_reciprocal(multiply_add(s, t, keep_order(s + one)));
+  P const us = u * s;
+  P const w = keep_order(keep_order(one - us) - u) - us * t;
+  return add_share(g * u, w);
+}
+/// Beyond it sigmoid may be denormal, and exp(−x) overflow.
+inline constexpr float sigmoid_bound = 87.0f;
+
+/// h / (1 + h) for h >= 0.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> share_of_one(pack<float, N, Isa> const& h) {
+  using P = pack<float, N, Isa>;
+  P const one(1.0f), d = h + one;
+  if constexpr (has_avx512<float, N, Isa>) {
+    P const u = near_reciprocal(d);
+    P const w = fused<sign::minus>(u, h, keep_order(one - u));
+    auto const p = two_prod(h, u);
+    return p.hi + multiply_add(p.hi, w, p.lo);
+  }
+  return divide(h, d);
+}
 /// Where exp's argument is cut off: x eˣ is 0 in T from well above it.
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
@@ -81,8 +109,19 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-  return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
+  auto const anywhere = [&]() __attribute__((always_inline)) {
+    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+    return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
+  };
+  if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
+    P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
+    auto const tail = x < P(-detail::sigmoid_bound);
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    return y;
+  } else {
+    return anywhere();
+  }
 }
 
 /// x / (1 + e⁻ˣ); −0 at −inf.
@@ -90,10 +129,21 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-  // Below its bound the result is −0 whatever g is.
-  P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
-  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
+  auto const anywhere = [&]() __attribute__((always_inline)) {
+    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+    // Below its bound the result is −0 whatever g is.
+    P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
+    return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
+  };
+  if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
+    P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
+    auto const tail = x != c;
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    return y;
+  } else {
+    return anywhere();
+  }
 }
 
 /// log(1 + eˣ).
@@ -124,20 +174,16 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 
 /// Hyperbolic tangent.
 ///
-///     |x| < 0.6:  x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
+///     ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const one(1.0f), a = detail::magnitude(x);
-  auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
-  P const s = detail::power_of_two(n);
-  P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
-  P const u = x * x;
-  P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
-  P const small = multiply_add(a * u, p, a);
-  return detail::flip_sign(select(a < P(0.6f), small, large), x);
+  P const a = detail::at_most(detail::magnitude(x), 10.0f);
+  auto const [t, s] = detail::exp_factors<true>(a + a);
+  P const h = multiply_add(s, t, keep_order(s - P(0.5f)));
+  return detail::with_sign_of(x, detail::share_of_one(h));
 }
 
 template <int N, class Isa>

@@ -212,16 +212,47 @@ struct CombineBody {
     }
   };
 
-  /// A row of elements into a strip of accumulators, which is padded to whole packs.
+  /// Four rows of elements, or as many as `rows` says, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* strip) {
+    SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
+      int64_t i = 0;
+      if constexpr (unroll == 4) {
+        if (rows == 4) {
+          Run<Operands> second = run, third = run, fourth = run;
+          for (int o = 1; o < Operands; ++o) {
+            second.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+            third.data[o] = static_cast<char*>(run.data[o]) + 2 * row_bytes[o];
+            fourth.data[o] = static_cast<char*>(run.data[o]) + 3 * row_bytes[o];
+          }
+          for (; i + N <= run.count; i += N) {
+            P const ab = R::combine(value<Isa, N>(tree, run, i), value<Isa, N>(tree, second, i));
+            P const cd = R::combine(value<Isa, N>(tree, third, i), value<Isa, N>(tree, fourth, i));
+            R::combine(P::load(strip + i), R::combine(ab, cd)).store(strip + i);
+          }
+          if (i >= run.count) return 0;
+          // The last columns of four rows are left to the loop below, row by row.
+          for (int row = 0; row < 4; ++row) {
+            Run<Operands>& at = row == 0 ? run : row == 1 ? second : row == 2 ? third : fourth;
+            add_row<Isa, N>(tree, at, strip, i);
+          }
+          return 0;
+        }
+      }
+      add_row<Isa, N>(tree, run, strip, i);
+      return 0;
+    }
+
+    template <class Isa, int N>
+    SITU_INLINE static void add_row(Tree const& tree, Run<Operands> run, A* strip, int64_t i) {
+      using P = pack<A, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
-      int64_t i = 0, n = run.count;
+      int64_t n = run.count;
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
@@ -337,6 +368,8 @@ struct ReduceKernel {
   using A = typename Body::A;
   using Total = typename merged_in<R>::type;
   using I = signed_of_size<A>;
+  /// Costly expressions are added row by row, not four at a time: fewer rows keep the rounding error as small.
+  static constexpr int64_t block_rows = cost_of<Tree> <= 24 ? strip_rows : strip_rows / 4;
 
   P program;
   ReducePlan plan;
@@ -440,14 +473,16 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
     space.advance(base, 0, axis, outer);
     for (int64_t c = 0; c < columns; ++c) totals[c] = empty();
-    for (int64_t block = first; block < end; block += strip_rows) {
-      int64_t const block_end = block + strip_rows < end ? block + strip_rows : end;
+    for (int64_t block = first; block < end; block += block_rows) {
+      int64_t const block_end = block + block_rows < end ? block + block_rows : end;
       if constexpr (!indexed) {
         for (int64_t c = 0; c < columns + 64; ++c) values[c] = R::identity();
       } else {
         for (int64_t c = 0; c < columns + 64; ++c) values[c] = A(0), wheres[c] = 0;
       }
-      for (int64_t row = block; row < block_end; ++row) {
+      for (int64_t row = block; row < block_end;) {
+        int64_t row_bytes[operands];
+        int const rows = rows_together(space, row, block_end, row_bytes);
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
         space.advance(place, space.kept, space.rank, row);
@@ -460,10 +495,11 @@ struct ReduceKernel {
           if constexpr (indexed) {
             dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block));
           } else {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i);
+            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
           }
           i += count;
         }
+        row += rows;
       }
       for (int64_t c = 0; c < columns; ++c) {
         if constexpr (indexed) totals[c] = merged(totals[c], widened(reducers::indexed<A>{values[c], wheres[c] + block}));
@@ -472,6 +508,20 @@ struct ReduceKernel {
     }
     int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
+  }
+
+  /// How many rows from `row` on a strip's kernel may take at once, four or one, and how far apart they lie: four where they follow
+  /// each other along one axis and every operand is read where it lies.
+  static int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) {
+    if (indexed || cost_of<Tree> > 24 || row + 4 > end || space.kept >= space.rank) return 1;
+    int const last = space.rank - 1;
+    if (row % space.sizes[last] + 4 > space.sizes[last]) return 1;
+    for (int o = 1; o < operands; ++o) {
+      int64_t const step = space.stride(o, space.kept - 1);
+      row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
+      if (step != 1 && !(step == 0 && row_bytes[o] == 0)) return 1;
+    }
+    return 4;
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
