@@ -219,7 +219,7 @@ struct operands_on_different_devices__move_one_with_to {};
 template <class To, class From>
 struct conversion_across_devices_is_explicit__use_to {};
 template <class Device>
-struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all;  // never complete: a function that returns it cannot be called
+struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 }  // namespace error
@@ -755,8 +755,8 @@ struct Layout {
   Shape strides;
 
   constexpr Layout() : shape(0), strides(1) {}
-  constexpr Layout(Shape const& shape, Shape const& strides) : shape(shape), strides(strides) {}
-  explicit constexpr Layout(Shape const& shape) : shape(shape), strides(shape) {
+  constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
+  explicit constexpr Layout(Shape const& extents) : shape(extents), strides(extents) {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
@@ -1253,12 +1253,15 @@ SITU_PROCESS_STATE int& instruction_set_state() {
   return state;
 }
 
+__attribute__((noinline, cold)) inline int look_up_instruction_set() noexcept {
+  int const state = static_cast<int>(initial_instruction_set()) + 1;
+  __atomic_store_n(&instruction_set_state(), state, __ATOMIC_RELAXED);
+  return state;
+}
+
 inline instruction_set current_instruction_set() noexcept {
   int state = __atomic_load_n(&instruction_set_state(), __ATOMIC_RELAXED);
-  if (SITU_UNLIKELY(state == 0)) {
-    state = static_cast<int>(initial_instruction_set()) + 1;
-    __atomic_store_n(&instruction_set_state(), state, __ATOMIC_RELAXED);
-  }
+  if (SITU_UNLIKELY(state == 0)) state = look_up_instruction_set();
   return static_cast<instruction_set>(state - 1);
 }
 
@@ -2306,7 +2309,7 @@ struct Queue {
   pthread_t thread = {};
   pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-  explicit Queue(Pool& pool) : pool(&pool) {}
+  explicit Queue(Pool& memory) : pool(&memory) {}
 
   /// Whether jobs can wait here: starts the thread. Without one, jobs run where they are enqueued.
   bool start();
@@ -2428,10 +2431,10 @@ namespace detail::emulated {
 struct Part {
   char const* words = nullptr;
   long long number = 0;
-  constexpr Part(char const* words) : words(words) {}
-  constexpr Part(int64_t number) : number(number) {}
-  constexpr Part(std::size_t number) : number(static_cast<long long>(number)) {}
-  constexpr Part(int number) : number(number) {}
+  constexpr Part(char const* text) : words(text) {}
+  constexpr Part(int64_t value) : number(value) {}
+  constexpr Part(std::size_t value) : number(static_cast<long long>(value)) {}
+  constexpr Part(int value) : number(value) {}
 };
 inline std::string message(std::initializer_list<Part> parts) {
   std::string result;
@@ -3290,15 +3293,26 @@ __attribute__((noinline)) auto run_baseline(Args... args) {
   return Body::template run<isa::baseline>(args...);
 }
 
+struct not_run {
+  template <class T>
+  operator T() const {
+    return T();
+  }
+};
+
 /// Body::run<Isa>(args...) for the instruction set in force. `run` is SITU_INLINE; arguments are scalars and pointers.
 template <class Body, class... Args>
-SITU_INLINE auto dispatch(Args... args) {
+SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
+#if defined(__CUDA_ARCH__)
+  return not_run{};  // nvcc's pass for the device: no host code comes out of it, and functions for both sides may hold no vectors there
+#else
 #if SITU_X86
   instruction_set const set = current_instruction_set();
   if (SITU_LIKELY(set == instruction_set::avx512)) return run_avx512<Body>(args...);
   if (set == instruction_set::avx2) return run_avx2<Body>(args...);
 #endif
   return run_baseline<Body>(args...);
+#endif
 }
 
 }  // namespace detail::cpu
@@ -3655,8 +3669,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   }
   auto to_vector() const { return detail::evaluated(*this).to_vector(); }
 
-  Map(Op&& op, detail::Fields<Es...>&& operands, Shape const& extents)
-      : op(static_cast<Op&&>(op)), operands(static_cast<detail::Fields<Es...>&&>(operands)), extents(extents) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, Shape const& common)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), extents(common) {}
 };
 
 namespace detail {
@@ -3665,21 +3679,28 @@ inline constexpr bool is_expression<Map<Op, Es...>> = true;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
+/// `joined` broadcast with another shape; out of line, because every node of every expression asks for it.
+SITU_NOINLINE inline void join_shape(Shape& joined, Shape const& other, char const* who) {
+  if (SITU_UNLIKELY(!(joined == other))) joined = broadcast(joined, other, who);
+}
+
+/// The shapes of operands that have one; a null pointer for constants.
 template <class E>
-SITU_INLINE void join_shape(Shape& joined, bool& first, E const& operand, char const* who) {
-  if constexpr (!is_constant<E>) {
-    if (first) joined = operand.shape();
-    else if (!(joined == operand.shape())) joined = broadcast(joined, operand.shape(), who);
-    first = false;
-  }
+SITU_INLINE Shape const* shape_of(E const& operand) {
+  if constexpr (is_constant<E>) return nullptr;
+  else return &operand.shape();
 }
 
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  Shape joined;
-  bool first = true;
-  (join_shape(joined, first, es, Op::name), ...);
+  Shape const* const shapes[] = {shape_of(es)...};
+  int first = 0;
+  while (!shapes[first]) ++first;
+  Shape joined = *shapes[first];
+  for (int k = first + 1; k < static_cast<int>(sizeof...(Es)); ++k) {
+    if (shapes[k]) join_shape(joined, *shapes[k], Op::name);
+  }
   return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), joined);
 }
 
@@ -3713,6 +3734,105 @@ using different_devices_of = typename different_devices<operand_device_t<Xs>...>
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/expr/types.hpp>
+/// Typing rules of elementwise functions: from the operands' element types to what they are converted to, and to the
+/// element type of the result.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class... Ts>
+struct promoted;
+template <class T>
+struct promoted<T> {
+  using type = T;
+};
+template <class T, class U, class... Rest>
+struct promoted<T, U, Rest...> : promoted<promote_t<T, U>, Rest...> {};
+template <class... Ts>
+using promoted_t = typename promoted<Ts...>::type;
+
+/// All operands promote together, the result is of that type: `+`, minimum.
+template <class... Ts>
+struct arithmetic {
+  using result = promoted_t<Ts...>;
+  template <int>
+  using operand = result;
+};
+
+/// As arithmetic, in float when all operands are integers: `/`, exp.
+template <class... Ts>
+struct real_valued {
+  using result = floating_t<promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
+};
+
+/// Compared as their promoted type, bool results: `<`, isnan.
+template <class... Ts>
+struct predicate {
+  using result = bool;
+  template <int>
+  using operand = promoted_t<Ts...>;
+};
+
+/// bool operands, bool result: `&&`.
+template <class... Ts>
+struct logical {
+  using result = bool;
+  template <int>
+  using operand = bool;
+};
+
+/// Integers or bools, which promote together: `&`.
+template <class... Ts>
+struct bitwise : arithmetic<Ts...> {
+  static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
+};
+
+/// A bool, then operands that promote together: where.
+template <class M, class... Ts>
+struct choice {
+  using result = promoted_t<Ts...>;
+  template <int K>
+  using operand = std::conditional_t<K == 0, bool, result>;
+};
+
+/// The arithmetic type of one lane of X: of a pack, or of a scalar in a CUDA thread.
+template <class X>
+struct lane_value {
+  using type = X;
+};
+template <class T, int N, class Isa>
+struct lane_value<pack<T, N, Isa>> {
+  using type = T;
+};
+template <int B, int N, class Isa>
+struct lane_value<mask<B, N, Isa>> {
+  using type = bool;
+};
+template <class X>
+using lane_value_t = typename lane_value<X>::type;
+template <class X>
+inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !std::is_same_v<lane_value_t<X>, bool>;
+template <class X>
+inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
+
+/// The element type that a number of type S takes beside operands of type T. Comparisons are made in a type that
+/// holds both, so that `bytes < 300` is what it says.
+template <bool Compares, class T, class S>
+using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
+                                           promote_t<T, typename canonical<S>::type>, weak_t<T, typename canonical<S>::type>>;
+
+/// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
+template <class S>
+using number_alone_t = std::conditional_t<std::is_floating_point_v<S>, float,
+                                          std::conditional_t<std::is_integral_v<S> && !std::is_same_v<S, bool>, int64_t, S>>;
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace functions {
 
@@ -3732,8 +3852,8 @@ struct cast {
     return x;  // the evaluator converts what a function returns to its result type
   }
   template <class X, class Y>
-  SITU_HOST_DEVICE SITU_INLINE static X derivative(X const& x, Y const&) {
-    return x - x + typename X::value_type(1);
+  SITU_HOST_DEVICE SITU_INLINE static X derivative(X const&, Y const&) {
+    return X(detail::lane_value_t<X>(1));
   }
 };
 template <class Op>
@@ -3764,7 +3884,7 @@ struct map_result<F, Xs...> {
   using type = std::remove_cvref_t<decltype(F::value(std::declval<Xs const&>()...))>;
 };
 template <class F, class... Xs>
-  requires(!has_static_value<F, Xs...>)
+  requires(!has_static_value<F, Xs...> && requires(F const& f, Xs const&... x) { f(x...); })
 struct map_result<F, Xs...> {
   using type = std::remove_cvref_t<decltype(std::declval<F const&>()(std::declval<Xs const&>()...))>;
 };
@@ -3779,6 +3899,13 @@ struct nth_type<0, T, Ts...> {
   using type = T;
 };
 
+/// What explain calls a user's function: its `name` where it has one.
+template <class F>
+constexpr char const* name_of_function() {
+  if constexpr (requires { std::string(F::name); }) return F::name;
+  else return "map";
+}
+
 template <class F>
 inline constexpr bool wants_packs = requires { typename F::packed; };
 
@@ -3789,7 +3916,7 @@ namespace functions {
 /// A user's function of elements; see situ::map.
 template <class F>
 struct mapped {
-  static constexpr char const* name = "map";
+  static constexpr char const* name = detail::name_of_function<F>();
   static constexpr int cost = 20;
   template <class... Ts>
   struct types {
@@ -3800,11 +3927,17 @@ struct mapped {
 
   F f;
 
+  // How elements convert to what a user's function takes is the user's affair, not a warning about situ.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wdouble-promotion"
   template <class... Xs>
   SITU_INLINE auto call(Xs const&... x) const {
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
+#pragma GCC diagnostic pop
 
 #if defined(__CUDACC__)
   /// Device only, so that a function that cannot run on the device is an error at compile time.
@@ -4081,7 +4214,7 @@ struct Program {
   static constexpr int leaves = Leaves;
   Tree tree;
   Geometry<Leaves + 1> where;
-  explicit Program(Tree const& tree) : tree(tree) {}  // a lambda in it can be copied, but not assigned
+  explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 template <class E>
@@ -4099,19 +4232,27 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
   return 1;
 }
 
+/// Whether operands are contiguous and of the shape of the first one, the output's.
+SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
+  bool result = contiguous[0];
+  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && layouts[o]->shape == layouts[0]->shape;
+  return result;
+}
+
 /// Collects where the operands lie; returns whether all are contiguous and of the output's shape.
 template <class E>
 SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  bool contiguous = out_is_contiguous;
+  bool contiguous[leaf_count<E> + 1];
+  contiguous[0] = out_is_contiguous;
   layouts[0] = &out;
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
     data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
     layouts[o] = &leaf.layout();
-    contiguous = contiguous && leaf.is_contiguous() && leaf.shape() == out.shape;
+    contiguous[o] = leaf.is_contiguous();
     ++o;
   });
-  return contiguous;
+  return all_contiguous(layouts, contiguous, leaf_count<E> + 1);
 }
 
 }  // namespace detail
@@ -4246,7 +4387,7 @@ SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int cou
   auto fill = [&]<class Word>(Word) {
     Word last;
     __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
-    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * sizeof(Word), &last, sizeof(Word));
+    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * static_cast<int>(sizeof(Word)), &last, sizeof(Word));
   };
   if (size == 4) fill(uint32_t{});
   else if (size == 8) fill(uint64_t{});
@@ -4283,7 +4424,7 @@ struct ElementwiseBody {
 
   /// Whether stores may go past the caches: packs of whole registers.
   template <class Isa>
-  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * sizeof(Out) == Isa::bytes;
+  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
   /// Whole packs only: gives how many elements that were.
   template <class Isa>
@@ -4782,7 +4923,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
 }
 
 template <class Tree>
-inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 15) / 16 * 16);
+inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 63) / 64 * 64);
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -5382,8 +5523,14 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 #if !defined(__CUDACC__)
+/// Asked where a kernel of Cuda would be launched. Without SITU_WITH_CUDA the device itself says what is missing.
+#if defined(SITU_WITH_CUDA)
 template <class>
 inline constexpr bool compiled_by_nvcc = false;
+#else
+template <class>
+inline constexpr bool compiled_by_nvcc = true;
+#endif
 
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
@@ -5688,11 +5835,61 @@ SITU_INLINE pack<T, N, Isa> fused(pack<T, N, Isa> const& a, pack<T, N, Isa> cons
 #endif
 }
 
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && SITU_X86
+#define SITU_MATH_ESTIMATES 1  // compilers may replace quotients and square roots by estimates
+#else
+#define SITU_MATH_ESTIMATES 0
+#endif
+
+#if SITU_MATH_ESTIMATES
+enum class exact { quotient, square_root };
+/// One instruction on 16 bytes: clang, too, accepts that size in every file.
+template <exact Operation, class T, class V>
+SITU_INLINE void by_instruction(V& r, V const& a) {
+#if !defined(__AVX__)
+  if constexpr (Operation == exact::quotient && sizeof(T) == 4)
+    __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (Operation == exact::quotient)
+    __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+#else
+  constexpr bool divides = Operation == exact::quotient;
+  if constexpr (divides && sizeof(T) == 4)
+    __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (divides)
+    __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+#endif
+}
+template <exact Operation, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_sixteen_bytes(pack<T, N, Isa> const& x, pack<T, N, Isa> const& a) {
+  using V = typename situ::detail::vector_of<T, static_cast<int>(16 / sizeof(T))>::type;
+  constexpr int size = static_cast<int>(sizeof(T)) * N, step = size < 16 ? size : 16;
+  pack<T, N, Isa> r(x);
+  for (int from = 0; from < size; from += step) {
+    V part = V{} + T(1), operand = part;
+    __builtin_memcpy(&part, reinterpret_cast<char const*>(&x.v) + from, step);
+    __builtin_memcpy(&operand, reinterpret_cast<char const*>(&a.v) + from, step);
+    by_instruction<Operation, T>(part, operand);
+    __builtin_memcpy(reinterpret_cast<char*>(&r.v) + from, &part, step);
+  }
+  return r;
+}
+#endif
+
 /// a / b, correctly rounded also where -ffast-math would multiply by an approximate reciprocal.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-#if SITU_MATH_X86_ASM && defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-  if constexpr (in_register<T, N, Isa>) {
+#if SITU_MATH_ESTIMATES
+  if constexpr (!(SITU_MATH_X86_ASM && in_register<T, N, Isa>)) {
+    return by_sixteen_bytes<exact::quotient>(a, b);
+  } else {
     auto r = a.v;
     auto const bv = b.v;
 #if !defined(__AVX__)
@@ -5706,11 +5903,12 @@ SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> con
     else __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
     return pack<T, N, Isa>(r);
   }
-#endif
+#else
 #if defined(__clang__) && __clang_major__ >= 18
 #pragma clang fp reciprocal(off)
 #endif
   return pack<T, N, Isa>(typename pack<T, N, Isa>::vector(a.v / b.v));
+#endif
 }
 
 /// 1 / a to within 2^-14 or better, for a in [2^-100, 2^100]: `residual` tells the rest.
@@ -5751,6 +5949,22 @@ SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
   }
 #endif
   return any_of(m);
+}
+
+/// True if any lane of x is below the bound; NaN is not.
+template <int N, class Isa>
+SITU_INLINE bool any_below(pack<float, N, Isa> const& x, float bound) {
+  pack<float, N, Isa> const b(bound);
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<float, N, Isa> && N == 16) {
+    auto const xv = x.v;
+    auto const bv = b.v;
+    unsigned short k;
+    __asm__("vcmpps {$1, %2, %1, %0|%0, %1, %2, 1}" : "=Yk"(k) : "v"(xv), "v"(bv));
+    return k != 0;
+  }
+#endif
+  return any(x < b);
 }
 
 /// hi + lo, not rounded: lo holds what hi lost.
@@ -6110,54 +6324,6 @@ SITU_INLINE pack<T, N, Isa> rounded(pack<T, N, Isa> const& x) {
   return rounded_by_sum<Direction>(x);
 }
 
-#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && SITU_X86
-#define SITU_MATH_ESTIMATES 1  // compilers may replace quotients and square roots by estimates
-#else
-#define SITU_MATH_ESTIMATES 0
-#endif
-
-#if SITU_MATH_ESTIMATES
-enum class exact { quotient, square_root };
-/// One instruction on 16 bytes: clang, too, accepts that size in every file.
-template <exact Operation, class T, class V>
-SITU_INLINE void by_instruction(V& r, V const& a) {
-#if !defined(__AVX__)
-  if constexpr (Operation == exact::quotient && sizeof(T) == 4)
-    __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (Operation == exact::quotient)
-    __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4)
-    __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else
-    __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-#else
-  constexpr bool divides = Operation == exact::quotient;
-  if constexpr (divides && sizeof(T) == 4)
-    __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (divides)
-    __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4)
-    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else
-    __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-#endif
-}
-template <exact Operation, class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> by_sixteen_bytes(pack<T, N, Isa> const& x, pack<T, N, Isa> const& a) {
-  using V = typename situ::detail::vector_of<T, static_cast<int>(16 / sizeof(T))>::type;
-  constexpr int size = static_cast<int>(sizeof(T)) * N, step = size < 16 ? size : 16;
-  pack<T, N, Isa> r(x);
-  for (int from = 0; from < size; from += step) {
-    V part = V{} + T(1), operand = part;
-    __builtin_memcpy(&part, reinterpret_cast<char const*>(&x.v) + from, step);
-    __builtin_memcpy(&operand, reinterpret_cast<char const*>(&a.v) + from, step);
-    by_instruction<Operation, T>(part, operand);
-    __builtin_memcpy(reinterpret_cast<char*>(&r.v) + from, &part, step);
-  }
-  return r;
-}
-#endif
-
 #if defined(__clang__)
 // Square roots that are free of errno, which clang then joins to vector instructions.
 extern "C" float situ_math_sqrtf(float) __asm__("sqrtf") __attribute__((const));
@@ -6186,12 +6352,9 @@ SITU_INLINE pack<T, N, Isa> sqrt_by_lane(pack<T, N, Isa> const& x) {
 #endif
 }
 
-/// a / b, correctly rounded for packs of every size.
+/// a / b, correctly rounded.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> quotient(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-#if SITU_MATH_ESTIMATES
-  if constexpr (!(SITU_MATH_X86_ASM && in_register<T, N, Isa>)) return by_sixteen_bytes<exact::quotient>(a, b);
-#endif
   return divide(a, b);
 }
 
@@ -6520,6 +6683,157 @@ SITU_INLINE pack<T, N, Isa> floor_divide(pack<T, N, Isa> const& x, pack<T, N, Is
 /// erf, erfc, gelu and gelu_tanh of packs and numbers.
 
 
+// ---- <situ/expr/math/piecewise.hpp>
+/// A function of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
+/// numbers up in registers. The centres lie where the value there is close to a float.
+
+
+namespace situ::inline SITU_ABI {
+namespace math {
+namespace detail {
+
+/// The interval of k is at k mod 32; coefficient[0] belongs to the constant.
+struct piecewise {
+  alignas(64) float centre[32];
+  alignas(64) float coefficient[7][32];
+};
+inline constexpr float piece_width = 0.28125f;
+inline constexpr float piece_lowest = -3.515625f, piece_highest = 5.484f;
+
+#if SITU_MATH_X86_ASM
+/// table[index mod 32].
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> look_up(pack<float, N, Isa> const& index, float const (&table)[32]) {
+  using register_of = typename situ::detail::vector_of<float, 16>::type;
+  register_of r, lower, upper;
+  __builtin_memcpy(&lower, table, 64);
+  __builtin_memcpy(&upper, table + 16, 64);
+  if constexpr (N == 16) {
+    r = index.v;
+  } else {
+    r = lower;
+    __builtin_memcpy(&r, &index.v, sizeof(index.v));
+  }
+  __asm__("vpermi2ps {%2, %1, %0|%0, %1, %2}" : "+v"(r) : "v"(lower), "v"(upper));
+  if constexpr (N == 16) {
+    return pack<float, N, Isa>(r);
+  } else {
+    pack<float, N, Isa> result(0.0f);
+    __builtin_memcpy(&result.v, &r, sizeof(result.v));
+    return result;
+  }
+}
+
+/// The value at x, piece_lowest <= x <= piece_highest or NaN. Only where has_avx512.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> look_up_value(pack<float, N, Isa> const& x, piecewise const& table) {
+  using P = pack<float, N, Isa>;
+  P const index = keep_order(multiply_add(x, P(1.0f / piece_width), P(round_magic<float>)));
+  P const d = x - look_up(index, table.centre);
+  P y = look_up(index, table.coefficient[6]);
+  for (int k = 5; k >= 0; --k) y = fused(y, d, look_up(index, table.coefficient[k]));
+  return y;
+}
+#endif
+
+/// The normal distribution Φ(x).
+inline constexpr piecewise normal_distribution{
+    {0.0f, 0.281250596f, 0.562502265f, 0.843751788f, 1.12500429f, 1.40624857f, 1.68750215f, 1.96875226f,
+      2.24999928f, 2.53125453f, 2.81250572f, 3.09374237f, 3.37500477f, 3.65624046f, 3.93749046f, 4.21876907f,
+      4.50001287f, 4.78123093f, 5.06251907f, 5.34373093f, -3.37499785f, -3.09375501f, -2.81250525f,
+      -2.53125787f, -2.24999166f, -1.96875274f, -1.68750191f, -1.40624571f, -1.12500155f, -0.843749762f,
+      -0.562502265f, -0.281250596f},
+    {{0.5f, 0.6107409f, 0.71311307f, 0.800595939f, 0.869706392f, 0.920174837f, 0.954246581f, 0.975509226f,
+      0.987775505f, 0.994317234f, 0.997542143f, 0.999011755f, 0.999630928f, 0.999872029f, 0.999958813f,
+      0.999987721f, 0.999996603f, 0.999999106f, 0.999999821f, 0.99999994f, 0.000369081332f, 0.000988203101f,
+      0.00245786109f, 0.00568271289f, 0.0122247376f, 0.0244907457f, 0.0457534418f, 0.0798255876f, 0.130294189f,
+      0.199404627f, 0.28688693f, 0.3892591f},
+     {0.398942292f, 0.383471698f, 0.340567172f, 0.279459745f, 0.211875618f, 0.148420468f, 0.0960611552f,
+      0.0574447736f, 0.0317397043f, 0.0162029285f, 0.00764248287f, 0.00333074434f, 0.00134109729f,
+      0.000498959445f, 0.000171512249f, 5.44652939e-05f, 1.59828178e-05f, 4.33318928e-06f, 1.08450604e-06f,
+      2.50798706e-07f, 0.00134112861f, 0.00333061418f, 0.00764249312f, 0.0162027907f, 0.0317402482f,
+      0.0574447177f, 0.0960611925f, 0.148421064f, 0.211876273f, 0.279460222f, 0.340567172f, 0.383471698f},
+     {-2.11229827e-29f, -0.0539258942f, -0.0957848728f, -0.11789725f, -0.119180627f, -0.104358263f,
+      -0.0810511857f, -0.0565467849f, -0.035707105f, -0.0205073524f, -0.0107475473f, -0.00515239406f,
+      -0.00226319488f, -0.000911675685f, -0.000321546366f, -0.000118008931f, -3.59637997e-05f, 1.05234694e-05f,
+      -2.82906476e-05f, 1.21429712e-05f, 0.0022631532f, 0.00515205227f, 0.0107472744f, 0.0205067229f,
+      0.0357076079f, 0.0565472431f, 0.0810517147f, 0.104358427f, 0.119180508f, 0.117897257f, 0.0957848728f,
+      0.0539258942f},
+     {-0.0664901212f, -0.0588562004f, -0.0388014205f, -0.0134180486f, 0.0093800677f, 0.0241808854f,
+      0.0295813866f, 0.0275350735f, 0.021490464f, 0.01460227f, 0.00880186819f, 0.004758114f, 0.00232247892f,
+      0.00102852576f, 0.000414675073f, 0.000152513225f, 5.12763945e-05f, 1.60041618e-05f, 4.71813473e-06f,
+      1.28575584e-06f, 0.00232252246f, 0.00475797197f, 0.00880187564f, 0.0146021908f, 0.0214906521f,
+      0.027535066f, 0.0295813847f, 0.024180783f, 0.00937987864f, -0.0134182302f, -0.0388014205f, -0.0588562004f},
+     {3.91717048e-27f, 0.0131358281f, 0.021417303f, 0.0224697199f, 0.0172437746f, 0.00892268401f,
+      0.000959894445f, -0.00419228617f, -0.00614376459f, -0.00575727923f, -0.00435927603f, -0.00279958243f,
+      -0.00157027319f, -0.000853140373f, -0.00252533704f, 0.000279109197f, -5.13758132e-05f, -0.00283335615f,
+      0.0034392369f, -0.00172941969f, 0.00158242404f, 0.00282131159f, 0.00439780671f, 0.00582254445f,
+      0.00614216039f, 0.00412504375f, -0.0010275339f, -0.00891689491f, -0.0172167327f, -0.0224817283f,
+      -0.021417303f, -0.0131358281f},
+     {0.00993841328f, 0.00806413963f, 0.00340591115f, -0.00176473823f, -0.00525791431f, -0.00610786444f,
+      -0.00477619143f, -0.00250745285f, -0.000469642167f, 0.000749774859f, 0.00114871259f, 0.00103043823f,
+      0.000719971722f, 0.000422763667f, 0.000211502804f, 9.55803698e-05f, 3.91201647e-05f, 3.29454701e-06f,
+      -8.65880702e-06f, -5.29329645e-06f, 0.000719991454f, 0.00103039283f, 0.00114875706f, 0.000749843719f,
+      -0.00046969502f, -0.00250748009f, -0.00477622263f, -0.00610785559f, -0.00525787426f, -0.00176470855f,
+      0.00340591115f, 0.00806413963f},
+     {-1.80110799e-25f, -0.0024554159f, -0.00305601442f, -0.00239829929f, -0.00193157163f, -0.000791415456f,
+      0.00353151327f, 0.00354072195f, 0.00121350377f, -0.00174684462f, -0.00124486035f, -0.000889967021f,
+      -0.000602690154f, 0.00204022322f, 0.0731785521f, -0.0142346863f, -3.30584662e-05f, 0.0949309319f,
+      -0.116121218f, 0.058252871f, 0.000193902015f, 0.000155239875f, -5.40056026e-05f, -0.0004537965f,
+      -0.00116002455f, -0.00127364299f, -0.00125144841f, 0.000593284611f, 0.00101746584f, 0.00280252658f,
+      0.00305601442f, 0.0024554159f}}};
+/// gelu_tanh(x) / x.
+inline constexpr piecewise gelu_tanh_factor{
+    {0.0f, 0.281250477f, 0.562502027f, 0.843750477f, 1.12499988f, 1.40624666f, 1.68750238f, 1.96874559f,
+      2.25000525f, 2.53124905f, 2.81249905f, 3.09374714f, 3.37500954f, 3.65625954f, 3.93749046f, 4.21876907f,
+      4.50001907f, 4.78126907f, 5.06251907f, 5.34376907f, -3.37500358f, -3.09374094f, -2.81249619f,
+      -2.53125262f, -2.24999166f, -1.96874845f, -1.68749809f, -1.40625048f, -1.12500143f, -0.843752027f,
+      -0.562502027f, -0.281250477f},
+    {{0.5f, 0.610733926f, 0.71306628f, 0.800479233f, 0.869533122f, 0.920009434f, 0.954163551f, 0.97554487f,
+      0.987910688f, 0.994494796f, 0.99770689f, 0.99913317f, 0.999705195f, 0.999910593f, 0.999976039f,
+      0.999994397f, 0.999998868f, 0.999999821f, 1.0f, 1.0f, 0.000294819009f, 0.000866849732f, 0.00229313155f,
+      0.00550514599f, 0.012089747f, 0.0244549643f, 0.0458368622f, 0.0799899995f, 0.130466551f, 0.199520335f,
+      0.28693372f, 0.389266074f},
+     {0.398942292f, 0.383400559f, 0.340356886f, 0.279203296f, 0.211767659f, 0.148588866f, 0.0964521393f,
+      0.0578647219f, 0.032001406f, 0.0162458122f, 0.00752486102f, 0.00315654371f, 0.00118895317f,
+      0.000398495817f, 0.000117731281f, 3.03570487e-05f, 6.76869695e-06f, 1.29185833e-06f, 2.08340467e-07f,
+      2.83664878e-08f, 0.00118897937f, 0.00315660774f, 0.00752492389f, 0.0162456632f, 0.0320023857f,
+      0.0578643978f, 0.0964528322f, 0.148588076f, 0.211767286f, 0.279202938f, 0.340356886f, 0.383400559f},
+     {-5.95564457e-30f, -0.0541548915f, -0.0959981903f, -0.117815644f, -0.118758596f, -0.103855975f,
+      -0.080806464f, -0.0566879436f, -0.0360845104f, -0.0208712611f, -0.0109407715f, -0.00516851898f,
+      -0.00219052983f, -0.000819212873f, -0.000264539849f, -8.88441355e-05f, -2.70552682e-05f, -2.25286803e-05f,
+      -2.76182309e-05f, -3.47023752e-06f, 0.00218388345f, 0.00516877836f, 0.0109407352f, 0.0208712015f,
+      0.0360853598f, 0.0566879138f, 0.0808072239f, 0.10385517f, 0.118758231f, 0.117815197f, 0.0959981903f,
+      0.0541548915f},
+     {-0.0668192059f, -0.0590170249f, -0.0385947637f, -0.0129755531f, 0.00967630465f, 0.0240578949f,
+      0.0291402936f, 0.0271230321f, 0.0213603713f, 0.0147424908f, 0.00903457776f, 0.00492693111f,
+      0.00238173478f, 0.00101343507f, 0.000376361306f, 0.00012094657f, 3.33213247e-05f, 7.95304823e-06f,
+      1.80184054e-06f, 2.84389671e-07f, 0.00238174037f, 0.00492700329f, 0.00903462805f, 0.0147424098f,
+      0.0213606898f, 0.0271229856f, 0.0291402787f, 0.0240580253f, 0.00967640989f, -0.0129754143f,
+      -0.0385947637f, -0.0590170249f},
+     {-4.03293081e-27f, 0.0134164728f, 0.0217472259f, 0.0225970894f, 0.016968824f, 0.00857298635f,
+      0.000839809247f, -0.00398094766f, -0.00585073046f, -0.0056653046f, -0.00438366272f, -0.00293769292f,
+      -0.000769050675f, -0.000666706124f, -0.000969475775f, 0.00146982516f, 0.00104941649f, 0.00248926156f,
+      0.00362627697f, 0.000453291432f, 0.00167106371f, 0.00291512837f, 0.00439894199f, 0.00565199088f,
+      0.00585393654f, 0.00395353837f, -0.000891695556f, -0.00850218162f, -0.0169252213f, -0.0225291736f,
+      -0.0217472259f, -0.0134164728f},
+     {0.0101647628f, 0.00820066035f, 0.00331939757f, -0.00202599517f, -0.00544562703f, -0.00603616517f,
+      -0.00453788647f, -0.0023388206f, -0.000483508804f, 0.000627506932f, 0.00104580028f, 0.0010033932f,
+      0.000744079414f, 0.000456574518f, 0.000233261264f, 9.47912049e-05f, 3.21868465e-05f, 1.2791935e-06f,
+      -1.1284681e-05f, -1.19563663e-06f, 0.000745825644f, 0.00100341032f, 0.00104579586f, 0.000627518864f,
+      -0.000483579177f, -0.0023387745f, -0.00453794096f, -0.00603620056f, -0.00544563821f, -0.00202601263f,
+      0.00331939757f, 0.00820066035f},
+     {2.65927748e-25f, -0.00265199086f, -0.00346498634f, -0.00487811211f, -0.00255161384f, -0.0018554721f,
+      0.00289699971f, 0.00218802434f, 0.000796190987f, 0.000884134497f, -0.000427742692f, 0.000650783768f,
+      -0.0305841733f, -0.00565277925f, 0.0206036624f, -0.0539938435f, -0.0367673673f, -0.0842842907f,
+      -0.122329675f, -0.0152961323f, 0.000176317466f, 0.000110962726f, -8.68385905e-05f, -0.000435686699f,
+      -0.000905379478f, -0.00126287946f, -0.00115109538f, -0.000527614611f, 0.00108310289f, 0.00258909445f,
+      0.00346498634f, 0.00265199086f}}};
+
+}  // namespace detail
+}  // namespace math
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/expr/math/sigmoid.hpp>
 /// sigmoid, silu, softplus, elu and tanh of packs and numbers.
 
@@ -6569,6 +6883,36 @@ SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& 
   P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
   return {exp_rest(r, r), n};
+}
+/// exp(x) = s (1 + t) for |x| < 87.3.
+template <class P>
+struct exp_product {
+  P t, s;
+};
+template <int N, class Isa>
+SITU_INLINE exp_product<pack<float, N, Isa>> exp_factors(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const magic(round_magic<float> + 127.0f);
+  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(sum - magic);
+  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
+  return {exp_rest(r, r), bitcast<float>(bitcast<int32_t>(sum) << 23)};
+}
+/// (exp(2x) − 1) / 2 for |x| < 43, accurate near 0, too: here the polynomial errs by 2^-26 of t.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> half_expm1_of_twice(pack<float, N, Isa> const& half) {
+  using P = pack<float, N, Isa>;
+  P const x = half + half;
+  P const magic(round_magic<float> + 126.0f);
+  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(sum - magic);
+  P const s = bitcast<float>(bitcast<int32_t>(sum) << 23);
+  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
+  P const u = r * r;
+  P const a = multiply_add(r, P(0.166665435f), P(0.49999997f));
+  P const b = multiply_add(r, P(0.0083666062f), P(0.0416672081f));
+  P const t = multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138820964f), b), a), r);
+  return multiply_add(s, t, keep_order(s - P(0.5f)));
 }
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
@@ -6966,6 +7310,21 @@ SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
   P const p = g * u;
   return scale(add_share(p, multiply_add(one + f, w, f)), select(negative, n, P(T(0))));
 }
+/// g · sigmoid(x) for |x| < 87.3 and finite g, where exp(−x) = s (1 + t): the quotient g / (1 + s + s t) is put right by
+/// 1 − u (1 + s + s t) = ((1 − u s) − u) − u s t.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, exp_product<pack<float, N, Isa>> const& e) {
+  using P = pack<float, N, Isa>;
+  auto const [t, s] = e;
+  P const one(1.0f);
+  P const u = near_reciprocal(multiply_add(s, t, keep_order(s + one)));
+  P const us = u * s;
+  P const w = keep_order(keep_order(one - us) - u) - us * t;
+  return add_share(g * u, w);
+}
+/// Beyond it sigmoid may be denormal, and exp(−x) overflow.
+inline constexpr float sigmoid_bound = 87.0f;
+
 /// Where exp's argument is cut off: x eˣ is 0 in T from well above it.
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
@@ -6985,8 +7344,20 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-  return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
+  auto const anywhere = [&]() __attribute__((always_inline)) {
+    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+    return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
+  };
+  if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
+    P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
+      return select(x < P(-detail::sigmoid_bound), anywhere(), y);
+    }
+    return y;
+  } else {
+    return anywhere();
+  }
 }
 
 /// x / (1 + e⁻ˣ); −0 at −inf.
@@ -6994,10 +7365,21 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-  // Below its bound the result is −0 whatever g is.
-  P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
-  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
+  auto const anywhere = [&]() __attribute__((always_inline)) {
+    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
+    // Below its bound the result is −0 whatever g is.
+    P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
+    return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
+  };
+  if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
+    P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
+    auto const tail = x != c;
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    return y;
+  } else {
+    return anywhere();
+  }
 }
 
 /// log(1 + eˣ).
@@ -7028,20 +7410,29 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 
 /// Hyperbolic tangent.
 ///
-///     |x| < 0.6:  x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
+///     with a quick reciprocal:  ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
+///     elsewhere, |x| < 0.6:     x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   P const one(1.0f), a = detail::magnitude(x);
-  auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
-  P const s = detail::power_of_two(n);
-  P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
-  P const u = x * x;
-  P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
-  P const small = multiply_add(a * u, p, a);
-  return detail::flip_sign(select(a < P(0.6f), small, large), x);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    P const h = detail::half_expm1_of_twice(detail::at_most(a, 10.0f));
+    P const u = detail::near_reciprocal(h + one);
+    P const w = detail::fused<detail::sign::minus>(u, h, keep_order(one - u));  // 1 − u (1 + h)
+    auto const p = detail::two_prod(h, u);
+    return detail::with_sign_of(x, p.hi + detail::fused(p.hi, w, p.lo));
+  } else {
+    auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
+    P const s = detail::power_of_two(n);
+    P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
+    P const u = x * x;
+    P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
+    P const small = multiply_add(a * u, p, a);
+    return detail::flip_sign(select(a < P(0.6f), small, large), x);
+  }
 }
 
 template <int N, class Isa>
@@ -7218,6 +7609,23 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   return select(x < P(0.0f), P(2.0f) - y, y);
 }
 
+namespace detail {
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = at_most(at_least(x, -15.0f), 15.0f);
+  auto const square = two_prod(g, g);
+  auto const tail = gaussian_tail(
+      g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
+      [](P const& v) __attribute__((always_inline)) {
+        return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+      });
+  P const y = scale(keep_order(tail.high + tail.low), tail.n);
+  return with_sign_of(x, select(x > P(0.0f), x - y, y));
+}
+}  // namespace detail
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 ///
 ///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
@@ -7225,18 +7633,43 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
 /// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const g = detail::at_most(detail::at_least(x, -15.0f), 15.0f);
-  auto const square = detail::two_prod(g, g);
-  auto const tail = detail::gaussian_tail(
-      g, detail::magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return detail::horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
-                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
-      });
-  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
-  return detail::with_sign_of(x, select(x > P(0.0f), x - y, y));
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::normal_distribution);
+    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
+      return select(x < P(detail::piece_lowest), detail::gelu_anywhere(x), y);
+    }
+    return y;
+  }
+#endif
+  return detail::gelu_anywhere(x);
 }
+
+namespace detail {
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const g = at_least(x, -12.5f);
+  P const a = at_most(magnitude(g), 12.5f);
+  // z = a (k + k_low + (c + c_low) a²)
+  P const c(0.102943242f), c_low(-2.01619844e-09f), k(2.30218505859375f), k_low(2.31395497e-05f);
+  auto const [square, square_low] = two_prod(a, a);
+  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  two<P> sum;
+  if constexpr (Isa::fma) {  // k has few digits, k − sum is exact
+    sum.hi = keep_order(multiply_add(square, c, k));
+    sum.lo = fused(square, c, k - sum.hi);
+  } else {
+    auto const product = two_prod(square, c);
+    sum = two_sum(k, product.hi);
+    sum.lo = keep_order(sum.lo) + product.lo;
+  }
+  auto const z = two_prod(a, sum.hi);
+  P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
+  return with_sign_of(x, times_sigmoid(g, x < P(0.0f), split_exp2_negated(z.hi, z_low)));
+}
+}  // namespace detail
 
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 ///
@@ -7245,25 +7678,17 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 /// z log2(e) is computed to twice the precision: where it is large, its absolute error is the result's relative one.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const g = detail::at_least(x, -12.5f);
-  P const a = detail::at_most(detail::magnitude(g), 12.5f);
-  // z = a (k + k_low + (c + c_low) a²)
-  P const c(0.102943242f), c_low(-2.01619844e-09f), k(2.30218505859375f), k_low(2.31395497e-05f);
-  auto const [square, square_low] = detail::two_prod(a, a);
-  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
-  detail::two<P> sum;
-  if constexpr (Isa::fma) {  // k has few digits, k − sum is exact
-    sum.hi = keep_order(multiply_add(square, c, k));
-    sum.lo = detail::fused(square, c, k - sum.hi);
-  } else {
-    auto const product = detail::two_prod(square, c);
-    sum = detail::two_sum(k, product.hi);
-    sum.lo = keep_order(sum.lo) + product.lo;
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::gelu_tanh_factor);
+    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
+      return select(x < P(detail::piece_lowest), detail::gelu_tanh_anywhere(x), y);
+    }
+    return y;
   }
-  auto const z = detail::two_prod(a, sum.hi);
-  P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
-  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(0.0f), detail::split_exp2_negated(z.hi, z_low)));
+#endif
+  return detail::gelu_tanh_anywhere(x);
 }
 
 // Doubles go through libm, lane by lane.
@@ -7874,105 +8299,6 @@ SITU_INLINE pack<double, N, Isa> atan2(pack<double, N, Isa> const& y, pack<doubl
 }
 
 }  // namespace math
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/expr/types.hpp>
-/// Typing rules of elementwise functions: from the operands' element types to what they are converted to, and to the
-/// element type of the result.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-template <class... Ts>
-struct promoted;
-template <class T>
-struct promoted<T> {
-  using type = T;
-};
-template <class T, class U, class... Rest>
-struct promoted<T, U, Rest...> : promoted<promote_t<T, U>, Rest...> {};
-template <class... Ts>
-using promoted_t = typename promoted<Ts...>::type;
-
-/// All operands promote together, the result is of that type: `+`, minimum.
-template <class... Ts>
-struct arithmetic {
-  using result = promoted_t<Ts...>;
-  template <int>
-  using operand = result;
-};
-
-/// As arithmetic, in float when all operands are integers: `/`, exp.
-template <class... Ts>
-struct real_valued {
-  using result = floating_t<promoted_t<Ts...>>;
-  template <int>
-  using operand = result;
-};
-
-/// Compared as their promoted type, bool results: `<`, isnan.
-template <class... Ts>
-struct predicate {
-  using result = bool;
-  template <int>
-  using operand = promoted_t<Ts...>;
-};
-
-/// bool operands, bool result: `&&`.
-template <class... Ts>
-struct logical {
-  using result = bool;
-  template <int>
-  using operand = bool;
-};
-
-/// Integers or bools, which promote together: `&`.
-template <class... Ts>
-struct bitwise : arithmetic<Ts...> {
-  static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
-};
-
-/// A bool, then operands that promote together: where.
-template <class M, class... Ts>
-struct choice {
-  using result = promoted_t<Ts...>;
-  template <int K>
-  using operand = std::conditional_t<K == 0, bool, result>;
-};
-
-/// The arithmetic type of one lane of X: of a pack, or of a scalar in a CUDA thread.
-template <class X>
-struct lane_value {
-  using type = X;
-};
-template <class T, int N, class Isa>
-struct lane_value<pack<T, N, Isa>> {
-  using type = T;
-};
-template <int B, int N, class Isa>
-struct lane_value<mask<B, N, Isa>> {
-  using type = bool;
-};
-template <class X>
-using lane_value_t = typename lane_value<X>::type;
-template <class X>
-inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !std::is_same_v<lane_value_t<X>, bool>;
-template <class X>
-inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
-
-/// The element type that a number of type S takes beside operands of type T. Comparisons are made in a type that
-/// holds both, so that `bytes < 300` is what it says.
-template <bool Compares, class T, class S>
-using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
-                                           promote_t<T, typename canonical<S>::type>, weak_t<T, typename canonical<S>::type>>;
-
-/// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
-template <class S>
-using number_alone_t = std::conditional_t<std::is_floating_point_v<S>, float,
-                                          std::conditional_t<std::is_integral_v<S> && !std::is_same_v<S, bool>, int64_t, S>>;
-
-}  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 #if defined(__CUDACC__)
@@ -8661,6 +8987,53 @@ SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typ
 #include <vector>
 
 
+// ---- <situ/tensor/from_expression.hpp>
+/// How expressions become tensors: by construction, implicit where nothing is lost and nothing moves.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Whether values of E may become elements of T on D without being asked.
+template <class E, class T, class D>
+concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
+
+/// The constructors of Tensor<T, D> that take expressions, and the handle that they fill. They stand apart from Tensor, so that
+/// they take no part in deducing its arguments: `Tensor y = e;` has the element type and the device of e.
+template <class T, class D>
+class FromExpression {
+ public:
+  FromExpression() = default;
+
+  /// Evaluates an expression on its own device, into one kernel and one allocation.
+  template <class E>
+    requires(becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>>)
+  FromExpression(E&& e) {
+    handle_ = make_fresh<D>(static_cast<std::size_t>(count_of(e.shape(), "Tensor", sizeof(T))) * sizeof(T), Layout(e.shape()));
+    evaluate<D>(static_cast<T*>(handle_.body()->first), handle_.body()->layout, true, e);
+  }
+  /// An expression of another device: direct initialisation is explicit, so it transfers.
+  template <class U, class From>
+    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
+  explicit FromExpression(Tensor<U, From> const& from) : handle_(convert_and_transfer<T, D>(from).handle()) {}
+  template <class Op, class... Es>
+    requires(!mixes_with<device_of<Map<Op, Es...>>, D> && implicitly_converts_to<value_of<Map<Op, Es...>>, T>)
+  explicit FromExpression(Map<Op, Es...> const& from) : handle_(convert_and_transfer<T, D>(evaluated(from)).handle()) {}
+  /// Without direct initialisation it does not compile.
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  FromExpression(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  FromExpression(E&&) = delete;
+
+ protected:
+  Handle handle_;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/tensor/indexing.hpp>
 /// What stands between the parentheses of x(all(), range(1, end()), -1).
 
@@ -8793,10 +9166,6 @@ namespace situ::inline SITU_ABI {
 
 namespace detail {
 
-/// Whether values of E may become elements of T on D without being asked.
-template <class E, class T, class D>
-concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
-
 template <class R, class T>
 concept range_of = !expression<R> && requires(R const& r) {
   { r.data() } -> std::convertible_to<T const*>;
@@ -8820,7 +9189,7 @@ concept range_of = !expression<R> && requires(R const& r) {
 /// const views. A default-constructed tensor is empty, of shape [0].
 /// *contiguous* means row-major without gaps; strides count elements and may be zero (broadcast) or negative.
 template <element T, device D>
-class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
+class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMembers<Tensor<T, D>> {
  public:
   using value_type = T;
   using device_type = D;
@@ -8856,26 +9225,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <detail::range_of<T> R>
   explicit Tensor(R const& values) : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
 
-  /// Evaluates an expression on its own device, into one kernel and one allocation.
-  template <class E>
-    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
-  Tensor(E&& e) : handle_(uninitialized(e.shape()).handle_) {
-    detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
-  }
-  /// An expression of another device: direct initialisation is explicit, so it transfers.
-  template <class U, class From>
-    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
-  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
-  template <class Op, class... Es>
-    requires(!mixes_with<device_of<Map<Op, Es...>>, D> && implicitly_converts_to<value_of<Map<Op, Es...>>, T>)
-  explicit Tensor(Map<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
-  /// Without direct initialisation it does not compile.
-  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
-    requires(expression<E> && !mixes_with<device_of<E>, D>)
-  Tensor(E const&) = delete;
-  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
-    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
-  Tensor(E&&) = delete;
+  /// From expressions: see detail::FromExpression.
+  using detail::FromExpression<T, D>::FromExpression;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
@@ -8997,6 +9348,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   T const* data() const { return raw(); }
   detail::Storage storage() const { return handle_.body() ? handle_.body()->storage : detail::Storage(); }
   detail::Body const* body() const { return handle_.body(); }
+  detail::Handle const& handle() const { return handle_; }
   detail::StorageHead const* storage_head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
 
   // ---- views: the same storage, seen differently --------------------------------------------------------------------
@@ -9070,10 +9422,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   T const& operator()(Is... indices) const {
     return raw()[offset_of("operator()", indices...)];
   }
-  /// Not callable. (Of a deleted operator() clang would complain twice.)
-  template <std::integral... Is>
+  template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
     requires(!host_device<D>)
-  error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D> operator()(Is...) const;
+  T& operator()(Is...) const = delete;
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>
@@ -9183,14 +9534,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return result;
   }
 
-  detail::Handle handle_;
+  using detail::FromExpression<T, D>::handle_;
 };
 
-template <class E>
-  requires expression<E>
-Tensor(E&&) -> Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
-template <class T, class D>
-Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
+template <class Op, class... Es>
+Tensor(Map<Op, Es...> const&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
 template <class R>
   requires requires(R const& r) { r.data(); r.size(); }
 Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R const&>().data())>>;
@@ -9356,6 +9704,11 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   double const steps = (to - from) / by;
   int64_t count = detail::convert_scalar<int64_t>(steps);
   if (count < INT64_MAX && static_cast<double>(count) < steps) ++count;
+  if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && std::is_integral_v<S>) {  // exact, also beyond 2^53
+    uint64_t const distance = step > 0 ? static_cast<uint64_t>(stop) - static_cast<uint64_t>(start) : static_cast<uint64_t>(start) - static_cast<uint64_t>(stop);
+    uint64_t const width = step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
+    count = static_cast<int64_t>(distance / width + (distance % width != 0));
+  }
   detail::arange_at<T> at{};
   at.start = detail::convert_scalar<decltype(at.start)>(start);
   at.step = detail::convert_scalar<decltype(at.step)>(step);
@@ -9991,7 +10344,7 @@ struct ReduceProgram {
   int kept_rank;
   int64_t outputs;  ///< elements of the output
   int64_t count;    ///< elements that each of them is reduced from
-  explicit ReduceProgram(Tree const& tree) : tree(tree) {}  // a lambda in it can be copied, but not assigned
+  explicit ReduceProgram(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 /// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
@@ -10240,16 +10593,47 @@ struct CombineBody {
     }
   };
 
-  /// A row of elements into a strip of accumulators, which is padded to whole packs.
+  /// Four rows of elements, or as many as `rows` says, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* strip) {
+    SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
+      int64_t i = 0;
+      if constexpr (unroll == 4) {
+        if (rows == 4) {
+          Run<Operands> second = run, third = run, fourth = run;
+          for (int o = 1; o < Operands; ++o) {
+            second.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+            third.data[o] = static_cast<char*>(run.data[o]) + 2 * row_bytes[o];
+            fourth.data[o] = static_cast<char*>(run.data[o]) + 3 * row_bytes[o];
+          }
+          for (; i + N <= run.count; i += N) {
+            P const ab = R::combine(value<Isa, N>(tree, run, i), value<Isa, N>(tree, second, i));
+            P const cd = R::combine(value<Isa, N>(tree, third, i), value<Isa, N>(tree, fourth, i));
+            R::combine(P::load(strip + i), R::combine(ab, cd)).store(strip + i);
+          }
+          if (i >= run.count) return 0;
+          // The last columns of four rows are left to the loop below, row by row.
+          for (int row = 0; row < 4; ++row) {
+            Run<Operands>& at = row == 0 ? run : row == 1 ? second : row == 2 ? third : fourth;
+            add_row<Isa, N>(tree, at, strip, i);
+          }
+          return 0;
+        }
+      }
+      add_row<Isa, N>(tree, run, strip, i);
+      return 0;
+    }
+
+    template <class Isa, int N>
+    SITU_INLINE static void add_row(Tree const& tree, Run<Operands> run, A* strip, int64_t i) {
+      using P = pack<A, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
-      int64_t i = 0, n = run.count;
+      int64_t n = run.count;
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
@@ -10365,6 +10749,8 @@ struct ReduceKernel {
   using A = typename Body::A;
   using Total = typename merged_in<R>::type;
   using I = signed_of_size<A>;
+  /// Costly expressions are added row by row, not four at a time: fewer rows keep the rounding error as small.
+  static constexpr int64_t block_rows = cost_of<Tree> <= 24 ? strip_rows : strip_rows / 4;
 
   P program;
   ReducePlan plan;
@@ -10468,14 +10854,16 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
     space.advance(base, 0, axis, outer);
     for (int64_t c = 0; c < columns; ++c) totals[c] = empty();
-    for (int64_t block = first; block < end; block += strip_rows) {
-      int64_t const block_end = block + strip_rows < end ? block + strip_rows : end;
+    for (int64_t block = first; block < end; block += block_rows) {
+      int64_t const block_end = block + block_rows < end ? block + block_rows : end;
       if constexpr (!indexed) {
         for (int64_t c = 0; c < columns + 64; ++c) values[c] = R::identity();
       } else {
         for (int64_t c = 0; c < columns + 64; ++c) values[c] = A(0), wheres[c] = 0;
       }
-      for (int64_t row = block; row < block_end; ++row) {
+      for (int64_t row = block; row < block_end;) {
+        int64_t row_bytes[operands] = {};
+        int const rows = rows_together(space, row, block_end, row_bytes);
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
         space.advance(place, space.kept, space.rank, row);
@@ -10488,10 +10876,11 @@ struct ReduceKernel {
           if constexpr (indexed) {
             dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block));
           } else {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i);
+            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
           }
           i += count;
         }
+        row += rows;
       }
       for (int64_t c = 0; c < columns; ++c) {
         if constexpr (indexed) totals[c] = merged(totals[c], widened(reducers::indexed<A>{values[c], wheres[c] + block}));
@@ -10500,6 +10889,20 @@ struct ReduceKernel {
     }
     int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
+  }
+
+  /// How many rows from `row` on a strip's kernel may take at once, four or one, and how far apart they lie: four where they follow
+  /// each other along one axis and every operand is read where it lies.
+  static int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) {
+    if (indexed || cost_of<Tree> > 24 || row + 4 > end || space.kept >= space.rank) return 1;
+    int const last = space.rank - 1;
+    if (row % space.sizes[last] + 4 > space.sizes[last]) return 1;
+    for (int o = 1; o < operands; ++o) {
+      int64_t const step = space.stride(o, space.kept - 1);
+      row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
+      if (step != 1 && !(step == 0 && row_bytes[o] == 0)) return 1;
+    }
+    return 4;
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {

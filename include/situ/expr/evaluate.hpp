@@ -13,8 +13,14 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 #if !defined(__CUDACC__)
+/// Asked where a kernel of Cuda would be launched. Without SITU_WITH_CUDA the device itself says what is missing.
+#if defined(SITU_WITH_CUDA)
 template <class>
 inline constexpr bool compiled_by_nvcc = false;
+#else
+template <class>
+inline constexpr bool compiled_by_nvcc = true;
+#endif
 
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>

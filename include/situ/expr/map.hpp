@@ -3,6 +3,7 @@
 
 #include <situ/expr/lanes.hpp>
 #include <situ/expr/node.hpp>
+#include <situ/expr/types.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace functions {
@@ -23,8 +24,8 @@ struct cast {
     return x;  // the evaluator converts what a function returns to its result type
   }
   template <class X, class Y>
-  SITU_HOST_DEVICE SITU_INLINE static X derivative(X const& x, Y const&) {
-    return x - x + typename X::value_type(1);
+  SITU_HOST_DEVICE SITU_INLINE static X derivative(X const&, Y const&) {
+    return X(detail::lane_value_t<X>(1));
   }
 };
 template <class Op>
@@ -70,6 +71,13 @@ struct nth_type<0, T, Ts...> {
   using type = T;
 };
 
+/// What explain calls a user's function: its `name` where it has one.
+template <class F>
+constexpr char const* name_of_function() {
+  if constexpr (requires { std::string(F::name); }) return F::name;
+  else return "map";
+}
+
 template <class F>
 inline constexpr bool wants_packs = requires { typename F::packed; };
 
@@ -80,7 +88,7 @@ namespace functions {
 /// A user's function of elements; see situ::map.
 template <class F>
 struct mapped {
-  static constexpr char const* name = "map";
+  static constexpr char const* name = detail::name_of_function<F>();
   static constexpr int cost = 20;
   template <class... Ts>
   struct types {
@@ -91,11 +99,17 @@ struct mapped {
 
   F f;
 
+  // How elements convert to what a user's function takes is the user's affair, not a warning about situ.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wdouble-promotion"
   template <class... Xs>
   SITU_INLINE auto call(Xs const&... x) const {
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
+#pragma GCC diagnostic pop
 
 #if defined(__CUDACC__)
   /// Device only, so that a function that cannot run on the device is an error at compile time.

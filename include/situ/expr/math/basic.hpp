@@ -91,54 +91,6 @@ SITU_INLINE pack<T, N, Isa> rounded(pack<T, N, Isa> const& x) {
   return rounded_by_sum<Direction>(x);
 }
 
-#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && SITU_X86
-#define SITU_MATH_ESTIMATES 1  // compilers may replace quotients and square roots by estimates
-#else
-#define SITU_MATH_ESTIMATES 0
-#endif
-
-#if SITU_MATH_ESTIMATES
-enum class exact { quotient, square_root };
-/// One instruction on 16 bytes: clang, too, accepts that size in every file.
-template <exact Operation, class T, class V>
-SITU_INLINE void by_instruction(V& r, V const& a) {
-#if !defined(__AVX__)
-  if constexpr (Operation == exact::quotient && sizeof(T) == 4)
-    __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (Operation == exact::quotient)
-    __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4)
-    __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else
-    __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-#else
-  constexpr bool divides = Operation == exact::quotient;
-  if constexpr (divides && sizeof(T) == 4)
-    __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (divides)
-    __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
-  else if constexpr (sizeof(T) == 4)
-    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-  else
-    __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
-#endif
-}
-template <exact Operation, class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> by_sixteen_bytes(pack<T, N, Isa> const& x, pack<T, N, Isa> const& a) {
-  using V = typename situ::detail::vector_of<T, static_cast<int>(16 / sizeof(T))>::type;
-  constexpr int size = static_cast<int>(sizeof(T)) * N, step = size < 16 ? size : 16;
-  pack<T, N, Isa> r(x);
-  for (int from = 0; from < size; from += step) {
-    V part = V{} + T(1), operand = part;
-    __builtin_memcpy(&part, reinterpret_cast<char const*>(&x.v) + from, step);
-    __builtin_memcpy(&operand, reinterpret_cast<char const*>(&a.v) + from, step);
-    by_instruction<Operation, T>(part, operand);
-    __builtin_memcpy(reinterpret_cast<char*>(&r.v) + from, &part, step);
-  }
-  return r;
-}
-#endif
-
 #if defined(__clang__)
 // Square roots that are free of errno, which clang then joins to vector instructions.
 extern "C" float situ_math_sqrtf(float) __asm__("sqrtf") __attribute__((const));
@@ -167,12 +119,9 @@ SITU_INLINE pack<T, N, Isa> sqrt_by_lane(pack<T, N, Isa> const& x) {
 #endif
 }
 
-/// a / b, correctly rounded for packs of every size.
+/// a / b, correctly rounded.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> quotient(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-#if SITU_MATH_ESTIMATES
-  if constexpr (!(SITU_MATH_X86_ASM && in_register<T, N, Isa>)) return by_sixteen_bytes<exact::quotient>(a, b);
-#endif
   return divide(a, b);
 }
 

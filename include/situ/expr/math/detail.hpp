@@ -69,11 +69,61 @@ SITU_INLINE pack<T, N, Isa> fused(pack<T, N, Isa> const& a, pack<T, N, Isa> cons
 #endif
 }
 
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ && SITU_X86
+#define SITU_MATH_ESTIMATES 1  // compilers may replace quotients and square roots by estimates
+#else
+#define SITU_MATH_ESTIMATES 0
+#endif
+
+#if SITU_MATH_ESTIMATES
+enum class exact { quotient, square_root };
+/// One instruction on 16 bytes: clang, too, accepts that size in every file.
+template <exact Operation, class T, class V>
+SITU_INLINE void by_instruction(V& r, V const& a) {
+#if !defined(__AVX__)
+  if constexpr (Operation == exact::quotient && sizeof(T) == 4)
+    __asm__("divps {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (Operation == exact::quotient)
+    __asm__("divpd {%1, %0|%0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("sqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("sqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+#else
+  constexpr bool divides = Operation == exact::quotient;
+  if constexpr (divides && sizeof(T) == 4)
+    __asm__("vdivps {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (divides)
+    __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+x"(r) : "x"(a));
+  else if constexpr (sizeof(T) == 4)
+    __asm__("vsqrtps {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+  else
+    __asm__("vsqrtpd {%1, %0|%0, %1}" : "=x"(r) : "x"(a));
+#endif
+}
+template <exact Operation, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_sixteen_bytes(pack<T, N, Isa> const& x, pack<T, N, Isa> const& a) {
+  using V = typename situ::detail::vector_of<T, static_cast<int>(16 / sizeof(T))>::type;
+  constexpr int size = static_cast<int>(sizeof(T)) * N, step = size < 16 ? size : 16;
+  pack<T, N, Isa> r(x);
+  for (int from = 0; from < size; from += step) {
+    V part = V{} + T(1), operand = part;
+    __builtin_memcpy(&part, reinterpret_cast<char const*>(&x.v) + from, step);
+    __builtin_memcpy(&operand, reinterpret_cast<char const*>(&a.v) + from, step);
+    by_instruction<Operation, T>(part, operand);
+    __builtin_memcpy(reinterpret_cast<char*>(&r.v) + from, &part, step);
+  }
+  return r;
+}
+#endif
+
 /// a / b, correctly rounded also where -ffast-math would multiply by an approximate reciprocal.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-#if SITU_MATH_X86_ASM && defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-  if constexpr (in_register<T, N, Isa>) {
+#if SITU_MATH_ESTIMATES
+  if constexpr (!(SITU_MATH_X86_ASM && in_register<T, N, Isa>)) {
+    return by_sixteen_bytes<exact::quotient>(a, b);
+  } else {
     auto r = a.v;
     auto const bv = b.v;
 #if !defined(__AVX__)
@@ -87,11 +137,12 @@ SITU_INLINE pack<T, N, Isa> divide(pack<T, N, Isa> const& a, pack<T, N, Isa> con
     else __asm__("vdivpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
     return pack<T, N, Isa>(r);
   }
-#endif
+#else
 #if defined(__clang__) && __clang_major__ >= 18
 #pragma clang fp reciprocal(off)
 #endif
   return pack<T, N, Isa>(typename pack<T, N, Isa>::vector(a.v / b.v));
+#endif
 }
 
 /// 1 / a to within 2^-14 or better, for a in [2^-100, 2^100]: `residual` tells the rest.
@@ -132,6 +183,22 @@ SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
   }
 #endif
   return any_of(m);
+}
+
+/// True if any lane of x is below the bound; NaN is not.
+template <int N, class Isa>
+SITU_INLINE bool any_below(pack<float, N, Isa> const& x, float bound) {
+  pack<float, N, Isa> const b(bound);
+#if SITU_MATH_X86_ASM
+  if constexpr (has_avx512<float, N, Isa> && N == 16) {
+    auto const xv = x.v;
+    auto const bv = b.v;
+    unsigned short k;
+    __asm__("vcmpps {$1, %2, %1, %0|%0, %1, %2, 1}" : "=Yk"(k) : "v"(xv), "v"(bv));
+    return k != 0;
+  }
+#endif
+  return any(x < b);
 }
 
 /// hi + lo, not rounded: lo holds what hi lost.

@@ -172,8 +172,9 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
   if constexpr (detail::has_avx512<float, N, Isa>) {
     using P = pack<float, N, Isa>;
     P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::normal_distribution);
-    auto const tail = x < P(detail::piece_lowest);
-    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::gelu_anywhere(x), y);
+    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
+      return select(x < P(detail::piece_lowest), detail::gelu_anywhere(x), y);
+    }
     return y;
   }
 #endif
@@ -216,8 +217,9 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
   if constexpr (detail::has_avx512<float, N, Isa>) {
     using P = pack<float, N, Isa>;
     P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::gelu_tanh_factor);
-    auto const tail = x < P(detail::piece_lowest);
-    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::gelu_tanh_anywhere(x), y);
+    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
+      return select(x < P(detail::piece_lowest), detail::gelu_tanh_anywhere(x), y);
+    }
     return y;
   }
 #endif

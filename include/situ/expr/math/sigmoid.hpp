@@ -77,19 +77,6 @@ SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, exp_
 /// Beyond it sigmoid may be denormal, and exp(−x) overflow.
 inline constexpr float sigmoid_bound = 87.0f;
 
-/// h / (1 + h) for h >= 0.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> share_of_one(pack<float, N, Isa> const& h) {
-  using P = pack<float, N, Isa>;
-  P const one(1.0f), d = h + one;
-  if constexpr (has_avx512<float, N, Isa>) {
-    P const u = near_reciprocal(d);
-    P const w = fused<sign::minus>(u, h, keep_order(one - u));
-    auto const p = two_prod(h, u);
-    return p.hi + multiply_add(p.hi, w, p.lo);
-  }
-  return divide(h, d);
-}
 /// Where exp's argument is cut off: x eˣ is 0 in T from well above it.
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
@@ -116,8 +103,9 @@ SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
     P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
-    auto const tail = x < P(-detail::sigmoid_bound);
-    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
+      return select(x < P(-detail::sigmoid_bound), anywhere(), y);
+    }
     return y;
   } else {
     return anywhere();
@@ -174,16 +162,29 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 
 /// Hyperbolic tangent.
 ///
-///     ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
+///     with a quick reciprocal:  ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
+///     elsewhere, |x| < 0.6:     x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 10.0f);
-  auto const [t, s] = detail::exp_factors<true>(a + a);
-  P const h = multiply_add(s, t, keep_order(s - P(0.5f)));
-  return detail::with_sign_of(x, detail::share_of_one(h));
+  P const one(1.0f), a = detail::magnitude(x);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    P const h = detail::half_expm1_of_twice(detail::at_most(a, 10.0f));
+    P const u = detail::near_reciprocal(h + one);
+    P const w = detail::fused<detail::sign::minus>(u, h, keep_order(one - u));  // 1 − u (1 + h)
+    auto const p = detail::two_prod(h, u);
+    return detail::with_sign_of(x, p.hi + detail::fused(p.hi, w, p.lo));
+  } else {
+    auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
+    P const s = detail::power_of_two(n);
+    P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
+    P const u = x * x;
+    P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
+    P const small = multiply_add(a * u, p, a);
+    return detail::flip_sign(select(a < P(0.6f), small, large), x);
+  }
 }
 
 template <int N, class Isa>

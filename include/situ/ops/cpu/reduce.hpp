@@ -481,7 +481,7 @@ struct ReduceKernel {
         for (int64_t c = 0; c < columns + 64; ++c) values[c] = A(0), wheres[c] = 0;
       }
       for (int64_t row = block; row < block_end;) {
-        int64_t row_bytes[operands];
+        int64_t row_bytes[operands] = {};
         int const rows = rows_together(space, row, block_end, row_bytes);
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
