@@ -7122,7 +7122,7 @@ SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pa
   P const f1 = upper_half(f), f2 = keep_order(f - f1);
   auto const [high, lost] = fast_two_sum(a, keep_order(f1 * c1));
   P const low = multiply_add(f1, P(c2), multiply_add(f2 + log_rest(f), P(c), b));
-  P const y = high + (lost + low);
+  P const y = high + keep_order(keep_order(lost) + low);
   // The parts of 0, inf, a negative number and NaN: a or f tells, but inf − inf has spoilt y.
   if constexpr (has_avx512<float, N, Isa>) return select(magnitude(a) < P(1000.0f), y, a + f);
   return y;
@@ -8987,53 +8987,6 @@ SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typ
 #include <vector>
 
 
-// ---- <situ/tensor/from_expression.hpp>
-/// How expressions become tensors: by construction, implicit where nothing is lost and nothing moves.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// Whether values of E may become elements of T on D without being asked.
-template <class E, class T, class D>
-concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
-
-/// The constructors of Tensor<T, D> that take expressions, and the handle that they fill. They stand apart from Tensor, so that
-/// they take no part in deducing its arguments: `Tensor y = e;` has the element type and the device of e.
-template <class T, class D>
-class FromExpression {
- public:
-  FromExpression() = default;
-
-  /// Evaluates an expression on its own device, into one kernel and one allocation.
-  template <class E>
-    requires(becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>>)
-  FromExpression(E&& e) {
-    handle_ = make_fresh<D>(static_cast<std::size_t>(count_of(e.shape(), "Tensor", sizeof(T))) * sizeof(T), Layout(e.shape()));
-    evaluate<D>(static_cast<T*>(handle_.body()->first), handle_.body()->layout, true, e);
-  }
-  /// An expression of another device: direct initialisation is explicit, so it transfers.
-  template <class U, class From>
-    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
-  explicit FromExpression(Tensor<U, From> const& from) : handle_(convert_and_transfer<T, D>(from).handle()) {}
-  template <class Op, class... Es>
-    requires(!mixes_with<device_of<Map<Op, Es...>>, D> && implicitly_converts_to<value_of<Map<Op, Es...>>, T>)
-  explicit FromExpression(Map<Op, Es...> const& from) : handle_(convert_and_transfer<T, D>(evaluated(from)).handle()) {}
-  /// Without direct initialisation it does not compile.
-  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
-    requires(expression<E> && !mixes_with<device_of<E>, D>)
-  FromExpression(E const&) = delete;
-  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
-    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
-  FromExpression(E&&) = delete;
-
- protected:
-  Handle handle_;
-};
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
 // ---- <situ/tensor/indexing.hpp>
 /// What stands between the parentheses of x(all(), range(1, end()), -1).
 
@@ -9166,6 +9119,10 @@ namespace situ::inline SITU_ABI {
 
 namespace detail {
 
+/// Whether values of E may become elements of T on D without being asked.
+template <class E, class T, class D>
+concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
+
 template <class R, class T>
 concept range_of = !expression<R> && requires(R const& r) {
   { r.data() } -> std::convertible_to<T const*>;
@@ -9189,7 +9146,7 @@ concept range_of = !expression<R> && requires(R const& r) {
 /// const views. A default-constructed tensor is empty, of shape [0].
 /// *contiguous* means row-major without gaps; strides count elements and may be zero (broadcast) or negative.
 template <element T, device D>
-class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMembers<Tensor<T, D>> {
+class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
  public:
   using value_type = T;
   using device_type = D;
@@ -9225,8 +9182,27 @@ class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMem
   template <detail::range_of<T> R>
   explicit Tensor(R const& values) : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
 
-  /// From expressions: see detail::FromExpression.
-  using detail::FromExpression<T, D>::FromExpression;
+  /// Evaluates an expression on its own device, into one kernel and one allocation.
+  template <class E>
+    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
+  Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
+    detail::evaluate<D>(raw(), layout(), true, e);
+  }
+  /// An expression of another device: direct initialisation is explicit, so it transfers.
+  template <class U, class From>
+    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
+  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
+  template <template <class, class...> class Formula, class Op, class... Es>
+    requires(expression<Formula<Op, Es...>> && !mixes_with<device_of<Formula<Op, Es...>>, D> &&
+             implicitly_converts_to<value_of<Formula<Op, Es...>>, T>)
+  explicit Tensor(Formula<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
+  /// Without direct initialisation it does not compile.
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  Tensor(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor(E&&) = delete;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
@@ -9534,11 +9510,23 @@ class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMem
     return result;
   }
 
-  using detail::FromExpression<T, D>::handle_;
+  detail::Handle handle_;
 };
 
+// `Tensor y = e;` deduces the element type and the device of e. Each of these is more specialised than the constructors above,
+// which would deduce the defaults.
 template <class Op, class... Es>
 Tensor(Map<Op, Es...> const&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class Op, class... Es>
+Tensor(Map<Op, Es...>&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class Op, class... Es>
+Tensor(Map<Op, Es...>&&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class T, class D>
+Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
+template <class T, class D>
+Tensor(Tensor<T, D>&) -> Tensor<T, D>;
+template <class T, class D>
+Tensor(Tensor<T, D>&&) -> Tensor<T, D>;
 template <class R>
   requires requires(R const& r) { r.data(); r.size(); }
 Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R const&>().data())>>;
@@ -10292,6 +10280,7 @@ struct indexed {
 template <class T, int Sign>
 struct arg_extremum {
   static constexpr char const* name = Sign > 0 ? "argmax" : "argmin";
+  static constexpr bool order_matters = true;
   static constexpr bool empty_is_defined = false;
   using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
   using accumulator = indexed<element>;
@@ -10364,6 +10353,18 @@ void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, 
   kept = at;
   for (int k = 0; k < rank; ++k) {
     if (reduced >> k & 1u) order[at++] = k;
+  }
+  if constexpr (!requires { Reducer::order_matters; }) {  // the reduced axes in the order of memory, by the first input
+    bool first = true;
+    for_each_leaf(e, [&](auto const& leaf) {
+      if (!std::exchange(first, false)) return;
+      int64_t strides[max_rank];
+      broadcast_strides(leaf.layout(), shape, strides);
+      auto magnitude = [&](int axis) { return strides[axis] < 0 ? -strides[axis] : strides[axis]; };
+      for (int k = kept + 1; k < rank; ++k) {
+        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+      }
+    });
   }
   program.outputs = program.count = 1;
   int64_t step = 1;
@@ -11309,8 +11310,10 @@ void launch_reduce(cuda_kernels, P const& program) {
 namespace situ::inline SITU_ABI {
 
 /// Keeps reduced axes with extent 1: sum(x, 0, keepdim).
-struct keepdim_t {};
-inline constexpr keepdim_t keepdim{};
+struct keepdim_t {
+  explicit constexpr keepdim_t(int) {}  // not from {}: sum(x, {}) names no axes
+};
+inline constexpr keepdim_t keepdim{0};
 
 namespace detail {
 

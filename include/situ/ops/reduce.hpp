@@ -20,8 +20,10 @@
 namespace situ::inline SITU_ABI {
 
 /// Keeps reduced axes with extent 1: sum(x, 0, keepdim).
-struct keepdim_t {};
-inline constexpr keepdim_t keepdim{};
+struct keepdim_t {
+  explicit constexpr keepdim_t(int) {}  // not from {}: sum(x, {}) names no axes
+};
+inline constexpr keepdim_t keepdim{0};
 
 namespace detail {
 

@@ -44,6 +44,18 @@ void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, 
   for (int k = 0; k < rank; ++k) {
     if (reduced >> k & 1u) order[at++] = k;
   }
+  if constexpr (!requires { Reducer::order_matters; }) {  // the reduced axes in the order of memory, by the first input
+    bool first = true;
+    for_each_leaf(e, [&](auto const& leaf) {
+      if (!std::exchange(first, false)) return;
+      int64_t strides[max_rank];
+      broadcast_strides(leaf.layout(), shape, strides);
+      auto magnitude = [&](int axis) { return strides[axis] < 0 ? -strides[axis] : strides[axis]; };
+      for (int k = kept + 1; k < rank; ++k) {
+        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+      }
+    });
+  }
   program.outputs = program.count = 1;
   int64_t step = 1;
   for (int k = kept - 1; k >= 0; --k) {

@@ -3,15 +3,19 @@
 
 #include <vector>
 
+#include <situ/core/storage.hpp>
 #include <situ/expr/evaluate.hpp>
 #include <situ/expr/functions.hpp>
-#include <situ/tensor/from_expression.hpp>
 #include <situ/tensor/indexing.hpp>
 #include <situ/tensor/nested.hpp>
 
 namespace situ::inline SITU_ABI {
 
 namespace detail {
+
+/// Whether values of E may become elements of T on D without being asked.
+template <class E, class T, class D>
+concept becomes = expression<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T>;
 
 template <class R, class T>
 concept range_of = !expression<R> && requires(R const& r) {
@@ -36,7 +40,7 @@ concept range_of = !expression<R> && requires(R const& r) {
 /// const views. A default-constructed tensor is empty, of shape [0].
 /// *contiguous* means row-major without gaps; strides count elements and may be zero (broadcast) or negative.
 template <element T, device D>
-class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMembers<Tensor<T, D>> {
+class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
  public:
   using value_type = T;
   using device_type = D;
@@ -72,8 +76,27 @@ class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMem
   template <detail::range_of<T> R>
   explicit Tensor(R const& values) : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
 
-  /// From expressions: see detail::FromExpression.
-  using detail::FromExpression<T, D>::FromExpression;
+  /// Evaluates an expression on its own device, into one kernel and one allocation.
+  template <class E>
+    requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
+  Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
+    detail::evaluate<D>(raw(), layout(), true, e);
+  }
+  /// An expression of another device: direct initialisation is explicit, so it transfers.
+  template <class U, class From>
+    requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
+  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
+  template <template <class, class...> class Formula, class Op, class... Es>
+    requires(expression<Formula<Op, Es...>> && !mixes_with<device_of<Formula<Op, Es...>>, D> &&
+             implicitly_converts_to<value_of<Formula<Op, Es...>>, T>)
+  explicit Tensor(Formula<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
+  /// Without direct initialisation it does not compile.
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires(expression<E> && !mixes_with<device_of<E>, D>)
+  Tensor(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor(E&&) = delete;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
@@ -381,11 +404,23 @@ class Tensor : public detail::FromExpression<T, D>, public detail::ExpressionMem
     return result;
   }
 
-  using detail::FromExpression<T, D>::handle_;
+  detail::Handle handle_;
 };
 
+// `Tensor y = e;` deduces the element type and the device of e. Each of these is more specialised than the constructors above,
+// which would deduce the defaults.
 template <class Op, class... Es>
 Tensor(Map<Op, Es...> const&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class Op, class... Es>
+Tensor(Map<Op, Es...>&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class Op, class... Es>
+Tensor(Map<Op, Es...>&&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class T, class D>
+Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
+template <class T, class D>
+Tensor(Tensor<T, D>&) -> Tensor<T, D>;
+template <class T, class D>
+Tensor(Tensor<T, D>&&) -> Tensor<T, D>;
 template <class R>
   requires requires(R const& r) { r.data(); r.size(); }
 Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R const&>().data())>>;

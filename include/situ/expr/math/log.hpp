@@ -85,7 +85,7 @@ SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pa
   P const f1 = upper_half(f), f2 = keep_order(f - f1);
   auto const [high, lost] = fast_two_sum(a, keep_order(f1 * c1));
   P const low = multiply_add(f1, P(c2), multiply_add(f2 + log_rest(f), P(c), b));
-  P const y = high + (lost + low);
+  P const y = high + keep_order(keep_order(lost) + low);
   // The parts of 0, inf, a negative number and NaN: a or f tells, but inf − inf has spoilt y.
   if constexpr (has_avx512<float, N, Isa>) return select(magnitude(a) < P(1000.0f), y, a + f);
   return y;
