@@ -6684,8 +6684,8 @@ SITU_INLINE pack<T, N, Isa> floor_divide(pack<T, N, Isa> const& x, pack<T, N, Is
 
 
 // ---- <situ/expr/math/piecewise.hpp>
-/// A function of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
-/// numbers up in registers. The centres lie where the value there is close to a float.
+/// Functions of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
+/// numbers up in registers: an interval's polynomial errs by less than 2^-24.8 of the value. The centres lie where the value there is close to a float.
 
 
 namespace situ::inline SITU_ABI {
@@ -7535,7 +7535,7 @@ SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> co
   P const w = residual(d, u) - lost * u;  // 1 / (a + c) = u (1 + w)
   auto const [v, v_low] = sum_of_product(P(1.0f), u, P(-2 * c));
   P const y = keep_order(multiply_add(u * (-2 * c), w, v_low));
-  P const full = v + y;
+  P const full = keep_order(v + y);
   P const r = rest(full);
   auto const [h, h_low] = sum_of_product(P(h0.hi), r, full);
   auto const [p, p_low] = two_prod(u, h);
@@ -7610,6 +7610,9 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
 }
 
 namespace detail {
+/// gelu for every x.
+///
+///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
@@ -7619,7 +7622,7 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
       g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
       [](P const& v) __attribute__((always_inline)) {
         return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
-                              0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+                      0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
       });
   P const y = scale(keep_order(tail.high + tail.low), tail.n);
   return with_sign_of(x, select(x > P(0.0f), x - y, y));
@@ -7628,7 +7631,7 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
 
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 ///
-///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
+/// Where numbers can be looked up in registers, Φ comes from a table of polynomials, but for the left tail.
 ///
 /// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
 template <int N, class Isa>
@@ -7647,6 +7650,11 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 }
 
 namespace detail {
+/// gelu_tanh for every x.
+///
+///     x sigmoid(z),   z = 2 √(2/π) x (1 + 0.044715 x²)
+///
+/// z log2(e) is computed to twice the precision: where it is large, its absolute error is the result's relative one.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
@@ -7671,11 +7679,7 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x)
 }
 }  // namespace detail
 
-/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
-///
-///     x sigmoid(z),   z = 2 √(2/π) x (1 + 0.044715 x²)
-///
-/// z log2(e) is computed to twice the precision: where it is large, its absolute error is the result's relative one.
+/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table where gelu is.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM

@@ -32,7 +32,9 @@ TEST_CASE("a tensor without template arguments takes those of what it is made fr
   static_assert(is<decltype(braced_on_device), Tensor<float, Emulated<0>>>);
   CHECK(on_device.to_vector() == std::vector<float>{2, 4, 6});
 
-  Tensor compared = d > 1, total = sum(d), pinned_with_cpu = pin(d) + 1;
+  Tensor compared = d > 1;
+  Tensor total = sum(d);
+  Tensor pinned_with_cpu = pin(d) + 1;
   static_assert(is<decltype(compared), Tensor<bool>> && is<decltype(total), Tensor<double>>);
   static_assert(is<decltype(pinned_with_cpu), Tensor<double>>);
 

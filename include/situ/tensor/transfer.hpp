@@ -4,6 +4,7 @@
 /// on a device crosses as the span of memory that it covers, so that no kernel is needed there.
 #pragma once
 
+#include <situ/device/pinned.hpp>
 #include <situ/tensor/tensor.hpp>
 
 namespace situ::inline SITU_ABI {

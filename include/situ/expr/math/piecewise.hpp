@@ -1,5 +1,5 @@
-/// A function of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
-/// numbers up in registers. The centres lie where the value there is close to a float.
+/// Functions of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
+/// numbers up in registers: an interval's polynomial errs by less than 2^-24.8 of the value. The centres lie where the value there is close to a float.
 #pragma once
 
 #include <situ/expr/math/detail.hpp>
