@@ -1117,6 +1117,7 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
 struct FreshBlock {
   StorageHead head;
   Body body;
+  explicit FreshBlock(Shape const& shape) : body{1, {}, nullptr, Layout(shape), product(shape), true, false} {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
@@ -1135,36 +1136,31 @@ struct FreshStorage {
   }
 };
 
-inline Handle finish_fresh(FreshBlock* block, void* memory, std::size_t bytes, void (*destroy)(StorageHead*) noexcept, Layout const& layout) {
-  block->head.memory = memory;
-  block->head.bytes = bytes;
-  block->head.destroy = destroy;
-  block->body.storage = Storage(&block->head);
-  block->body.first = memory;
-  block->body.layout = layout;
-  block->body.size = layout.size();
-  block->body.apart = false;
-  return Handle(&block->body);
-}
-
-/// A fresh tensor's body over `bytes` bytes of D, uninitialised: one allocation of the device, none when bytes is 0.
+/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape, uninitialised: one allocation of the device, none when
+/// bytes is 0.
 template <class D>
-SITU_NOINLINE Handle make_fresh(std::size_t bytes, Layout const& layout) {
-  if (bytes == 0) return make_view({}, nullptr, layout);
+SITU_NOINLINE Handle make_fresh(std::size_t bytes, Shape const& shape) {
+  if (bytes == 0) return make_view({}, nullptr, Layout(shape));
+  FreshBlock* block;
+  void* memory;
   if constexpr (FreshStorage<D>::in_front) {
-    char* const memory = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
-    return finish_fresh(::new (static_cast<void*>(memory)) FreshBlock, memory + fresh_block_bytes, bytes, &FreshStorage<D>::destroy, layout);
+    char* const all = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
+    block = ::new (static_cast<void*>(all)) FreshBlock(shape);
+    memory = all + fresh_block_bytes;
   } else {
-    auto* const block = new FreshBlock;
-    void* memory = nullptr;
+    block = new FreshBlock(shape);
     try {
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {
       delete block;
       throw;
     }
-    return finish_fresh(block, memory, bytes, &FreshStorage<D>::destroy, layout);
   }
+  block->head.memory = block->body.first = memory;
+  block->head.bytes = bytes;
+  block->head.destroy = &FreshStorage<D>::destroy;
+  block->body.storage = Storage(&block->head);
+  return Handle(&block->body);
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.
@@ -4795,7 +4791,7 @@ struct BoundTree {
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
   void* data[Operands];
   int sizes[Operands];  ///< of an element
-  int cost;             ///< per element, in tens of picoseconds
+  int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of the widest pack
   alignas(16) unsigned char tree[TreeBytes];
 
@@ -4876,9 +4872,6 @@ struct StridedKernel {
   }
 };
 
-/// How many elements are worth a thread of their own: about 40 microseconds.
-inline int64_t grain_of(int cost) { return (int64_t{4000000} / cost + 1023) / 1024 * 1024; }
-
 inline bool streams(void* const* data, int operands, int64_t bytes) {
   bool result = bytes >= streaming_bytes;
   for (int o = 1; o < operands; ++o) result = result && data[o] != data[0];
@@ -4890,7 +4883,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(ContiguousKernel<Operands, TreeBytes>& kernel, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   kernel.stream = SITU_UNLIKELY(n > streaming_bytes / 16) && streams(kernel.bound.data, Operands, n * kernel.bound.sizes[0]);
-  device_traits<D>::launch(kernel, n, grain_of(kernel.bound.cost));
+  device_traits<D>::launch(kernel, n, kernel.bound.grain);
 }
 
 /// Runs a tree over operands of any layout: layouts[0] is the output's.
@@ -4907,7 +4900,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  device_traits<D>::launch(kernel, kernel.grid.count(), grain_of(bound.cost) / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
+  device_traits<D>::launch(kernel, kernel.grid.count(), bound.grain / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
 }
 
 /// Binds a tree; the operands' places are still to be set.
@@ -4918,7 +4911,8 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
   for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o);
-  bound.cost = cost_of<Tree> + static_cast<int>(sizeof(Out));
+  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
+  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
   bound.lanes = 64 / Body::widest_lane;
 }
 
@@ -9211,7 +9205,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), Layout(shape)));
+    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), shape));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
@@ -9555,6 +9549,7 @@ template <class To, class From>
 void copy_bytes(void* to, void const* from, std::size_t bytes) {
   if (bytes == 0) return;
   if constexpr (std::is_same_v<To, From>) device_traits<To>::copy(to, from, bytes);
+  else if constexpr (std::is_same_v<To, Cpu>) device_traits<From>::copy_to_host(to, from, bytes);
   else if constexpr (host_device<From>) device_traits<To>::copy_from_host(to, from, bytes);
   else if constexpr (host_device<To>) device_traits<From>::copy_to_host(to, from, bytes);
   else if constexpr (copies_directly<To, From>) device_traits<To>::template copy_from<From>(to, from, bytes);

@@ -128,6 +128,7 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
 struct FreshBlock {
   StorageHead head;
   Body body;
+  explicit FreshBlock(Shape const& shape) : body{1, {}, nullptr, Layout(shape), product(shape), true, false} {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
@@ -146,36 +147,31 @@ struct FreshStorage {
   }
 };
 
-inline Handle finish_fresh(FreshBlock* block, void* memory, std::size_t bytes, void (*destroy)(StorageHead*) noexcept, Layout const& layout) {
-  block->head.memory = memory;
-  block->head.bytes = bytes;
-  block->head.destroy = destroy;
-  block->body.storage = Storage(&block->head);
-  block->body.first = memory;
-  block->body.layout = layout;
-  block->body.size = layout.size();
-  block->body.apart = false;
-  return Handle(&block->body);
-}
-
-/// A fresh tensor's body over `bytes` bytes of D, uninitialised: one allocation of the device, none when bytes is 0.
+/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape, uninitialised: one allocation of the device, none when
+/// bytes is 0.
 template <class D>
-SITU_NOINLINE Handle make_fresh(std::size_t bytes, Layout const& layout) {
-  if (bytes == 0) return make_view({}, nullptr, layout);
+SITU_NOINLINE Handle make_fresh(std::size_t bytes, Shape const& shape) {
+  if (bytes == 0) return make_view({}, nullptr, Layout(shape));
+  FreshBlock* block;
+  void* memory;
   if constexpr (FreshStorage<D>::in_front) {
-    char* const memory = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
-    return finish_fresh(::new (static_cast<void*>(memory)) FreshBlock, memory + fresh_block_bytes, bytes, &FreshStorage<D>::destroy, layout);
+    char* const all = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
+    block = ::new (static_cast<void*>(all)) FreshBlock(shape);
+    memory = all + fresh_block_bytes;
   } else {
-    auto* const block = new FreshBlock;
-    void* memory = nullptr;
+    block = new FreshBlock(shape);
     try {
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {
       delete block;
       throw;
     }
-    return finish_fresh(block, memory, bytes, &FreshStorage<D>::destroy, layout);
   }
+  block->head.memory = block->body.first = memory;
+  block->head.bytes = bytes;
+  block->head.destroy = &FreshStorage<D>::destroy;
+  block->body.storage = Storage(&block->head);
+  return Handle(&block->body);
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.

@@ -101,7 +101,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), Layout(shape)));
+    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), shape));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {

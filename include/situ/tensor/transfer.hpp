@@ -18,6 +18,7 @@ template <class To, class From>
 void copy_bytes(void* to, void const* from, std::size_t bytes) {
   if (bytes == 0) return;
   if constexpr (std::is_same_v<To, From>) device_traits<To>::copy(to, from, bytes);
+  else if constexpr (std::is_same_v<To, Cpu>) device_traits<From>::copy_to_host(to, from, bytes);
   else if constexpr (host_device<From>) device_traits<To>::copy_from_host(to, from, bytes);
   else if constexpr (host_device<To>) device_traits<From>::copy_to_host(to, from, bytes);
   else if constexpr (copies_directly<To, From>) device_traits<To>::template copy_from<From>(to, from, bytes);

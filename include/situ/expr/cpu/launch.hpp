@@ -20,7 +20,7 @@ struct BoundTree {
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
   void* data[Operands];
   int sizes[Operands];  ///< of an element
-  int cost;             ///< per element, in tens of picoseconds
+  int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of the widest pack
   alignas(16) unsigned char tree[TreeBytes];
 
@@ -101,9 +101,6 @@ struct StridedKernel {
   }
 };
 
-/// How many elements are worth a thread of their own: about 40 microseconds.
-inline int64_t grain_of(int cost) { return (int64_t{4000000} / cost + 1023) / 1024 * 1024; }
-
 inline bool streams(void* const* data, int operands, int64_t bytes) {
   bool result = bytes >= streaming_bytes;
   for (int o = 1; o < operands; ++o) result = result && data[o] != data[0];
@@ -115,7 +112,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(ContiguousKernel<Operands, TreeBytes>& kernel, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   kernel.stream = SITU_UNLIKELY(n > streaming_bytes / 16) && streams(kernel.bound.data, Operands, n * kernel.bound.sizes[0]);
-  device_traits<D>::launch(kernel, n, grain_of(kernel.bound.cost));
+  device_traits<D>::launch(kernel, n, kernel.bound.grain);
 }
 
 /// Runs a tree over operands of any layout: layouts[0] is the output's.
@@ -132,7 +129,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  device_traits<D>::launch(kernel, kernel.grid.count(), grain_of(bound.cost) / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
+  device_traits<D>::launch(kernel, kernel.grid.count(), bound.grain / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
 }
 
 /// Binds a tree; the operands' places are still to be set.
@@ -143,7 +140,8 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
   for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o);
-  bound.cost = cost_of<Tree> + static_cast<int>(sizeof(Out));
+  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
+  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
   bound.lanes = 64 / Body::widest_lane;
 }
 
