@@ -4231,7 +4231,7 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
 /// Whether operands are contiguous and of the shape of the first one, the output's.
 SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
   bool result = contiguous[0];
-  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && layouts[o]->shape == layouts[0]->shape;
+  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && (layouts[o] == layouts[0] || layouts[o]->shape == layouts[0]->shape);
   return result;
 }
 
@@ -4792,12 +4792,13 @@ struct BoundTree {
   void* data[Operands];
   int sizes[Operands];  ///< of an element
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
-  int lanes;            ///< elements of the widest pack
+  int lanes;            ///< elements of an AVX-512 pack
   alignas(16) unsigned char tree[TreeBytes];
 
   void run(Run<Operands>& run, bool stream) const {
     stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
-    int64_t const done = start(tree, &run, stream);
+    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : start(tree, &run, stream);
     if (SITU_LIKELY(done == run.count)) return;
     // What is left is less than a pack: once more, on copies.
     alignas(64) unsigned char buffers[Operands][64];

@@ -221,7 +221,7 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
 /// Whether operands are contiguous and of the shape of the first one, the output's.
 SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
   bool result = contiguous[0];
-  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && layouts[o]->shape == layouts[0]->shape;
+  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && (layouts[o] == layouts[0] || layouts[o]->shape == layouts[0]->shape);
   return result;
 }
 
