@@ -7332,6 +7332,22 @@ struct scalar_softplus {
   }
 };
 
+// Named functions, because nvcc loses the attribute that inlines a lambda.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sigmoid_anywhere(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = at_least(negative_magnitude(x), least_exponent<T>);
+  return times_sigmoid(P(T(1)), x < P(T(0)), split_exp(a));
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> silu_anywhere(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = at_least(negative_magnitude(x), least_exponent<T>);
+  // Below its bound the result is −0 whatever g is.
+  P const g = at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
+  return with_sign_of(x, times_sigmoid(g, x < P(T(0)), split_exp(a)));
+}
+
 }  // namespace detail
 
 /// 1 / (1 + e⁻ˣ), also where that is denormal.
@@ -7339,19 +7355,15 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  auto const anywhere = [&]() __attribute__((always_inline)) {
-    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-    return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
-  };
   if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
     P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
     if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
-      return select(x < P(-detail::sigmoid_bound), anywhere(), y);
+      return select(x < P(-detail::sigmoid_bound), detail::sigmoid_anywhere(x), y);
     }
     return y;
   } else {
-    return anywhere();
+    return detail::sigmoid_anywhere(x);
   }
 }
 
@@ -7360,20 +7372,14 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  auto const anywhere = [&]() __attribute__((always_inline)) {
-    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-    // Below its bound the result is −0 whatever g is.
-    P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
-    return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
-  };
   if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
     P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
     auto const tail = x != c;
-    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::silu_anywhere(x), y);
     return y;
   } else {
-    return anywhere();
+    return detail::silu_anywhere(x);
   }
 }
 
@@ -7584,6 +7590,24 @@ SITU_INLINE pack<float, N, Isa> erf(pack<float, N, Isa> const& x) {
   return detail::flip_sign(select(a < P(0.92f), multiply_add(a, p, a), large), x);
 }
 
+namespace detail {
+// Named, because nvcc loses the attribute that inlines a lambda.
+struct erfc_polynomial {
+  template <class P>
+  SITU_INLINE P operator()(P const& v) const {
+    return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
+                            0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+  }
+};
+struct gelu_polynomial {
+  template <class P>
+  SITU_INLINE P operator()(P const& v) const {
+    return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+                    0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+  }
+};
+}  // namespace detail
+
 /// 1 − erf(x), also where that is denormal.
 ///
 ///     x >= 0:  exp(−x²) h(v) / (x + 2.125),   v = (x − 2.125) / (x + 2.125)
@@ -7596,10 +7620,7 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(
       P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return detail::horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
-                              0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
-      });
+      detail::erfc_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
   return select(x < P(0.0f), P(2.0f) - y, y);
 }
@@ -7615,10 +7636,7 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
   auto const square = two_prod(g, g);
   auto const tail = gaussian_tail(
       g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
-                      0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
-      });
+      gelu_polynomial{});
   P const y = scale(keep_order(tail.high + tail.low), tail.n);
   return with_sign_of(x, select(x > P(0.0f), x - y, y));
 }

@@ -124,6 +124,24 @@ SITU_INLINE pack<float, N, Isa> erf(pack<float, N, Isa> const& x) {
   return detail::flip_sign(select(a < P(0.92f), multiply_add(a, p, a), large), x);
 }
 
+namespace detail {
+// Named, because nvcc loses the attribute that inlines a lambda.
+struct erfc_polynomial {
+  template <class P>
+  SITU_INLINE P operator()(P const& v) const {
+    return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
+                            0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+  }
+};
+struct gelu_polynomial {
+  template <class P>
+  SITU_INLINE P operator()(P const& v) const {
+    return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+                    0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+  }
+};
+}  // namespace detail
+
 /// 1 − erf(x), also where that is denormal.
 ///
 ///     x >= 0:  exp(−x²) h(v) / (x + 2.125),   v = (x − 2.125) / (x + 2.125)
@@ -136,10 +154,7 @@ SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(
       P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return detail::horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
-                              0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
-      });
+      detail::erfc_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
   return select(x < P(0.0f), P(2.0f) - y, y);
 }
@@ -155,10 +170,7 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
   auto const square = two_prod(g, g);
   auto const tail = gaussian_tail(
       g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
-      [](P const& v) __attribute__((always_inline)) {
-        return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
-                      0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
-      });
+      gelu_polynomial{});
   P const y = scale(keep_order(tail.high + tail.low), tail.n);
   return with_sign_of(x, select(x > P(0.0f), x - y, y));
 }

@@ -89,6 +89,22 @@ struct scalar_softplus {
   }
 };
 
+// Named functions, because nvcc loses the attribute that inlines a lambda.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sigmoid_anywhere(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = at_least(negative_magnitude(x), least_exponent<T>);
+  return times_sigmoid(P(T(1)), x < P(T(0)), split_exp(a));
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> silu_anywhere(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const a = at_least(negative_magnitude(x), least_exponent<T>);
+  // Below its bound the result is −0 whatever g is.
+  P const g = at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
+  return with_sign_of(x, times_sigmoid(g, x < P(T(0)), split_exp(a)));
+}
+
 }  // namespace detail
 
 /// 1 / (1 + e⁻ˣ), also where that is denormal.
@@ -96,19 +112,15 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  auto const anywhere = [&]() __attribute__((always_inline)) {
-    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-    return detail::times_sigmoid(P(T(1)), x < P(T(0)), detail::split_exp(a));
-  };
   if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
     P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
     if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
-      return select(x < P(-detail::sigmoid_bound), anywhere(), y);
+      return select(x < P(-detail::sigmoid_bound), detail::sigmoid_anywhere(x), y);
     }
     return y;
   } else {
-    return anywhere();
+    return detail::sigmoid_anywhere(x);
   }
 }
 
@@ -117,20 +129,14 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  auto const anywhere = [&]() __attribute__((always_inline)) {
-    P const a = detail::at_least(detail::negative_magnitude(x), detail::least_exponent<T>);
-    // Below its bound the result is −0 whatever g is.
-    P const g = detail::at_least(x, sizeof(T) == 4 ? T(-200) : T(-1000));
-    return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(T(0)), detail::split_exp(a)));
-  };
   if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
     P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
     auto const tail = x != c;
-    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, anywhere(), y);
+    if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::silu_anywhere(x), y);
     return y;
   } else {
-    return anywhere();
+    return detail::silu_anywhere(x);
   }
 }
 
