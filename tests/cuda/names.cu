@@ -52,7 +52,5 @@ TEST_CASE("functions of numbers and of tensors stand side by side, unqualified")
   int total = 0;
   for (int each : list) total += each;
   CHECK(total == 6);
-  void (*const kernel)(float*, int) = numbers_on_the_device;
-  bool const found = kernel != nullptr;
-  CHECK(found);
+  [[maybe_unused]] void (*const kernel)(float*, int) = numbers_on_the_device;  // compiled for the device
 }
