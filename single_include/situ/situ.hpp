@@ -1057,7 +1057,6 @@ class Storage {
   StorageHead* head() const { return head_; }
   explicit operator bool() const { return head_ != nullptr; }
   int64_t use_count() const { return head_ ? __atomic_load_n(&head_->references, __ATOMIC_ACQUIRE) : 0; }
-  friend bool operator==(Storage const& a, Storage const& b) { return a.head_ == b.head_; }
 
  private:
   StorageHead* head_ = nullptr;
@@ -1096,7 +1095,6 @@ class Handle {
   int64_t use_count() const {
     return body_ ? __atomic_load_n(&body_->handles, __ATOMIC_ACQUIRE) + (body_->storage ? body_->storage.use_count() - 1 : 0) : 0;
   }
-  bool only_body() const { return body_->storage.use_count() == 1; }
 
  private:
   // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
@@ -4212,9 +4210,6 @@ struct Program {
   Geometry<Leaves + 1> where;
   explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
-
-template <class E>
-using program_of = Program<tree_of<E>, value_of<E>, leaf_count<E>>;
 
 /// The joined sizes and strides of operands whose layouts broadcast to the first one, the output's. Returns the rank, at least 1.
 inline int bind_strides(Layout const* const* layouts, int operands, int64_t* sizes, int64_t* strides) {

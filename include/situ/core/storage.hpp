@@ -68,7 +68,6 @@ class Storage {
   StorageHead* head() const { return head_; }
   explicit operator bool() const { return head_ != nullptr; }
   int64_t use_count() const { return head_ ? __atomic_load_n(&head_->references, __ATOMIC_ACQUIRE) : 0; }
-  friend bool operator==(Storage const& a, Storage const& b) { return a.head_ == b.head_; }
 
  private:
   StorageHead* head_ = nullptr;
@@ -107,7 +106,6 @@ class Handle {
   int64_t use_count() const {
     return body_ ? __atomic_load_n(&body_->handles, __ATOMIC_ACQUIRE) + (body_->storage ? body_->storage.use_count() - 1 : 0) : 0;
   }
-  bool only_body() const { return body_->storage.use_count() == 1; }
 
  private:
   // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.

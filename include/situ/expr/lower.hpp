@@ -203,9 +203,6 @@ struct Program {
   explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
-template <class E>
-using program_of = Program<tree_of<E>, value_of<E>, leaf_count<E>>;
-
 /// The joined sizes and strides of operands whose layouts broadcast to the first one, the output's. Returns the rank, at least 1.
 inline int bind_strides(Layout const* const* layouts, int operands, int64_t* sizes, int64_t* strides) {
   Layout const& out = *layouts[0];
