@@ -68,6 +68,7 @@ class Storage {
   StorageHead* head() const { return head_; }
   explicit operator bool() const { return head_ != nullptr; }
   int64_t use_count() const { return head_ ? __atomic_load_n(&head_->references, __ATOMIC_ACQUIRE) : 0; }
+  friend bool operator==(Storage const& a, Storage const& b) { return a.head_ == b.head_; }
 
  private:
   StorageHead* head_ = nullptr;
