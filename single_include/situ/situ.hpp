@@ -55,9 +55,10 @@
 ///
 /// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
 /// [0, items) that may run side by side; parts begin at multiples of `grain`. `launch` may return before it has run.
-/// Two traits are optional: `using result_device = Cpu;` for memory that mixes with that device, and
+/// Three traits are optional: `using result_device = Cpu;` for memory that mixes with that device,
 /// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not
-/// pass through the host.
+/// pass through the host, and `static constexpr bool immediate = true;` where the calling thread may do a little work itself,
+/// without a launch.
 
 #include <string>
 
@@ -185,6 +186,13 @@ struct device_traits;
 /// A type that `device_traits` describes.
 template <class D>
 concept device = requires { typename device_traits<D>::kernels; };
+
+/// Whether small kernels may run on the calling thread, without a launch.
+template <class D>
+inline constexpr bool is_immediate = false;
+template <class D>
+  requires(device_traits<D>::immediate)
+inline constexpr bool is_immediate<D> = true;
 
 /// Whether host code may dereference the device's pointers.
 template <class D>
@@ -1100,7 +1108,7 @@ class Handle {
  private:
   // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
   static SITU_NOINLINE void drop(Body* body) noexcept {
-    if (!count_down(body->handles)) return;
+    if (SITU_LIKELY(!count_down(body->handles))) return;
     Storage const last = std::move(body->storage);  // may end the block that the body lies in
     if (body->apart) delete body;
   }
@@ -1116,7 +1124,7 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
 struct FreshBlock {
   StorageHead head;
   Body body;
-  explicit FreshBlock(Shape const& shape) : body{1, {}, nullptr, Layout(shape), product(shape), true, false} {}
+  FreshBlock(Shape const& shape, int64_t size) : body{1, {}, nullptr, Layout(shape), size, true, false} {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
@@ -1135,19 +1143,19 @@ struct FreshStorage {
   }
 };
 
-/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape, uninitialised: one allocation of the device, none when
+/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape of `size` elements, uninitialised: one allocation of the device, none when
 /// bytes is 0.
 template <class D>
-SITU_NOINLINE Handle make_fresh(std::size_t bytes, Shape const& shape) {
-  if (bytes == 0) return make_view({}, nullptr, Layout(shape));
+SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& shape) {
+  if (SITU_UNLIKELY(bytes == 0)) return make_view({}, nullptr, Layout(shape));
   FreshBlock* block;
   void* memory;
   if constexpr (FreshStorage<D>::in_front) {
     char* const all = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
-    block = ::new (static_cast<void*>(all)) FreshBlock(shape);
+    block = ::new (static_cast<void*>(all)) FreshBlock(shape, size);
     memory = all + fresh_block_bytes;
   } else {
-    block = new FreshBlock(shape);
+    block = new FreshBlock(shape, size);
     try {
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {
@@ -1460,10 +1468,19 @@ inline void deallocate_large(void* memory, std::size_t bytes) noexcept {
   if (evicted.memory) release_block(evicted);
 }
 
+/// How many bytes to ask malloc for. Loads that follow stores to nearby addresses, but for multiples of a page, wait for them in
+/// vain, so tensors of one size that are made one after the other should not lie a page and a little apart.
+constexpr std::size_t spread_size(std::size_t bytes) {
+  constexpr std::size_t page = 4096, apart = 1024;
+  if (SITU_LIKELY(bytes < page)) return bytes;
+  std::size_t const beyond = (bytes + 16) % page;  // what malloc adds itself
+  return bytes + (beyond < apart ? apart - beyond : beyond > page - apart ? page - beyond : 0);
+}
+
 inline void* allocate(std::size_t bytes) {
   if (SITU_UNLIKELY(bytes >= large_block)) return allocate_large(bytes);
   // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
-  void* const raw = std::malloc(bytes + alignment);
+  void* const raw = std::malloc(spread_size(bytes + alignment));
   if (SITU_UNLIKELY(!raw)) out_of_memory(bytes);
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
   char* const memory = static_cast<char*>(raw) + (alignment - address % alignment);
@@ -1497,6 +1514,7 @@ namespace situ::inline SITU_ABI {
 template <>
 struct device_traits<Cpu> {
   static constexpr bool host_memory = true;
+  static constexpr bool immediate = true;
   static constexpr bool head_before_data = true;
   using kernels = cpu_kernels;
 
@@ -2816,6 +2834,7 @@ inline bool const pinned_hooks_are_set = [] {
 template <>
 struct device_traits<Pinned> {
   static constexpr bool host_memory = true;
+  static constexpr bool immediate = true;
   static constexpr bool head_before_data = true;
   using kernels = cpu_kernels;
   using result_device = Cpu;
@@ -3313,6 +3332,92 @@ SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/expr/cpu/tail.hpp>
+/// Tails: the last elements of a run, fewer than a pack has lanes, go through buffers of one register's size.
+
+#include <cstdint>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// memcpy of 1 to 63 bytes, as two moves that overlap.
+SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) {
+  auto* const t = static_cast<char*>(to);
+  auto* const f = static_cast<char const*>(from);
+  struct Half {
+    char byte[32];
+  };
+  if (bytes >= 32) {
+    Half a, b;
+    __builtin_memcpy(&a, f, 32);
+    __builtin_memcpy(&b, f + bytes - 32, 32);
+    __builtin_memcpy(t, &a, 32);
+    __builtin_memcpy(t + bytes - 32, &b, 32);
+  } else if (bytes >= 16) {
+    uint64_t a[2], b[2];
+    __builtin_memcpy(&a, f, 16);
+    __builtin_memcpy(&b, f + bytes - 16, 16);
+    __builtin_memcpy(t, &a, 16);
+    __builtin_memcpy(t + bytes - 16, &b, 16);
+  } else if (bytes >= 8) {
+    uint64_t a, b;
+    __builtin_memcpy(&a, f, 8);
+    __builtin_memcpy(&b, f + bytes - 8, 8);
+    __builtin_memcpy(t, &a, 8);
+    __builtin_memcpy(t + bytes - 8, &b, 8);
+  } else {
+    for (int64_t k = 0; k < bytes; ++k) t[k] = f[k];
+  }
+}
+
+/// Copies fewer than a register's worth of elements to a buffer of one, and repeats the last one behind them: functions then see
+/// no other values than those of the tensors.
+SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int count, int size) {
+  auto fill = [&]<class Word>(Word) {
+    Word last;
+    __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
+    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * static_cast<int>(sizeof(Word)), &last, sizeof(Word));
+  };
+  if (size == 4) fill(uint32_t{});
+  else if (size == 8) fill(uint64_t{});
+  else if (size == 2) fill(uint16_t{});
+  else fill(uint8_t{});
+  copy_short(to, from, int64_t{count} * size);
+}
+
+#if SITU_X86
+typedef long long tail_register __attribute__((vector_size(64)));
+
+/// pad_short by a masked load over copies of the last element.
+__attribute__((target("avx512f,avx512bw"), always_inline)) inline void pad_with_mask(unsigned char* to, char const* from, int count, int size) {
+  int const bytes = count * size;
+  uint64_t const mask = (uint64_t{1} << bytes) - 1;
+  char const* const last = from + bytes - size;
+  tail_register x;
+  if (size == 4) __asm__("vpbroadcastd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+  else if (size == 8) __asm__("vpbroadcastq %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+  else if (size == 2) __asm__("vpbroadcastw %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[2]>(last)));
+  else __asm__("vpbroadcastb %1, %0" : "=v"(x) : "m"(*last));
+  __asm__("vmovdqu8 %1, %0%{%2%}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
+  *reinterpret_cast<tail_register*>(to) = x;
+}
+__attribute__((target("avx512f,avx512bw"), noinline)) inline void pad_with_masks(unsigned char (*buffers)[64], void const* const* data, int const* sizes,
+                                                                                  int operands, int64_t done, int count) {
+  for (int o = 1; o < operands; ++o) pad_with_mask(buffers[o], static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
+}
+#endif
+
+/// Brings `count` elements of every input, from element `done` on, to `buffers`, padded.
+inline void load_tails(unsigned char (*buffers)[64], void const* const* data, int const* sizes, int operands, int64_t done, int count) {
+#if SITU_X86
+  if (SITU_LIKELY(current_instruction_set() == instruction_set::avx512)) return pad_with_masks(buffers, data, sizes, operands, done, count);
+#endif
+  for (int o = 1; o < operands; ++o) pad_short(buffers[o], static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
+}
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/expr/lanes.hpp>
 /// Lanes: how elements of every type become packs and masks, are converted between types, and are stored again.
 ///
@@ -3487,6 +3592,7 @@ SITU_INLINE lanes_t<T, N, Isa> rounded_to(lanes_t<T, N, Isa> const& x) {
 /// An *expression* is a tensor or a `Map` of expressions. Nodes hold their operands by value (a tensor is a counted
 /// handle), so an expression may outlive the tensors it was written with. It is a formula: evaluated at every use.
 
+#include <new>
 #include <utility>
 
 
@@ -3596,6 +3702,44 @@ template <class D1, class D2>
   requires(!std::is_void_v<D1> && !std::is_void_v<D2>)
 inline constexpr bool may_mix<D1, D2> = mixes_with<D1, D2>;
 
+/// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
+class CommonShape {
+ public:
+  /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
+  explicit CommonShape(Shape const* leaf) : shape_(leaf) {}
+  CommonShape(CommonShape const& other) : shape_(other.shape_) {
+    if (SITU_UNLIKELY(!other.uniform())) take(other);
+  }
+  CommonShape& operator=(CommonShape const& other) {
+    shape_ = other.shape_;
+    if (SITU_UNLIKELY(!other.uniform())) take(other);
+    return *this;
+  }
+  Shape const& get() const { return *shape_; }
+  /// Whether nothing is broadcast.
+  bool uniform() const { return shape_ != &own_; }
+
+  /// Becomes the shapes of operands, broadcast; null pointers are left out. Throws ShapeError that names two of them.
+  SITU_NOINLINE void broadcast(Shape const* const* operands, int count, char const* who) {
+    Shape result;
+    bool any = false;
+    for (int k = 0; k < count; ++k) {
+      if (!operands[k]) continue;
+      result = any ? detail::broadcast(result, *operands[k], who) : *operands[k];
+      any = true;
+    }
+    shape_ = ::new (static_cast<void*>(&own_)) Shape(result);
+  }
+
+ private:
+  SITU_NOINLINE void take(CommonShape const& other) { shape_ = ::new (static_cast<void*>(&own_)) Shape(other.own_); }
+
+  Shape const* shape_;
+  union {
+    Shape own_;
+  };
+};
+
 /// How many tensors an expression reads.
 template <class E>
 inline constexpr int leaf_count = 1;
@@ -3647,14 +3791,14 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
 
   Op op;
   detail::Fields<Es...> operands;
-  Shape extents;
+  detail::CommonShape common;
 
   /// The broadcast shape of the operands.
-  Shape const& shape() const { return extents; }
-  int rank() const { return extents.rank(); }
+  Shape const& shape() const { return common.get(); }
+  int rank() const { return shape().rank(); }
   /// The number of elements.
-  int64_t size() const { return detail::product(extents); }
-  int64_t size(int64_t axis) const { return extents[detail::checked_axis(axis, extents.rank(), extents, "size")]; }
+  int64_t size() const { return detail::product(shape()); }
+  int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
   device_type device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
   /// One element of the value, which is computed whole.
@@ -3664,8 +3808,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   }
   auto to_vector() const { return detail::evaluated(*this).to_vector(); }
 
-  Map(Op&& f, detail::Fields<Es...>&& es, Shape const& common)
-      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), extents(common) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
 };
 
 namespace detail {
@@ -3674,29 +3818,47 @@ inline constexpr bool is_expression<Map<Op, Es...>> = true;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
-/// `joined` broadcast with another shape; out of line, because every node of every expression asks for it.
-SITU_NOINLINE inline void join_shape(Shape& joined, Shape const& other, char const* who) {
-  if (SITU_UNLIKELY(!(joined == other))) joined = broadcast(joined, other, who);
-}
-
-/// The shapes of operands that have one; a null pointer for constants.
+/// The shape of an operand; a null pointer for constants.
 template <class E>
 SITU_INLINE Shape const* shape_of(E const& operand) {
   if constexpr (is_constant<E>) return nullptr;
   else return &operand.shape();
 }
+/// Whether nothing is broadcast in an operand.
+template <class E>
+SITU_INLINE bool is_uniform(E const& operand) {
+  if constexpr (requires { operand.common; }) return operand.common.uniform();
+  else return true;
+}
+
+/// Out of line, because every node of every expression asks for it.
+SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
+
+/// Whether an operand has the shape of those before it, the first of which sets it.
+template <class E>
+SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
+  if constexpr (is_constant<E>) {
+    return true;
+  } else {
+    Shape const* const shape = &operand.shape();
+    if (!first) first = shape;
+    else if (SITU_UNLIKELY(shape != first) && !same_shape(*first, *shape)) return false;
+    return is_uniform(operand);
+  }
+}
 
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  Shape const* const shapes[] = {shape_of(es)...};
-  int first = 0;
-  while (!shapes[first]) ++first;
-  Shape joined = *shapes[first];
-  for (int k = first + 1; k < static_cast<int>(sizeof...(Es)); ++k) {
-    if (shapes[k]) join_shape(joined, *shapes[k], Op::name);
+  using Node = Map<Op, std::remove_cvref_t<Es>...>;
+  Shape const* first = nullptr;
+  bool const uniform = (agrees(first, es) && ...);
+  CommonShape common(first);
+  if (SITU_UNLIKELY(!uniform)) {
+    Shape const* const shapes[] = {shape_of(es)...};
+    common.broadcast(shapes, sizeof...(Es), Op::name);
   }
-  return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), joined);
+  return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
 }
 
 }  // namespace detail
@@ -4224,27 +4386,32 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
   return 1;
 }
 
-/// Whether operands are contiguous and of the shape of the first one, the output's.
-SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
-  bool result = contiguous[0];
-  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && (layouts[o] == layouts[0] || layouts[o]->shape == layouts[0]->shape);
-  return result;
-}
-
-/// Collects where the operands lie; returns whether all are contiguous and of the output's shape.
+/// Collects where the inputs lie, from data[1] on; returns whether all are contiguous.
 template <class E>
-SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  bool contiguous[leaf_count<E> + 1];
-  contiguous[0] = out_is_contiguous;
-  layouts[0] = &out;
+SITU_INLINE bool collect_places(E const& e, void** data) {
+  bool contiguous = true;
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
-    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o] = &leaf.layout();
-    contiguous[o] = leaf.is_contiguous();
-    ++o;
+    data[o++] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    contiguous = contiguous && leaf.is_contiguous();
   });
-  return all_contiguous(layouts, contiguous, leaf_count<E> + 1);
+  return contiguous;
+}
+
+/// Collects the layouts of the output and the inputs.
+template <class E>
+SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** layouts) {
+  layouts[0] = &out;
+  int o = 1;
+  for_each_leaf(e, [&](auto const& leaf) { layouts[o++] = &leaf.layout(); });
+}
+
+/// Both; returns whether all operands are contiguous and of the output's shape.
+template <class E>
+SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
+  collect_layouts(e, out, layouts);
+  Shape const* const shape = shape_of(e);
+  return collect_places(e, data) && out_is_contiguous && is_uniform(e) && (!shape || same_shape(*shape, out.shape));
 }
 
 }  // namespace detail
@@ -4263,7 +4430,7 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
 
-/// N elements from index i of every input.
+/// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
 struct Source {
   void* const* data;
@@ -4278,6 +4445,15 @@ struct Source {
     pack<int64_t, N, Isa> steps;
     for (int k = 0; k < N; ++k) steps.set(k, k);
     return steps + pack<int64_t, N, Isa>(origin + i);
+  }
+};
+
+/// The same where every input is contiguous.
+template <class Isa, int N>
+struct ContiguousSource : Source<Isa, N> {
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(static_cast<T const*>(this->data[K + 1]) + this->i);
   }
 };
 
@@ -4343,51 +4519,6 @@ inline void finish_streaming() {
 #endif
 }
 
-/// memcpy of 1 to 63 bytes, as two moves that overlap.
-SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) {
-  auto* const t = static_cast<char*>(to);
-  auto* const f = static_cast<char const*>(from);
-  struct Half {
-    char byte[32];
-  };
-  if (bytes >= 32) {
-    Half a, b;
-    __builtin_memcpy(&a, f, 32);
-    __builtin_memcpy(&b, f + bytes - 32, 32);
-    __builtin_memcpy(t, &a, 32);
-    __builtin_memcpy(t + bytes - 32, &b, 32);
-  } else if (bytes >= 16) {
-    uint64_t a[2], b[2];
-    __builtin_memcpy(&a, f, 16);
-    __builtin_memcpy(&b, f + bytes - 16, 16);
-    __builtin_memcpy(t, &a, 16);
-    __builtin_memcpy(t + bytes - 16, &b, 16);
-  } else if (bytes >= 8) {
-    uint64_t a, b;
-    __builtin_memcpy(&a, f, 8);
-    __builtin_memcpy(&b, f + bytes - 8, 8);
-    __builtin_memcpy(t, &a, 8);
-    __builtin_memcpy(t + bytes - 8, &b, 8);
-  } else {
-    for (int64_t k = 0; k < bytes; ++k) t[k] = f[k];
-  }
-}
-
-/// Copies fewer than a register's worth of elements to a buffer of one, and repeats the last one behind them: functions then see
-/// no other values than those of the tensors.
-SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int count, int size) {
-  auto fill = [&]<class Word>(Word) {
-    Word last;
-    __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
-    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * static_cast<int>(sizeof(Word)), &last, sizeof(Word));
-  };
-  if (size == 4) fill(uint32_t{});
-  else if (size == 8) fill(uint64_t{});
-  else if (size == 2) fill(uint16_t{});
-  else fill(uint8_t{});
-  copy_short(to, from, int64_t{count} * size);
-}
-
 /// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
 /// then see no other values than those of the tensors.
 template <int N, class T, int K, int Operands>
@@ -4418,7 +4549,7 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Whole packs only: gives how many elements that were.
+  /// Contiguous inputs, whole packs only: gives how many elements that were.
   template <class Isa>
   SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
     constexpr int N = lanes_in<Isa>;
@@ -4428,7 +4559,7 @@ struct ElementwiseBody {
     int64_t i = 0;
     for (; i + N <= run.count; i += N) {
       auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
-          Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+          Evaluator<Isa, N>::value(tree, ContiguousSource<Isa, N>{{run.data, run.mask, i, run.origin}}));
       if constexpr (may_stream<Isa>) {
         if (SITU_UNLIKELY(stream)) {
           stream_to(y, out + i);
@@ -4782,34 +4913,69 @@ inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
-struct BoundTree {
+struct BoundTree : Run<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
-  void* data[Operands];
   int sizes[Operands];  ///< of an element
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
   alignas(16) unsigned char tree[TreeBytes];
 
-  void run(Run<Operands>& run, bool stream) const {
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+  /// Contiguous inputs.
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
     int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
     int64_t const done = run.count < pack_lanes ? 0 : start(tree, &run, stream);
-    if (SITU_LIKELY(done == run.count)) return;
-    // What is left is less than a pack: once more, on copies.
-    alignas(64) unsigned char buffers[Operands][64];
+    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done, pack_lanes);
+  }
+  /// What is left is less than a pack.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done, int pack_lanes) const {
+    Run<Operands> tail;
+    bool in_place = false;
+    for (int o = 1; o < Operands; ++o) in_place = in_place || run.data[o] == run.data[0];
+    if (done > 0 && !in_place) {  // the last pack's worth: some elements are computed twice
+      int64_t const first = run.count - pack_lanes;
+      for (int o = 0; o < Operands; ++o) tail.data[o] = static_cast<char*>(run.data[o]) + first * sizes[o];
+      tail.count = pack_lanes;
+      tail.origin = run.origin + first;
+      start(tree, &tail, false);
+      return;
+    }
+    alignas(64) unsigned char buffers[Operands][64];  // on padded copies
     int const left = static_cast<int>(run.count - done);
+    load_tails(buffers, run.data, sizes, Operands, done, left);
+    for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
+    tail.count = lanes;
+    tail.origin = run.origin + done;
+    start(tree, &tail, false);
+    copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
+  }
+
+  /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
+  void run(Run<Operands>& run, bool stream) const {
+    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+    bool repeats = false;
+    for (int o = 1; o < Operands; ++o) repeats = repeats || run.mask[o] == 0;
+    if (!repeats) return run_contiguous(run, stream);
+    constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
+    alignas(64) unsigned char buffers[Operands][bytes];
+    int64_t longest = run.count;
     for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] == 0) continue;
-      pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+      if (run.mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
+    }
+    longest = longest < run.count ? longest / 64 * 64 : longest;
+    for (int o = 1; o < Operands; ++o) {
+      if (run.mask[o] != 0) continue;
+      for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers[o] + at, run.data[o], 64);
       run.data[o] = buffers[o];
     }
-    void* const out = static_cast<char*>(run.data[0]) + done * sizes[0];
-    run.data[0] = buffers[0];
-    run.origin += done;
-    run.count = lanes;
-    start(tree, &run, false);
-    copy_short(out, buffers[0], int64_t{left} * sizes[0]);
+    for (int64_t left = run.count; left > 0; left -= longest) {
+      run.count = left < longest ? left : longest;
+      run_contiguous(run, stream);
+      run.origin += run.count;
+      for (int o = 0; o < Operands; ++o) {
+        if (o == 0 || run.mask[o] != 0) run.data[o] = static_cast<char*>(run.data[o]) + run.count * sizes[o];
+      }
+    }
   }
 };
 
@@ -4827,13 +4993,10 @@ struct ContiguousKernel {
 
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) {
-      run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
-      run.mask[o] = -1;
-    }
+    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
     run.count = last - first;
     run.origin = first;
-    bound.run(run, stream);
+    bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
     if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
@@ -4877,10 +5040,17 @@ inline bool streams(void* const* data, int operands, int64_t bytes) {
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
 template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_contiguous(ContiguousKernel<Operands, TreeBytes>& kernel, int64_t n) {
+SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
-  kernel.stream = SITU_UNLIKELY(n > streaming_bytes / 16) && streams(kernel.bound.data, Operands, n * kernel.bound.sizes[0]);
-  device_traits<D>::launch(kernel, n, kernel.bound.grain);
+  if constexpr (is_immediate<D>) {
+    if (SITU_LIKELY(n <= bound.grain)) {
+      bound.count = n;
+      bound.origin = 0;
+      return bound.run_contiguous(bound, false);
+    }
+  }
+  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, Operands, n * bound.sizes[0])};
+  device_traits<D>::launch(kernel, n, bound.grain);
 }
 
 /// Runs a tree over operands of any layout: layouts[0] is the output's.
@@ -5534,24 +5704,28 @@ void launch_elementwise(cuda_kernels, P const&) {
 #endif
 
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
+/// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
-void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
+void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
   constexpr int operands = leaf_count<E> + 1;
   Layout const* layouts[operands];
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<operands, cpu::tree_bytes<tree_of<E>>> kernel;
-    cpu::bind_tree<T>(kernel.bound, lower<0>(e));
-    kernel.bound.data[0] = data;
-    if (SITU_LIKELY(collect_operands(e, layout, is_contiguous, kernel.bound.data, layouts))) cpu::launch_contiguous<D>(kernel, layout.size());
-    else cpu::launch_strided<D>(kernel.bound, layouts);
+    cpu::BoundTree<operands, cpu::tree_bytes<tree_of<E>>> bound;
+    cpu::bind_tree<T>(bound, lower<0>(e));
+    bound.data[0] = data;
+    bool const contiguous = collect_places(e, bound.data) && is_contiguous && same;
+    if (SITU_LIKELY(contiguous)) return cpu::launch_contiguous<D>(bound, layout.size());
+    collect_layouts(e, layout, layouts);
+    cpu::launch_strided<D>(bound, layouts);
   } else {
     Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
     auto& where = program.where;
     where.data[0] = data;
-    where.contiguous = collect_operands(e, layout, is_contiguous, where.data, layouts);
+    where.contiguous = collect_places(e, where.data) && is_contiguous && same;
     where.rank = 1;
     where.sizes[0] = layout.size();
     if (!where.contiguous) {
+      collect_layouts(e, layout, layouts);
       where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
       where.contiguous = where.rank == 1;
       for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
@@ -5559,15 +5733,20 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
     launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
   }
 }
+template <class D, class T, class E>
+SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
+  Shape const* const own = shape_of(e);
+  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!own || same_shape(*own, layout.shape)));
+}
 
 /// Fills `count` consecutive elements of D from a tree without inputs.
 template <class D, class T, class Tree>
 void evaluate_tree(T* data, int64_t count, Tree const& tree) {
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<1, cpu::tree_bytes<Tree>> kernel;
-    cpu::bind_tree<T>(kernel.bound, tree);
-    kernel.bound.data[0] = data;
-    cpu::launch_contiguous<D>(kernel, count);
+    cpu::BoundTree<1, cpu::tree_bytes<Tree>> bound;
+    cpu::bind_tree<T>(bound, tree);
+    bound.data[0] = data;
+    cpu::launch_contiguous<D>(bound, count);
   } else {
     Program<Tree, T, 0> program(tree);
     program.where.data[0] = data;
@@ -9199,7 +9378,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
-    detail::evaluate<D>(raw(), layout(), true, e);
+    detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
   }
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
@@ -9220,7 +9399,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), shape));
+    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, shape));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
@@ -9237,7 +9416,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
+    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
     else *this = Tensor(static_cast<E&&>(e));
     return *this;
   }
@@ -9504,13 +9683,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E, class Expression>
   bool can_reuse(Expression const& e) const {
     detail::Body const* const body = handle_.body();
-    if (!body || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
+    if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
     int64_t appearances = 0;  // of this very body: another one would count in the storage
-    detail::for_each_leaf(e, [&](auto const& leaf) {
-      if (leaf.body() == body) ++appearances;
-    });
-    if (appearances > 0 && (std::is_lvalue_reference_v<E> || !(e.shape() == shape()))) return false;
-    return __atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) == 1 + appearances && e.shape() == shape() && is_contiguous();
+    detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
+    if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
+    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape);
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.

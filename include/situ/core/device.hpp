@@ -19,9 +19,10 @@
 ///
 /// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
 /// [0, items) that may run side by side; parts begin at multiples of `grain`. `launch` may return before it has run.
-/// Two traits are optional: `using result_device = Cpu;` for memory that mixes with that device, and
+/// Three traits are optional: `using result_device = Cpu;` for memory that mixes with that device,
 /// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not
-/// pass through the host.
+/// pass through the host, and `static constexpr bool immediate = true;` where the calling thread may do a little work itself,
+/// without a launch.
 #pragma once
 
 #include <string>
@@ -66,6 +67,13 @@ struct device_traits;
 /// A type that `device_traits` describes.
 template <class D>
 concept device = requires { typename device_traits<D>::kernels; };
+
+/// Whether small kernels may run on the calling thread, without a launch.
+template <class D>
+inline constexpr bool is_immediate = false;
+template <class D>
+  requires(device_traits<D>::immediate)
+inline constexpr bool is_immediate<D> = true;
 
 /// Whether host code may dereference the device's pointers.
 template <class D>

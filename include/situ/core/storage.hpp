@@ -111,7 +111,7 @@ class Handle {
  private:
   // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
   static SITU_NOINLINE void drop(Body* body) noexcept {
-    if (!count_down(body->handles)) return;
+    if (SITU_LIKELY(!count_down(body->handles))) return;
     Storage const last = std::move(body->storage);  // may end the block that the body lies in
     if (body->apart) delete body;
   }
@@ -127,7 +127,7 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
 struct FreshBlock {
   StorageHead head;
   Body body;
-  explicit FreshBlock(Shape const& shape) : body{1, {}, nullptr, Layout(shape), product(shape), true, false} {}
+  FreshBlock(Shape const& shape, int64_t size) : body{1, {}, nullptr, Layout(shape), size, true, false} {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
@@ -146,19 +146,19 @@ struct FreshStorage {
   }
 };
 
-/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape, uninitialised: one allocation of the device, none when
+/// A fresh tensor's body over `bytes` bytes of D for a contiguous shape of `size` elements, uninitialised: one allocation of the device, none when
 /// bytes is 0.
 template <class D>
-SITU_NOINLINE Handle make_fresh(std::size_t bytes, Shape const& shape) {
-  if (bytes == 0) return make_view({}, nullptr, Layout(shape));
+SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& shape) {
+  if (SITU_UNLIKELY(bytes == 0)) return make_view({}, nullptr, Layout(shape));
   FreshBlock* block;
   void* memory;
   if constexpr (FreshStorage<D>::in_front) {
     char* const all = static_cast<char*>(device_traits<D>::allocate(bytes + fresh_block_bytes));
-    block = ::new (static_cast<void*>(all)) FreshBlock(shape);
+    block = ::new (static_cast<void*>(all)) FreshBlock(shape, size);
     memory = all + fresh_block_bytes;
   } else {
-    block = new FreshBlock(shape);
+    block = new FreshBlock(shape, size);
     try {
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {

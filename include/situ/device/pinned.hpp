@@ -88,6 +88,7 @@ inline bool const pinned_hooks_are_set = [] {
 template <>
 struct device_traits<Pinned> {
   static constexpr bool host_memory = true;
+  static constexpr bool immediate = true;
   static constexpr bool head_before_data = true;
   using kernels = cpu_kernels;
   using result_device = Cpu;

@@ -33,24 +33,28 @@ void launch_elementwise(cuda_kernels, P const&) {
 #endif
 
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
+/// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
-void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
+void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
   constexpr int operands = leaf_count<E> + 1;
   Layout const* layouts[operands];
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<operands, cpu::tree_bytes<tree_of<E>>> kernel;
-    cpu::bind_tree<T>(kernel.bound, lower<0>(e));
-    kernel.bound.data[0] = data;
-    if (SITU_LIKELY(collect_operands(e, layout, is_contiguous, kernel.bound.data, layouts))) cpu::launch_contiguous<D>(kernel, layout.size());
-    else cpu::launch_strided<D>(kernel.bound, layouts);
+    cpu::BoundTree<operands, cpu::tree_bytes<tree_of<E>>> bound;
+    cpu::bind_tree<T>(bound, lower<0>(e));
+    bound.data[0] = data;
+    bool const contiguous = collect_places(e, bound.data) && is_contiguous && same;
+    if (SITU_LIKELY(contiguous)) return cpu::launch_contiguous<D>(bound, layout.size());
+    collect_layouts(e, layout, layouts);
+    cpu::launch_strided<D>(bound, layouts);
   } else {
     Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
     auto& where = program.where;
     where.data[0] = data;
-    where.contiguous = collect_operands(e, layout, is_contiguous, where.data, layouts);
+    where.contiguous = collect_places(e, where.data) && is_contiguous && same;
     where.rank = 1;
     where.sizes[0] = layout.size();
     if (!where.contiguous) {
+      collect_layouts(e, layout, layouts);
       where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
       where.contiguous = where.rank == 1;
       for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
@@ -58,15 +62,20 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
     launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
   }
 }
+template <class D, class T, class E>
+SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
+  Shape const* const own = shape_of(e);
+  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!own || same_shape(*own, layout.shape)));
+}
 
 /// Fills `count` consecutive elements of D from a tree without inputs.
 template <class D, class T, class Tree>
 void evaluate_tree(T* data, int64_t count, Tree const& tree) {
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::ContiguousKernel<1, cpu::tree_bytes<Tree>> kernel;
-    cpu::bind_tree<T>(kernel.bound, tree);
-    kernel.bound.data[0] = data;
-    cpu::launch_contiguous<D>(kernel, count);
+    cpu::BoundTree<1, cpu::tree_bytes<Tree>> bound;
+    cpu::bind_tree<T>(bound, tree);
+    bound.data[0] = data;
+    cpu::launch_contiguous<D>(bound, count);
   } else {
     Program<Tree, T, 0> program(tree);
     program.where.data[0] = data;

@@ -215,27 +215,32 @@ inline int bind_strides(Layout const* const* layouts, int operands, int64_t* siz
   return 1;
 }
 
-/// Whether operands are contiguous and of the shape of the first one, the output's.
-SITU_NOINLINE inline bool all_contiguous(Layout const* const* layouts, bool const* contiguous, int operands) {
-  bool result = contiguous[0];
-  for (int o = 1; o < operands; ++o) result = result && contiguous[o] && (layouts[o] == layouts[0] || layouts[o]->shape == layouts[0]->shape);
-  return result;
-}
-
-/// Collects where the operands lie; returns whether all are contiguous and of the output's shape.
+/// Collects where the inputs lie, from data[1] on; returns whether all are contiguous.
 template <class E>
-SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  bool contiguous[leaf_count<E> + 1];
-  contiguous[0] = out_is_contiguous;
-  layouts[0] = &out;
+SITU_INLINE bool collect_places(E const& e, void** data) {
+  bool contiguous = true;
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
-    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o] = &leaf.layout();
-    contiguous[o] = leaf.is_contiguous();
-    ++o;
+    data[o++] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    contiguous = contiguous && leaf.is_contiguous();
   });
-  return all_contiguous(layouts, contiguous, leaf_count<E> + 1);
+  return contiguous;
+}
+
+/// Collects the layouts of the output and the inputs.
+template <class E>
+SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** layouts) {
+  layouts[0] = &out;
+  int o = 1;
+  for_each_leaf(e, [&](auto const& leaf) { layouts[o++] = &leaf.layout(); });
+}
+
+/// Both; returns whether all operands are contiguous and of the output's shape.
+template <class E>
+SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
+  collect_layouts(e, out, layouts);
+  Shape const* const shape = shape_of(e);
+  return collect_places(e, data) && out_is_contiguous && is_uniform(e) && (!shape || same_shape(*shape, out.shape));
 }
 
 }  // namespace detail

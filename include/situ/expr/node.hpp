@@ -4,6 +4,7 @@
 /// handle), so an expression may outlive the tensors it was written with. It is a formula: evaluated at every use.
 #pragma once
 
+#include <new>
 #include <utility>
 
 #include <situ/core/device.hpp>
@@ -117,6 +118,44 @@ template <class D1, class D2>
   requires(!std::is_void_v<D1> && !std::is_void_v<D2>)
 inline constexpr bool may_mix<D1, D2> = mixes_with<D1, D2>;
 
+/// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
+class CommonShape {
+ public:
+  /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
+  explicit CommonShape(Shape const* leaf) : shape_(leaf) {}
+  CommonShape(CommonShape const& other) : shape_(other.shape_) {
+    if (SITU_UNLIKELY(!other.uniform())) take(other);
+  }
+  CommonShape& operator=(CommonShape const& other) {
+    shape_ = other.shape_;
+    if (SITU_UNLIKELY(!other.uniform())) take(other);
+    return *this;
+  }
+  Shape const& get() const { return *shape_; }
+  /// Whether nothing is broadcast.
+  bool uniform() const { return shape_ != &own_; }
+
+  /// Becomes the shapes of operands, broadcast; null pointers are left out. Throws ShapeError that names two of them.
+  SITU_NOINLINE void broadcast(Shape const* const* operands, int count, char const* who) {
+    Shape result;
+    bool any = false;
+    for (int k = 0; k < count; ++k) {
+      if (!operands[k]) continue;
+      result = any ? detail::broadcast(result, *operands[k], who) : *operands[k];
+      any = true;
+    }
+    shape_ = ::new (static_cast<void*>(&own_)) Shape(result);
+  }
+
+ private:
+  SITU_NOINLINE void take(CommonShape const& other) { shape_ = ::new (static_cast<void*>(&own_)) Shape(other.own_); }
+
+  Shape const* shape_;
+  union {
+    Shape own_;
+  };
+};
+
 /// How many tensors an expression reads.
 template <class E>
 inline constexpr int leaf_count = 1;
@@ -168,14 +207,14 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
 
   Op op;
   detail::Fields<Es...> operands;
-  Shape extents;
+  detail::CommonShape common;
 
   /// The broadcast shape of the operands.
-  Shape const& shape() const { return extents; }
-  int rank() const { return extents.rank(); }
+  Shape const& shape() const { return common.get(); }
+  int rank() const { return shape().rank(); }
   /// The number of elements.
-  int64_t size() const { return detail::product(extents); }
-  int64_t size(int64_t axis) const { return extents[detail::checked_axis(axis, extents.rank(), extents, "size")]; }
+  int64_t size() const { return detail::product(shape()); }
+  int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
   device_type device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
   /// One element of the value, which is computed whole.
@@ -185,8 +224,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   }
   auto to_vector() const { return detail::evaluated(*this).to_vector(); }
 
-  Map(Op&& f, detail::Fields<Es...>&& es, Shape const& common)
-      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), extents(common) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
 };
 
 namespace detail {
@@ -195,29 +234,47 @@ inline constexpr bool is_expression<Map<Op, Es...>> = true;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
-/// `joined` broadcast with another shape; out of line, because every node of every expression asks for it.
-SITU_NOINLINE inline void join_shape(Shape& joined, Shape const& other, char const* who) {
-  if (SITU_UNLIKELY(!(joined == other))) joined = broadcast(joined, other, who);
-}
-
-/// The shapes of operands that have one; a null pointer for constants.
+/// The shape of an operand; a null pointer for constants.
 template <class E>
 SITU_INLINE Shape const* shape_of(E const& operand) {
   if constexpr (is_constant<E>) return nullptr;
   else return &operand.shape();
 }
+/// Whether nothing is broadcast in an operand.
+template <class E>
+SITU_INLINE bool is_uniform(E const& operand) {
+  if constexpr (requires { operand.common; }) return operand.common.uniform();
+  else return true;
+}
+
+/// Out of line, because every node of every expression asks for it.
+SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
+
+/// Whether an operand has the shape of those before it, the first of which sets it.
+template <class E>
+SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
+  if constexpr (is_constant<E>) {
+    return true;
+  } else {
+    Shape const* const shape = &operand.shape();
+    if (!first) first = shape;
+    else if (SITU_UNLIKELY(shape != first) && !same_shape(*first, *shape)) return false;
+    return is_uniform(operand);
+  }
+}
 
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  Shape const* const shapes[] = {shape_of(es)...};
-  int first = 0;
-  while (!shapes[first]) ++first;
-  Shape joined = *shapes[first];
-  for (int k = first + 1; k < static_cast<int>(sizeof...(Es)); ++k) {
-    if (shapes[k]) join_shape(joined, *shapes[k], Op::name);
+  using Node = Map<Op, std::remove_cvref_t<Es>...>;
+  Shape const* first = nullptr;
+  bool const uniform = (agrees(first, es) && ...);
+  CommonShape common(first);
+  if (SITU_UNLIKELY(!uniform)) {
+    Shape const* const shapes[] = {shape_of(es)...};
+    common.broadcast(shapes, sizeof...(Es), Op::name);
   }
-  return Map<Op, std::remove_cvref_t<Es>...>(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), joined);
+  return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
 }
 
 }  // namespace detail

@@ -80,7 +80,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
-    detail::evaluate<D>(raw(), layout(), true, e);
+    detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
   }
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
@@ -101,7 +101,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), shape));
+    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, shape));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
@@ -118,7 +118,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
+    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
     else *this = Tensor(static_cast<E&&>(e));
     return *this;
   }
@@ -385,13 +385,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E, class Expression>
   bool can_reuse(Expression const& e) const {
     detail::Body const* const body = handle_.body();
-    if (!body || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
+    if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
     int64_t appearances = 0;  // of this very body: another one would count in the storage
-    detail::for_each_leaf(e, [&](auto const& leaf) {
-      if (leaf.body() == body) ++appearances;
-    });
-    if (appearances > 0 && (std::is_lvalue_reference_v<E> || !(e.shape() == shape()))) return false;
-    return __atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) == 1 + appearances && e.shape() == shape() && is_contiguous();
+    detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
+    if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
+    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape);
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.

@@ -12,6 +12,7 @@ namespace situ::inline SITU_ABI {
 template <>
 struct device_traits<Cpu> {
   static constexpr bool host_memory = true;
+  static constexpr bool immediate = true;
   static constexpr bool head_before_data = true;
   using kernels = cpu_kernels;
 

@@ -129,10 +129,19 @@ inline void deallocate_large(void* memory, std::size_t bytes) noexcept {
   if (evicted.memory) release_block(evicted);
 }
 
+/// How many bytes to ask malloc for. Loads that follow stores to nearby addresses, but for multiples of a page, wait for them in
+/// vain, so tensors of one size that are made one after the other should not lie a page and a little apart.
+constexpr std::size_t spread_size(std::size_t bytes) {
+  constexpr std::size_t page = 4096, apart = 1024;
+  if (SITU_LIKELY(bytes < page)) return bytes;
+  std::size_t const beyond = (bytes + 16) % page;  // what malloc adds itself
+  return bytes + (beyond < apart ? apart - beyond : beyond > page - apart ? page - beyond : 0);
+}
+
 inline void* allocate(std::size_t bytes) {
   if (SITU_UNLIKELY(bytes >= large_block)) return allocate_large(bytes);
   // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
-  void* const raw = std::malloc(bytes + alignment);
+  void* const raw = std::malloc(spread_size(bytes + alignment));
   if (SITU_UNLIKELY(!raw)) out_of_memory(bytes);
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
   char* const memory = static_cast<char*>(raw) + (alignment - address % alignment);

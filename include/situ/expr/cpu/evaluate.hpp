@@ -2,6 +2,7 @@
 #pragma once
 
 #include <situ/expr/cpu/dispatch.hpp>
+#include <situ/expr/cpu/tail.hpp>
 #include <situ/expr/lanes.hpp>
 #include <situ/expr/lower.hpp>
 
@@ -18,7 +19,7 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
 
-/// N elements from index i of every input.
+/// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
 struct Source {
   void* const* data;
@@ -33,6 +34,15 @@ struct Source {
     pack<int64_t, N, Isa> steps;
     for (int k = 0; k < N; ++k) steps.set(k, k);
     return steps + pack<int64_t, N, Isa>(origin + i);
+  }
+};
+
+/// The same where every input is contiguous.
+template <class Isa, int N>
+struct ContiguousSource : Source<Isa, N> {
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(static_cast<T const*>(this->data[K + 1]) + this->i);
   }
 };
 
@@ -98,51 +108,6 @@ inline void finish_streaming() {
 #endif
 }
 
-/// memcpy of 1 to 63 bytes, as two moves that overlap.
-SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) {
-  auto* const t = static_cast<char*>(to);
-  auto* const f = static_cast<char const*>(from);
-  struct Half {
-    char byte[32];
-  };
-  if (bytes >= 32) {
-    Half a, b;
-    __builtin_memcpy(&a, f, 32);
-    __builtin_memcpy(&b, f + bytes - 32, 32);
-    __builtin_memcpy(t, &a, 32);
-    __builtin_memcpy(t + bytes - 32, &b, 32);
-  } else if (bytes >= 16) {
-    uint64_t a[2], b[2];
-    __builtin_memcpy(&a, f, 16);
-    __builtin_memcpy(&b, f + bytes - 16, 16);
-    __builtin_memcpy(t, &a, 16);
-    __builtin_memcpy(t + bytes - 16, &b, 16);
-  } else if (bytes >= 8) {
-    uint64_t a, b;
-    __builtin_memcpy(&a, f, 8);
-    __builtin_memcpy(&b, f + bytes - 8, 8);
-    __builtin_memcpy(t, &a, 8);
-    __builtin_memcpy(t + bytes - 8, &b, 8);
-  } else {
-    for (int64_t k = 0; k < bytes; ++k) t[k] = f[k];
-  }
-}
-
-/// Copies fewer than a register's worth of elements to a buffer of one, and repeats the last one behind them: functions then see
-/// no other values than those of the tensors.
-SITU_NOINLINE inline void pad_short(unsigned char* to, void const* from, int count, int size) {
-  auto fill = [&]<class Word>(Word) {
-    Word last;
-    __builtin_memcpy(&last, static_cast<char const*>(from) + (count - 1) * size, sizeof(Word));
-    for (int k = 0; k < 64 / static_cast<int>(sizeof(Word)); ++k) __builtin_memcpy(to + k * static_cast<int>(sizeof(Word)), &last, sizeof(Word));
-  };
-  if (size == 4) fill(uint32_t{});
-  else if (size == 8) fill(uint64_t{});
-  else if (size == 2) fill(uint16_t{});
-  else fill(uint8_t{});
-  copy_short(to, from, int64_t{count} * size);
-}
-
 /// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
 /// then see no other values than those of the tensors.
 template <int N, class T, int K, int Operands>
@@ -173,7 +138,7 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Whole packs only: gives how many elements that were.
+  /// Contiguous inputs, whole packs only: gives how many elements that were.
   template <class Isa>
   SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
     constexpr int N = lanes_in<Isa>;
@@ -183,7 +148,7 @@ struct ElementwiseBody {
     int64_t i = 0;
     for (; i + N <= run.count; i += N) {
       auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
-          Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+          Evaluator<Isa, N>::value(tree, ContiguousSource<Isa, N>{{run.data, run.mask, i, run.origin}}));
       if constexpr (may_stream<Isa>) {
         if (SITU_UNLIKELY(stream)) {
           stream_to(y, out + i);

@@ -15,34 +15,69 @@ inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
-struct BoundTree {
+struct BoundTree : Run<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
-  void* data[Operands];
   int sizes[Operands];  ///< of an element
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
   alignas(16) unsigned char tree[TreeBytes];
 
-  void run(Run<Operands>& run, bool stream) const {
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+  /// Contiguous inputs.
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
     int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
     int64_t const done = run.count < pack_lanes ? 0 : start(tree, &run, stream);
-    if (SITU_LIKELY(done == run.count)) return;
-    // What is left is less than a pack: once more, on copies.
-    alignas(64) unsigned char buffers[Operands][64];
+    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done, pack_lanes);
+  }
+  /// What is left is less than a pack.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done, int pack_lanes) const {
+    Run<Operands> tail;
+    bool in_place = false;
+    for (int o = 1; o < Operands; ++o) in_place = in_place || run.data[o] == run.data[0];
+    if (done > 0 && !in_place) {  // the last pack's worth: some elements are computed twice
+      int64_t const first = run.count - pack_lanes;
+      for (int o = 0; o < Operands; ++o) tail.data[o] = static_cast<char*>(run.data[o]) + first * sizes[o];
+      tail.count = pack_lanes;
+      tail.origin = run.origin + first;
+      start(tree, &tail, false);
+      return;
+    }
+    alignas(64) unsigned char buffers[Operands][64];  // on padded copies
     int const left = static_cast<int>(run.count - done);
+    load_tails(buffers, run.data, sizes, Operands, done, left);
+    for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
+    tail.count = lanes;
+    tail.origin = run.origin + done;
+    start(tree, &tail, false);
+    copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
+  }
+
+  /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
+  void run(Run<Operands>& run, bool stream) const {
+    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+    bool repeats = false;
+    for (int o = 1; o < Operands; ++o) repeats = repeats || run.mask[o] == 0;
+    if (!repeats) return run_contiguous(run, stream);
+    constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
+    alignas(64) unsigned char buffers[Operands][bytes];
+    int64_t longest = run.count;
     for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] == 0) continue;
-      pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+      if (run.mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
+    }
+    longest = longest < run.count ? longest / 64 * 64 : longest;
+    for (int o = 1; o < Operands; ++o) {
+      if (run.mask[o] != 0) continue;
+      for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers[o] + at, run.data[o], 64);
       run.data[o] = buffers[o];
     }
-    void* const out = static_cast<char*>(run.data[0]) + done * sizes[0];
-    run.data[0] = buffers[0];
-    run.origin += done;
-    run.count = lanes;
-    start(tree, &run, false);
-    copy_short(out, buffers[0], int64_t{left} * sizes[0]);
+    for (int64_t left = run.count; left > 0; left -= longest) {
+      run.count = left < longest ? left : longest;
+      run_contiguous(run, stream);
+      run.origin += run.count;
+      for (int o = 0; o < Operands; ++o) {
+        if (o == 0 || run.mask[o] != 0) run.data[o] = static_cast<char*>(run.data[o]) + run.count * sizes[o];
+      }
+    }
   }
 };
 
@@ -60,13 +95,10 @@ struct ContiguousKernel {
 
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) {
-      run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
-      run.mask[o] = -1;
-    }
+    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
     run.count = last - first;
     run.origin = first;
-    bound.run(run, stream);
+    bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
     if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
@@ -110,10 +142,17 @@ inline bool streams(void* const* data, int operands, int64_t bytes) {
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
 template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_contiguous(ContiguousKernel<Operands, TreeBytes>& kernel, int64_t n) {
+SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
-  kernel.stream = SITU_UNLIKELY(n > streaming_bytes / 16) && streams(kernel.bound.data, Operands, n * kernel.bound.sizes[0]);
-  device_traits<D>::launch(kernel, n, kernel.bound.grain);
+  if constexpr (is_immediate<D>) {
+    if (SITU_LIKELY(n <= bound.grain)) {
+      bound.count = n;
+      bound.origin = 0;
+      return bound.run_contiguous(bound, false);
+    }
+  }
+  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, Operands, n * bound.sizes[0])};
+  device_traits<D>::launch(kernel, n, bound.grain);
 }
 
 /// Runs a tree over operands of any layout: layouts[0] is the output's.
