@@ -3265,9 +3265,9 @@ SITU_INLINE pack<T, N, Isa> keep_order(pack<T, N, Isa> const& a) {
 #if defined(__clang__)
   return pack<T, N, Isa>(__arithmetic_fence(a.v));
 #else
-  pack<T, N, Isa> result(a);
-  detail::hold<Isa>(result.v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
-  return result;
+  auto v = a.v;          // not a pack, which g++ would then keep in memory, with all that it was made of
+  detail::hold<Isa>(v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
+  return pack<T, N, Isa>(v);
 #endif
 }
 
@@ -4597,35 +4597,304 @@ struct ElementwiseBody {
 // ---- <situ/expr/cpu/tiles.hpp>
 /// Tiles: how strided operands are brought to a kernel that reads contiguous or repeated elements only.
 ///
-/// The last axis runs inside a row, a second axis from row to row, the others outside. An operand that does not step by one
-/// along the row is copied into a buffer that stays in the cache: a repeated element a register's worth of times, a
-/// *transposed* operand (contiguous along the second axis) in blocks of 4 x 4 for several rows at once, so that each of its
-/// cache lines is read once. Short rows are taken together. None of this depends on the expression, so none of it is
-/// instantiated per expression.
+/// An index space is cut into tiles, which threads share. Rows of a tile in which every operand steps by one or not at all are
+/// run where they lie. Everything else goes in packs of some thousand bytes: operands that are not dense over a pack are copied
+/// into buffers that stay in the nearest cache, and so is the result. Short rows are packed together, and a *transposed* operand,
+/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line holds
+/// of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
+/// expression.
 
-#include <cstdint>
-#include <cstring>
-#include <new>
+
+// ---- <situ/expr/cpu/movers.hpp>
+/// Movers: how elements are copied between strided places and the buffers that kernels read and write.
+///
+/// A mover knows an element by its size alone, so that there are four of them, whatever the expressions. Rows of bytes go in
+/// whole registers, past the caches where asked; a transposition goes in square blocks inside of registers.
+
+#include <utility>
 
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// Elements of a rectangle from one order in memory to another: strides in elements. Where `from_step` is 0, `to` is a buffer:
+/// 15 bytes behind each row may be written before the next row is.
+struct Move {
+  void* to;
+  int64_t to_row, to_step;
+  void const* from;
+  int64_t from_row, from_step;
+  int64_t rows, count;
+};
+
+/// A cache line in registers.
+template <class Isa>
+struct Line {
+  using P = pack<float, Isa::bytes / 4, Isa>;
+  P part[64 / Isa::bytes];
+  SITU_INLINE explicit Line(char const* from) {
+    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(&part[k].v, from + k * Isa::bytes, Isa::bytes);
+  }
+  SITU_INLINE void store(char* to) const {
+    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(to + k * Isa::bytes, &part[k].v, Isa::bytes);
+  }
+  SITU_INLINE void stream(char* to) const {
+    for (int k = 0; k < 64 / Isa::bytes; ++k) stream_to(part[k], reinterpret_cast<float*>(to + k * Isa::bytes));
+  }
+};
+
+/// Rows of at least 64 bytes.
+struct CopyRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
+    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
+      int64_t b = 0;
+      for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).store(to + b);
+      if (b < bytes) Line<Isa>(from + bytes - 64).store(to + bytes - 64);
+    }
+    return 0;
+  }
+};
+
+/// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
+/// waits in `begun`, 64 bytes for each row: all pieces but the last one have at least 64 bytes.
+struct StreamRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
+    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row, begun += 64) {
+      int64_t const before = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(to) & 63);
+      int64_t b = 0;
+      if (before > 0) {
+        b = 64 - before < bytes ? 64 - before : bytes;
+        if (first) {
+          copy_short(to, from, b);
+        } else {
+          copy_short(begun + before, from, b);
+          if (before + b == 64) Line<Isa>(begun).stream(to - before);
+          else copy_short(to - before, begun, before + b);
+        }
+      }
+      for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
+      if (b < bytes) copy_short(last ? to + b : begun, from + b, bytes - b);
+    }
+    return 0;
+  }
+};
+
+/// Rows of at least one and at most two `Piece`s, which may overlap.
+template <class Piece>
+inline void copy_short_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
+  int64_t const second = bytes - static_cast<int64_t>(sizeof(Piece));
+  for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
+    Piece a, b;
+    __builtin_memcpy(&a, from, sizeof(Piece));
+    __builtin_memcpy(&b, from + second, sizeof(Piece));
+    __builtin_memcpy(to, &a, sizeof(Piece));
+    __builtin_memcpy(to + second, &b, sizeof(Piece));
+  }
+}
+
+/// Rows of bytes; strides in bytes.
+inline void copy_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
+  struct Half {
+    uint64_t part[4];
+  };
+  struct Quarter {
+    uint64_t part[2];
+  };
+  if (to_row == bytes && from_row == bytes) bytes *= rows, rows = 1;
+  if (bytes >= 64) dispatch<CopyRowsBody>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 32) copy_short_rows<Half>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 16) copy_short_rows<Quarter>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 8) copy_short_rows<uint64_t>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 4) copy_short_rows<uint32_t>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 2) copy_short_rows<uint16_t>(to, to_row, from, from_row, rows, bytes);
+  else copy_short_rows<uint8_t>(to, to_row, from, from_row, rows, bytes);
+}
+
+/// Copies elements of one size. `Word` is an unsigned integer of that size.
+template <class Word>
+struct Mover {
+  /// A run of elements, `step` apart, to consecutive ones.
+  static void gather(void* to, void const* from, int64_t step, int64_t count) { move({to, count, 1, from, 0, step, 1, count}); }
+
+  static void move(Move const& asked) {
+    Move m = asked;
+    Word* to = static_cast<Word*>(m.to);
+    Word const* from = static_cast<Word const*>(m.from);
+    if (m.to_step != 1 && (m.to_row == 1 || m.to_row == -1)) {
+      std::swap(m.to_row, m.to_step);
+      std::swap(m.from_row, m.from_step);
+      std::swap(m.rows, m.count);
+    }
+    if (m.to_step < 0) {
+      to += (m.count - 1) * m.to_step, from += (m.count - 1) * m.from_step;
+      m.to_step = -m.to_step, m.from_step = -m.from_step;
+    }
+    if (m.from_row == -1 && m.from_step != 0) {
+      to += (m.rows - 1) * m.to_row, from += (m.rows - 1) * m.from_row;
+      m.to_row = -m.to_row, m.from_row = -m.from_row;
+    }
+    if (m.to_step == 1) {
+      if (m.from_step == 1) return copy_rows_of(to, from, m);
+      if (m.from_step == 0) return splat_rows(to, from, m);
+      if (m.from_row == 1 && m.rows >= lanes && m.count >= lanes) return transpose(to, from, m);
+      if (m.from_step == -1 && m.count >= lanes) return reverse_rows(to, from, m);
+      if (m.from_step == 2 && m.count > lanes) return thin_rows(to, from, m);
+    }
+    auto const magnitude = [](int64_t s) { return s < 0 ? -s : s; };
+    bool const by_rows = m.rows > m.count ? m.count < 8 || m.from_row < magnitude(m.from_step) : m.rows >= 8 && m.from_row < magnitude(m.from_step);
+    if (by_rows) {
+      std::swap(m.to_row, m.to_step);
+      std::swap(m.from_row, m.from_step);
+      std::swap(m.rows, m.count);
+    }
+    for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) each(to, m.to_step, from, m.from_step, m.count);
+  }
+
+ private:
+  static constexpr int lanes = 16 / static_cast<int>(sizeof(Word));
+  typedef Word V __attribute__((vector_size(16)));
+  using Lanes = std::make_integer_sequence<int, lanes>;
+  using Halves = std::make_integer_sequence<int, lanes / 2>;
+
+  static void each(Word* to, int64_t to_step, Word const* from, int64_t from_step, int64_t count) {
+    int64_t k = 0;
+    for (; k + 4 <= count; k += 4, to += 4 * to_step, from += 4 * from_step) {
+      Word const a = from[0], b = from[from_step], c = from[2 * from_step], d = from[3 * from_step];
+      to[0] = a, to[to_step] = b, to[2 * to_step] = c, to[3 * to_step] = d;
+    }
+    for (; k < count; ++k, to += to_step, from += from_step) *to = *from;
+  }
+  static void copy_rows_of(Word* to, Word const* from, Move const& m) {
+    constexpr int64_t size = sizeof(Word);
+    copy_rows(reinterpret_cast<char*>(to), m.to_row * size, reinterpret_cast<char const*>(from), m.from_row * size, m.rows, m.count * size);
+  }
+  static void splat_rows(Word* to, Word const* from, Move const& m) {
+    for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
+      V const v = V{} + *from;
+      for (int64_t c = 0; c < m.count; c += lanes) store(v, to + c);
+    }
+  }
+  static void reverse_rows(Word* to, Word const* from, Move const& m) {
+    for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
+      for (int64_t c = 0;; c = c + 2 * lanes <= m.count ? c + lanes : m.count - lanes) {
+        store(reversed(load(from - c - (lanes - 1)), Lanes{}), to + c);
+        if (c + lanes == m.count) break;
+      }
+    }
+  }
+  /// Every second element.
+  static void thin_rows(Word* to, Word const* from, Move const& m) {
+    for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
+      int64_t c = 0;
+      for (; c + lanes < m.count; c += lanes) store(thinned(load(from + 2 * c), load(from + 2 * c + lanes), Lanes{}), to + c);
+      each(to + c, 1, from + 2 * c, 2, m.count - c);
+    }
+  }
+  /// to[r, c] = from[c, r] in square blocks; the last ones overlap those before.
+  static void transpose(Word* to, Word const* from, Move const& m) {
+    for (int64_t c = 0;; c = c + 2 * lanes <= m.count ? c + lanes : m.count - lanes) {
+      for (int64_t r = 0;; r = r + 2 * lanes <= m.rows ? r + lanes : m.rows - lanes) {
+        block(to + r * m.to_row + c, m.to_row, from + c * m.from_step + r, m.from_step, Lanes{});
+        if (r + lanes == m.rows) break;
+      }
+      if (c + lanes == m.count) break;
+    }
+  }
+  template <int... K>
+  static SITU_INLINE void block(Word* to, int64_t to_row, Word const* from, int64_t from_step, std::integer_sequence<int, K...>) {
+    V v[lanes] = {load(from + K * from_step)...};
+    interleave(v, Halves{});
+    if constexpr (lanes > 2) interleave(v, Halves{});
+    if constexpr (lanes > 4) interleave(v, Halves{});
+    if constexpr (lanes > 8) interleave(v, Halves{});
+    (store(v[K], to + K * to_row), ...);
+  }
+  /// Deals the rows of a block like two halves of a deck of cards; log2(lanes) times transposes it.
+  template <int... K>
+  static SITU_INLINE void interleave(V (&v)[lanes], std::integer_sequence<int, K...>) {
+    V const w[lanes / 2][2] = {{low(v[K], v[K + lanes / 2], Lanes{}), high(v[K], v[K + lanes / 2], Lanes{})}...};
+    ((v[2 * K] = w[K][0], v[2 * K + 1] = w[K][1]), ...);
+  }
+  static SITU_INLINE V load(Word const* from) {
+    V v;
+    __builtin_memcpy(&v, from, 16);
+    return v;
+  }
+  static SITU_INLINE void store(V const& v, Word* to) { __builtin_memcpy(to, &v, 16); }
+#if defined(__clang__)
+#define SITU_SHUFFLE(a, b, index) __builtin_shufflevector(a, b, (index)...)
+#else
+#define SITU_SHUFFLE(a, b, index) __builtin_shuffle(a, b, V{static_cast<Word>(index)...})
+#endif
+  template <int... K>
+  static SITU_INLINE V low(V const& a, V const& b, std::integer_sequence<int, K...>) {
+    return SITU_SHUFFLE(a, b, K / 2 + K % 2 * lanes);
+  }
+  template <int... K>
+  static SITU_INLINE V high(V const& a, V const& b, std::integer_sequence<int, K...>) {
+    return SITU_SHUFFLE(a, b, K / 2 + K % 2 * lanes + lanes / 2);
+  }
+  template <int... K>
+  static SITU_INLINE V reversed(V const& a, std::integer_sequence<int, K...>) {
+    if constexpr (sizeof(Word) >= 4) {
+      return SITU_SHUFFLE(a, a, lanes - 1 - K);
+    } else {  // the baseline of x86 has no shuffle of bytes
+      typedef uint64_t Two __attribute__((vector_size(16)));
+      auto const swapped = [](uint64_t x) {
+        uint64_t const y = __builtin_bswap64(x);
+        if constexpr (sizeof(Word) == 1) return y;
+        else return (y >> 8 & 0x00ff00ff00ff00ff) | (y & 0x00ff00ff00ff00ff) << 8;
+      };
+      Two const two = __builtin_bit_cast(Two, a), result = {swapped(two[1]), swapped(two[0])};
+      return __builtin_bit_cast(V, result);
+    }
+  }
+  template <int... K>
+  static SITU_INLINE V thinned(V const& a, V const& b, std::integer_sequence<int, K...>) {
+    return SITU_SHUFFLE(a, b, 2 * K);
+  }
+#undef SITU_SHUFFLE
+};
+
+/// The movers for an element size.
+struct MoverFunctions {
+  void (*gather)(void*, void const*, int64_t, int64_t);
+  void (*move)(Move const&);
+};
+template <class Word>
+inline constexpr MoverFunctions movers_of{&Mover<Word>::gather, &Mover<Word>::move};
+
+inline MoverFunctions const& movers_for(int element_size) {
+  return element_size == 4 ? movers_of<uint32_t> : element_size == 8 ? movers_of<uint64_t> : element_size == 2 ? movers_of<uint16_t> : movers_of<uint8_t>;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
 inline constexpr int max_operands = 64;
-inline constexpr int64_t tile_columns = 512;       ///< the longest run through buffers
-inline constexpr int64_t transposed_rows = 16;     ///< rows of a tile with transposed operands: a cache line of floats
-inline constexpr int64_t transposed_columns = 4096;
-inline constexpr int64_t tile_elements = 16384;    ///< of tiles without
+inline constexpr int64_t tile_columns = 512;  ///< the longest run that reductions gather
+inline constexpr int64_t tile_elements = 16384;
+inline constexpr int64_t transposed_columns = 1024;  ///< of a tile: as many rows of a transposed operand keep their pages at hand
+inline constexpr int64_t columns_ahead = 48;         ///< how far transposed operands are prefetched: a set of the cache holds few rows
+inline constexpr int64_t pack_bytes = 4096;
+inline constexpr int64_t scratch_bytes = 32 * 1024;
 
-/// How an index space is cut: `row_axis` is -1 when there is a single axis.
+/// How an index space is cut.
 struct TileGrid {
-  int row_axis = -1;
-  int64_t rows = 1, columns = 1, outer = 1;
-  int64_t tile_rows = 1, tile_columns = 1;
-
-  int64_t count() const { return outer * row_tiles() * column_tiles(); }
-  int64_t row_tiles() const { return (rows + tile_rows - 1) / tile_rows; }
-  int64_t column_tiles() const { return (columns + tile_columns - 1) / tile_columns; }
+  int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
+  int layer_axis = -1;  ///< and with these two where they are short; -1 when it is not
+  bool packs = false;
+  bool prefetches = false;
+  int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
+  int64_t tile[max_rank];  ///< the extents of a tile
+  int order[max_rank];     ///< of the axes: neighbouring tiles differ in the first
+  int64_t tiles = 1;       ///< how many there are
+  int64_t elements = 1;    ///< of a tile
 };
 
 /// What the walk needs of a geometry: operand o's stride along axis k is strides[o * max_rank + k], in elements.
@@ -4635,271 +4904,296 @@ struct StridedSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
+  bool stream;  ///< write the result past the caches
   int element_sizes[max_operands];
 
-  int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
+  int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
+  int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
   int last() const { return rank - 1; }
-  bool is_transposed(int o, int row) const {
-    int64_t const inner = stride(o, last());
-    return inner != 0 && inner != 1 && stride(o, row) == 1;
+  int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
+  /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
+  bool is_transposed(int o, int axis) const {
+    return stride(o, axis) != 0 && distance(o, last()) > distance(o, axis) && distance(o, last()) * element_sizes[o] >= 64;
   }
 
-  void choose_grid() {
+  SITU_NOINLINE void choose_grid() {
     grid = {};
-    grid.columns = sizes[last()];
-    grid.tile_columns = grid.columns < tile_elements ? grid.columns : tile_elements;
-    if (rank > 1) {
-      grid.row_axis = rank - 2;
-      bool transposes = false;
-      for (int axis = rank - 2; axis >= 0 && !transposes; --axis) {
-        for (int o = 0; o < operands; ++o) {
-          if (sizes[axis] < 4 || sizes[last()] < 4 || !is_transposed(o, axis)) continue;
-          grid.row_axis = axis;
-          transposes = true;
-        }
-      }
-      grid.rows = sizes[grid.row_axis];
+    int64_t const columns = sizes[last()];
+    int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
+    bool buffers = false, transposes = false;
+    grid.row_axis = rank - 2;
+    for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
+    for (int o = 0; o < operands; ++o) {
+      if (element_sizes[o] > widest) widest = element_sizes[o];
+      if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
+      if (distance(o, last()) <= 1) continue;
       for (int k = 0; k < last(); ++k) {
-        if (k != grid.row_axis) grid.outer *= sizes[k];
-      }
-      if (transposes) {
-        grid.tile_columns = grid.columns < transposed_columns ? grid.columns : transposed_columns;
-        grid.tile_rows = transposed_rows;
-      } else {
-        grid.tile_rows = tile_elements / (grid.tile_columns > 0 ? grid.tile_columns : 1);
+        if (distance(o, k) == 0 || distance(o, k) >= distance(o, last())) continue;
+        transposes = true;
+        if (distance(o, k) < shortest) shortest = distance(o, k), grid.row_axis = k;
+        if (element_sizes[o] > 0 && element_sizes[o] < transposed_size) transposed_size = element_sizes[o];
+        if (n * element_sizes[o] > 256 * 1024 && is_transposed(o, k)) grid.prefetches = true;
       }
     }
-    if (grid.tile_rows > grid.rows) grid.tile_rows = grid.rows;
-    if (grid.tile_rows < 1) grid.tile_rows = 1;
-    if (grid.tile_columns < 1) grid.tile_columns = 1;
+    int const row = grid.row_axis;
+    int64_t const rows = row < 0 ? 1 : sizes[row];
+    int64_t const pack = (buffer_bytes() - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
+    int64_t& tile_rows = grid.tile[row < 0 ? last() : row];
+    int64_t line = 1;  // rows that are packed together, or a multiple of them
+    if (transposes) {
+      line = 64 / transposed_size < pack / 16 ? 64 / transposed_size : pack / 16;
+      if (line > rows) line = rows;
+      grid.packs = true;
+    } else if (buffers) {
+      grid.packs = true;
+    } else if (row >= 0) {  // where few operands would have to be copied, longer rows are packed
+      bool copies = false;
+      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
+      grid.packs = columns < (copies ? 128 : 512);
+      line = 64;  // whole registers, where they fit
+      while (line > 1 && line * columns > pack) line /= 2;
+    }
+    grid.pack_columns = columns < pack ? columns : pack;
+    if (transposes && columns > pack / line) grid.pack_columns = pack / line;
+    grid.pack_rows = pack / grid.pack_columns;
+    if (grid.pack_rows > line) grid.pack_rows = grid.pack_rows / line * line;
+    if (grid.pack_rows > rows) grid.pack_rows = rows;
+
+    int64_t const longest = transposes ? transposed_columns : tile_elements;
+    int64_t const width = columns < longest ? columns : longest;
+    if (row >= 0) {
+      tile_rows = tile_elements / width;
+      if (transposes && columns > width) tile_rows = grid.pack_rows;
+      if (grid.packs) tile_rows = tile_rows < grid.pack_rows ? grid.pack_rows : tile_rows / grid.pack_rows * grid.pack_rows;
+      if (tile_rows > rows) tile_rows = rows;
+    }
+    grid.tile[last()] = width;
+    if (rows * columns <= pack / 4) {
+      for (int k = last() - 1; k >= 0 && grid.layer_axis < 0; --k) {
+        if (k != row) grid.layer_axis = k;
+      }
+    }
+    if (grid.layer_axis >= 0) {
+      grid.packs = true;
+      grid.prefetches = false;
+      grid.pack_rows = rows;
+      grid.pack_layers = pack / (rows * columns);
+      if (grid.pack_layers > 16) grid.pack_layers = grid.pack_layers / 16 * 16;
+      grid.tile[grid.layer_axis] = grid.pack_layers * 8 < sizes[grid.layer_axis] ? grid.pack_layers * 8 : sizes[grid.layer_axis];
+    }
+    int placed = 0;
+    int const first = transposes ? row : last(), second = transposes ? last() : row;
+    if (first >= 0) grid.order[placed++] = first;
+    if (second >= 0) grid.order[placed++] = second;
+    for (int k = last() - 1; k >= 0; --k) {
+      if (k != row) grid.order[placed++] = k;
+    }
+    for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
+  }
+  int64_t tiles(int axis) const {
+    int64_t const size = sizes[axis], tile = grid.tile[axis];
+    return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
   }
 };
 
-/// Copies elements of one size between strided rows. `Word` is an unsigned integer of that size.
-template <class Word>
-struct Mover {
-  static void gather(void* to, void const* from, int64_t step, int64_t count) {
-    Word* const t = static_cast<Word*>(to);
-    Word const* const f = static_cast<Word const*>(from);
-    if (step == 1) {
-      std::memcpy(t, f, static_cast<std::size_t>(count) * sizeof(Word));
-    } else {
-      for (int64_t k = 0; k < count; ++k) t[k] = f[k * step];
+/// Runs a kernel on `count` elements: data[o] contiguous where mask[o] is -1, a register of copies where it is 0.
+using RunFunction = void (*)(void const* self, void* const* data, int64_t const* mask, int64_t count, bool stream);
+
+/// A walk through the tiles of a strided space, with a buffer for each operand.
+class TileWalk {
+ public:
+  TileWalk(StridedSpace const& space, RunFunction run, void const* self) : space_(space), grid_(space.grid), run_(run), self_(self) {
+    int64_t const bytes = space.buffer_bytes();
+    for (int o = 0; o < space.operands; ++o) {
+      buffer_[o] = scratch_ + o * bytes;
+      kept_[o] = {};
+      step_[o] = space.stride(o, space.last()), row_[o] = space.stride(o, grid_.row_axis), layer_[o] = space.stride(o, grid_.layer_axis);
     }
   }
-  static void scatter(void* to, void const* from, int64_t step, int64_t count) {
-    Word* const t = static_cast<Word*>(to);
-    Word const* const f = static_cast<Word const*>(from);
-    for (int64_t k = 0; k < count; ++k) t[k * step] = f[k];
-  }
-  /// to[r * pitch + c] = from[c * step + r]
-  static void transpose(void* to_, void const* from_, int64_t step, int64_t pitch, int64_t rows, int64_t columns) {
-    Word* const to = static_cast<Word*>(to_);
-    Word const* const from = static_cast<Word const*>(from_);
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      Word const* const column = from + c * step;
-      if (c + 36 <= columns) {  // each of these lines is used once, and the hardware does not see the pattern
-        for (int64_t k = 32; k < 36; ++k) __builtin_prefetch(column + k * step, 0, 2);
-      }
-      int64_t r = 0;
-      if constexpr (sizeof(Word) == 4) {
-        for (; r + 4 <= rows; r += 4) block(to + r * pitch + c, column + r, step, pitch);
-      }
-      for (; r < rows; ++r) {
-        Word* const row = to + r * pitch + c;
-        row[0] = column[r], row[1] = column[step + r], row[2] = column[2 * step + r], row[3] = column[3 * step + r];
-      }
+
+  void tiles(int64_t first, int64_t end) {
+    int64_t remaining = end - first;
+    int64_t index[max_rank] = {};  // in tiles, in the order of the grid
+    for (int k = 0; first > 0; ++k) {
+      int64_t const along = space_.tiles(grid_.order[k]);
+      index[k] = first % along;
+      first /= along;
     }
-    for (; c < columns; ++c) {
-      for (int64_t r = 0; r < rows; ++r) to[r * pitch + c] = from[c * step + r];
+    while (remaining-- > 0) {
+      int64_t extent[max_rank], start[max_rank];
+      for (int k = 0; k < space_.rank; ++k) {
+        int const axis = grid_.order[k];
+        start[axis] = index[k] * grid_.tile[axis];
+        extent[axis] = space_.sizes[axis] - start[axis] < grid_.tile[axis] ? space_.sizes[axis] - start[axis] : grid_.tile[axis];
+      }
+      for (int o = 0; o < space_.operands; ++o) {
+        int64_t offset = 0;
+        for (int k = 0; k < space_.rank; ++k) offset += start[k] * space_.stride(o, k);
+        place_[o] = static_cast<char*>(space_.data[o]) + offset * space_.element_sizes[o];
+      }
+      columns_ = extent[space_.last()];
+      rows_ = grid_.row_axis < 0 ? 1 : extent[grid_.row_axis];
+      tile(grid_.layer_axis < 0 ? 1 : extent[grid_.layer_axis]);
+      for (int k = 0; k < space_.rank; ++k) {
+        if (++index[k] < space_.tiles(grid_.order[k])) break;
+        index[k] = 0;
+      }
     }
   }
 
  private:
-  static void block(Word* to, Word const* from, int64_t step, int64_t pitch) {
-    typedef Word four __attribute__((vector_size(16)));
-    typedef uint64_t two __attribute__((vector_size(16)));
-    four a, b, c, d;
-    std::memcpy(&a, from, 16);
-    std::memcpy(&b, from + step, 16);
-    std::memcpy(&c, from + 2 * step, 16);
-    std::memcpy(&d, from + 3 * step, 16);
-    two const ab0 = __builtin_bit_cast(two, interleave_low(a, b)), ab1 = __builtin_bit_cast(two, interleave_high(a, b));
-    two const cd0 = __builtin_bit_cast(two, interleave_low(c, d)), cd1 = __builtin_bit_cast(two, interleave_high(c, d));
-    two const r0 = {ab0[0], cd0[0]}, r1 = {ab0[1], cd0[1]}, r2 = {ab1[0], cd1[0]}, r3 = {ab1[1], cd1[1]};
-    std::memcpy(to, &r0, 16);
-    std::memcpy(to + pitch, &r1, 16);
-    std::memcpy(to + 2 * pitch, &r2, 16);
-    std::memcpy(to + 3 * pitch, &r3, 16);
+  void tile(int64_t layers) {
+    if (!grid_.packs) return rows();
+    for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
+      for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
+        for (int64_t c = 0; c < columns_; c += grid_.pack_columns) {
+          pack(l, r, c, smaller(grid_.pack_layers, layers - l), smaller(grid_.pack_rows, rows_ - r), smaller(grid_.pack_columns, columns_ - c));
+        }
+      }
+    }
   }
-  template <class Four>
-  static SITU_INLINE Four interleave_low(Four const& a, Four const& b) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-#else
-    return __builtin_shuffle(a, b, Four{0, 4, 1, 5});
-#endif
-  }
-  template <class Four>
-  static SITU_INLINE Four interleave_high(Four const& a, Four const& b) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#else
-    return __builtin_shuffle(a, b, Four{2, 6, 3, 7});
-#endif
-  }
-};
 
-/// The movers for an element size.
-struct MoverFunctions {
-  void (*gather)(void*, void const*, int64_t, int64_t);
-  void (*scatter)(void*, void const*, int64_t, int64_t);
-  void (*transpose)(void*, void const*, int64_t, int64_t, int64_t, int64_t);
-};
-template <class Word>
-inline constexpr MoverFunctions movers_of{&Mover<Word>::gather, &Mover<Word>::scatter, &Mover<Word>::transpose};
-
-inline MoverFunctions const& movers_for(int element_size) {
-  return element_size == 4 ? movers_of<uint32_t> : element_size == 8 ? movers_of<uint64_t> : element_size == 2 ? movers_of<uint16_t> : movers_of<uint8_t>;
-}
-
-/// Runs a kernel on `count` elements: data[o] contiguous where mask[o] is -1, a register of copies where it is 0.
-using RunFunction = void (*)(void const* self, void* const* data, int64_t const* mask, int64_t count);
-
-/// One tile: rows of `count` elements each; place, step and row tell where the operands lie.
-struct StridedTile {
-  void* place[max_operands];
-  int64_t step[max_operands], row[max_operands];
-  int64_t rows, count;
-};
-
-/// A bump allocator over a buffer that stays in the cache, for one tile.
-struct Scratch {
-  unsigned char* next;
-  unsigned char* take(int64_t bytes) {
-    unsigned char* const result = next;
-    next += (bytes + 63) / 64 * 64;
-    return result;
-  }
-};
-
-inline void run_tile(StridedSpace const& space, StridedTile& tile, unsigned char* scratch_memory, RunFunction run, void const* self) {
-  int const operands = space.operands;
-  void* data[max_operands];
-  int64_t mask[max_operands];
-  // Short rows are taken together, as many as fit a buffer; operands that are dense over them are used where they lie.
-  int64_t const together = tile.count >= 128 ? 1 : tile_columns / (tile.count > 0 ? tile.count : 1);
-  if (together > 1 && tile.rows > 1) {
-    for (int64_t r = 0; r < tile.rows; r += together) {
-      int64_t const rows = tile.rows - r < together ? tile.rows - r : together;
-      Scratch scratch{scratch_memory};
-      for (int o = 0; o < operands; ++o) {
-        int const size = space.element_sizes[o];
-        char* const from = static_cast<char*>(tile.place[o]) + r * tile.row[o] * size;
+  /// Every operand steps by one along the rows, or not at all.
+  void rows() {
+    void* data[max_operands];
+    int64_t mask[max_operands];
+    int const size = space_.element_sizes[0];
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int o = 0; o < space_.operands; ++o) {
+        data[o] = at(o, 0, r, 0);
         mask[o] = -1;
-        if ((tile.step[o] == 1 || tile.count == 1) && tile.row[o] == tile.count) {
-          data[o] = from;
-          continue;
-        }
-        unsigned char* const buffer = scratch.take(rows * tile.count * size);
-        data[o] = buffer;
-        if (o == 0) continue;
-        auto const gather = movers_for(size).gather;
-        if (tile.count == 1) gather(buffer, from, tile.row[o], rows);
-        else {
-          for (int64_t k = 0; k < rows; ++k) gather(buffer + k * tile.count * size, from + k * tile.row[o] * size, tile.step[o], tile.count);
+        if (step_[o] == 0) data[o] = repeated(o, data[o]), mask[o] = 0;
+      }
+      int64_t const unaligned = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(data[0]) & 63) / size;
+      int64_t count = columns_;
+      if (space_.stream && unaligned > 0 && unaligned < count) {  // whole lines only are written past the caches
+        run_(self_, data, mask, unaligned, false);
+        count -= unaligned;
+        for (int o = 0; o < space_.operands; ++o) {
+          if (mask[o] != 0) data[o] = static_cast<char*>(data[o]) + unaligned * space_.element_sizes[o];
         }
       }
-      run(self, data, mask, rows * tile.count);
-      int const size = space.element_sizes[0];
-      char* const to = static_cast<char*>(tile.place[0]) + r * tile.row[0] * size;
-      if (data[0] != to) {
-        for (int64_t k = 0; k < rows; ++k) {
-          movers_for(size).scatter(to + k * tile.row[0] * size, static_cast<char*>(data[0]) + k * tile.count * size, tile.step[0], tile.count);
+      run_(self_, data, mask, count, space_.stream);
+    }
+  }
+
+  void pack(int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
+    void* data[max_operands];
+    int64_t mask[max_operands];
+    if (grid_.prefetches) gather_ahead(r, c, rows, count);
+    for (int o = 0; o < space_.operands; ++o) {
+      char* const from = at(o, l, r, c);
+      bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
+      data[o] = dense ? from : static_cast<void*>(buffer_[o]);
+      mask[o] = -1;
+      if (dense || o == 0 || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      bool const repeats = row_[o] == 0 && layer_[o] == 0;
+      if (repeats && step_[o] == 0) {
+        data[o] = repeated(o, from), mask[o] = 0;
+        continue;
+      }
+      Kept& kept = kept_[o];
+      if (repeats && kept.from == from && kept.count == count && kept.rows >= rows * layers) continue;
+      move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
+      kept = {from, rows * layers, count};
+    }
+    if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
+    run_(self_, data, mask, layers * rows * count, false);
+    int const size = space_.element_sizes[0];
+    if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
+      dispatch<StreamRowsBody>(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_,
+                               c == 0, c + count == columns_);
+    } else {
+      move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
+    }
+  }
+
+  /// Moves a box of operand o; strides are those of rows, within rows, and of layers.
+  void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
+            int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+    int const size = space_.element_sizes[o];
+    auto const move = movers_for(size).move;
+    char* const to = static_cast<char*>(to_);
+    char const* const from = static_cast<char const*>(from_);
+    if (layers == 1 || rows * count >= 64 || from_step == 0) {
+      for (int64_t l = 0; l < layers; ++l) {
+        move({to + l * to_layer * size, to_row, to_step, from + l * from_layer * size, from_row, from_step, rows, count});
+      }
+    } else if (rows <= count || (to_step == 1 && from_step == 1)) {  // the shortest axis outside
+      for (int64_t r = 0; r < rows; ++r) {
+        move({to + r * to_row * size, to_layer, to_step, from + r * from_row * size, from_layer, from_step, layers, count});
+      }
+    } else {
+      for (int64_t c = 0; c < count; ++c) {
+        move({to + c * to_step * size, to_layer, to_row, from + c * from_step * size, from_layer, from_row, layers, rows});
+      }
+    }
+  }
+
+  /// Gathers transposed operands. What comes next of them and of those with rows in other places is prefetched a little at a
+  /// time, since the hardware does not see the pattern.
+  void gather_ahead(int64_t r, int64_t c, int64_t rows, int64_t count) {
+    constexpr int64_t together = 16;
+    int64_t const chunks = (count + together - 1) / together, rows_in_chunk = (rows + chunks - 1) / chunks;
+    bool const last = c + count == columns_;
+    for (int64_t k = 0; k < chunks; ++k) {
+      int64_t const begin = k * together, columns = smaller(together, count - begin), next = c + begin + columns_ahead;
+      int64_t const row = k * rows_in_chunk, row_end = smaller(row + rows_in_chunk, rows);
+      for (int o = 1; o < space_.operands; ++o) {
+        int const size = space_.element_sizes[o];
+        if (space_.is_transposed(o, grid_.row_axis)) {
+          char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
+          ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
+          for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
+          movers_for(size).move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
+        } else if (step_[o] == 1 && row_[o] != 0) {
+          for (int64_t j = row; j < row_end; ++j) {
+            char const* const ahead = last ? at(o, 0, r + grid_.pack_rows + j, 0) : at(o, 0, r + j, c + count);
+            for (int64_t byte = 63; byte < count * size + 63; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+          }
         }
       }
     }
-    return;
   }
-  Scratch tile_scratch{scratch_memory};
-  bool buffers_needed = tile.step[0] != 1;
-  for (int o = 1; o < operands; ++o) {  // transposed operands: all rows at once
-    int const size = space.element_sizes[o];
-    if (size != 0 && tile.rows > 1 && tile.count <= transposed_columns && tile.row[o] == 1 && tile.step[o] != 0 && tile.step[o] != 1 &&
-        tile.rows <= transposed_rows) {
-      unsigned char* const buffer = tile_scratch.take(tile.rows * tile.count * size);
-      movers_for(size).transpose(buffer, tile.place[o], tile.step[o], tile.count, tile.rows, tile.count);
-      tile.place[o] = buffer, tile.step[o] = 1, tile.row[o] = tile.count;
+
+  /// A register of copies of an element of operand o.
+  void* repeated(int o, void const* from) {
+    if (kept_[o].from != from) {
+      int const size = space_.element_sizes[o];
+      if (size > 0) movers_for(size).move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
+      kept_[o] = {from, 1, 64 / (size > 0 ? size : 1)};
     }
-    buffers_needed = buffers_needed || (tile.step[o] != 0 && tile.step[o] != 1);
+    return buffer_[o];
   }
-  int64_t const longest = buffers_needed ? tile_columns : tile.count;
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    for (int64_t c = 0; c < tile.count; c += longest) {
-      int64_t const count = tile.count - c < longest ? tile.count - c : longest;
-      Scratch scratch = tile_scratch;
-      for (int o = 0; o < operands; ++o) {
-        int const size = space.element_sizes[o];
-        char* const from = static_cast<char*>(tile.place[o]) + (r * tile.row[o] + c * tile.step[o]) * size;
-        mask[o] = -1;
-        data[o] = from;
-        if (tile.step[o] == 1) continue;
-        if (tile.step[o] == 0) {
-          unsigned char* const copies = scratch.take(64);
-          movers_for(size).gather(copies, from, 0, 64 / size);
-          data[o] = copies, mask[o] = 0;
-        } else {
-          data[o] = scratch.take(count * size);
-          if (o > 0) movers_for(size).gather(data[o], from, tile.step[o], count);
-        }
-      }
-      run(self, data, mask, count);
-      if (tile.step[0] != 1) {
-        int const size = space.element_sizes[0];
-        movers_for(size).scatter(static_cast<char*>(tile.place[0]) + (r * tile.row[0] + c * tile.step[0]) * size, data[0], tile.step[0], count);
-      }
-    }
+
+  char* at(int o, int64_t l, int64_t r, int64_t c) const {
+    return place_[o] + (l * layer_[o] + r * row_[o] + c * step_[o]) * space_.element_sizes[o];
   }
-}
+  static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  /// What a buffer holds, for operands that repeat from row to row.
+  struct Kept {
+    void const* from;
+    int64_t rows, count;
+  };
+
+  StridedSpace const& space_;
+  TileGrid const& grid_;
+  RunFunction run_;
+  void const* self_;
+  int64_t rows_, columns_;
+  char* place_[max_operands];
+  int64_t step_[max_operands], row_[max_operands], layer_[max_operands];
+  unsigned char* buffer_[max_operands];
+  Kept kept_[max_operands];
+  static constexpr int begun_rows = 64;
+  alignas(64) char begun_[begun_rows * 64];  ///< lines of the result that the next pack completes
+  alignas(64) unsigned char scratch_[scratch_bytes];
+};
 
 /// Runs the tiles [first, end) of a strided space.
 inline void run_tiles(StridedSpace const& space, int64_t first, int64_t end, RunFunction run, void const* self) {
-  TileGrid const& grid = space.grid;
-  constexpr int64_t fixed_scratch = 32 * 1024;
-  alignas(64) unsigned char fixed[fixed_scratch];
-  int64_t needed = 0;  // transposed tiles and runs, at worst for every operand
-  for (int o = 0; o < space.operands; ++o) {
-    bool const transposed = grid.row_axis >= 0 && space.is_transposed(o, grid.row_axis);
-    needed += (transposed ? transposed_rows * grid.tile_columns : tile_columns) * space.element_sizes[o] + 192;
-  }
-  unsigned char* const scratch = needed <= fixed_scratch ? fixed : static_cast<unsigned char*>(::operator new(static_cast<std::size_t>(needed), std::align_val_t{64}));
-  StridedTile tile;
-  int64_t const row_tiles = grid.row_tiles(), column_tiles = grid.column_tiles();
-  for (int64_t t = first; t < end; ++t) {
-    int64_t const column = t % column_tiles * grid.tile_columns;
-    int64_t const begin = t / column_tiles % row_tiles * grid.tile_rows;
-    tile.count = grid.columns - column < grid.tile_columns ? grid.columns - column : grid.tile_columns;
-    tile.rows = grid.rows - begin < grid.tile_rows ? grid.rows - begin : grid.tile_rows;
-    int64_t outside = t / column_tiles / row_tiles;
-    int64_t index[max_rank] = {};
-    for (int k = space.last() - 1; k >= 0; --k) {
-      if (k == grid.row_axis) continue;
-      index[k] = outside % space.sizes[k];
-      outside /= space.sizes[k];
-    }
-    if (grid.row_axis >= 0) index[grid.row_axis] = begin;
-    index[space.last()] = column;
-    for (int o = 0; o < space.operands; ++o) {
-      int64_t offset = 0;
-      for (int k = 0; k < space.rank; ++k) offset += index[k] * space.stride(o, k);
-      tile.place[o] = static_cast<char*>(space.data[o]) + offset * space.element_sizes[o];
-      tile.step[o] = space.stride(o, space.last());
-      tile.row[o] = grid.row_axis >= 0 ? space.stride(o, grid.row_axis) : 0;
-    }
-    run_tile(space, tile, scratch, run, self);
-  }
-  if (scratch != fixed) ::operator delete(scratch, std::align_val_t{64});
+  TileWalk(space, run, self).tiles(first, end);
 }
 
 }  // namespace detail::cpu
@@ -5012,7 +5306,7 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, {}};
+    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -5022,13 +5316,13 @@ struct StridedKernel {
   }
 
  private:
-  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count) {
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool stream) {
     auto const& self = *static_cast<StridedKernel const*>(self_);
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, self.stream);
+    self.bound.run(run, stream);
   }
 };
 
@@ -5067,7 +5361,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  device_traits<D>::launch(kernel, kernel.grid.count(), bound.grain / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
+  device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
 /// Binds a tree; the operands' places are still to be set.
@@ -6854,37 +7148,35 @@ SITU_INLINE pack<T, N, Isa> floor_divide(pack<T, N, Isa> const& x, pack<T, N, Is
 
 
 // ---- <situ/expr/math/piecewise.hpp>
-/// Functions of x in 32 intervals around k w, k = −12 … 19, as polynomials in x − centre, for kernels that can look
-/// numbers up in registers: an interval's polynomial errs by less than 2^-24.8 of the value. The centres lie where the value there is close to a float.
+/// Functions as tables of polynomials, one for each of 16 intervals, for kernels that can look numbers up in registers.
 
 
 namespace situ::inline SITU_ABI {
 namespace math {
 namespace detail {
 
-/// The interval of k is at k mod 32; coefficient[0] belongs to the constant.
-struct piecewise {
-  alignas(64) float centre[32];
-  alignas(64) float coefficient[7][32];
+/// Polynomials in x − centre; coefficient[0] belongs to the constant. A centre lies where the value is close to a float, so
+/// that the last addition makes most of the error.
+template <int Degree>
+struct pieces {
+  alignas(64) float centre[16];
+  alignas(64) float coefficient[Degree + 1][16];
 };
-inline constexpr float piece_width = 0.28125f;
-inline constexpr float piece_lowest = -3.515625f, piece_highest = 5.484f;
 
 #if SITU_MATH_X86_ASM
-/// table[index mod 32].
+/// table[index mod 16]. Only where has_avx512.
 template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> look_up(pack<float, N, Isa> const& index, float const (&table)[32]) {
+SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, float const (&table)[16]) {
   using register_of = typename situ::detail::vector_of<float, 16>::type;
-  register_of r, lower, upper;
-  __builtin_memcpy(&lower, table, 64);
-  __builtin_memcpy(&upper, table + 16, 64);
+  register_of r, from, values;
+  __builtin_memcpy(&values, table, 64);
   if constexpr (N == 16) {
-    r = index.v;
+    from = bitcast<float>(index).v;
   } else {
-    r = lower;
-    __builtin_memcpy(&r, &index.v, sizeof(index.v));
+    from = values;
+    __builtin_memcpy(&from, &index.v, sizeof(index.v));
   }
-  __asm__("vpermi2ps {%2, %1, %0|%0, %1, %2}" : "+v"(r) : "v"(lower), "v"(upper));
+  __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=v"(r) : "v"(from), "v"(values));
   if constexpr (N == 16) {
     return pack<float, N, Isa>(r);
   } else {
@@ -6894,111 +7186,93 @@ SITU_INLINE pack<float, N, Isa> look_up(pack<float, N, Isa> const& index, float 
   }
 }
 
-/// The value at x, piece_lowest <= x <= piece_highest or NaN. Only where has_avx512.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> look_up_value(pack<float, N, Isa> const& x, piecewise const& table) {
-  using P = pack<float, N, Isa>;
-  P const index = keep_order(multiply_add(x, P(1.0f / piece_width), P(round_magic<float>)));
-  P const d = x - look_up(index, table.centre);
-  P y = look_up(index, table.coefficient[6]);
-  for (int k = 5; k >= 0; --k) y = fused(y, d, look_up(index, table.coefficient[k]));
-  return y;
+/// c[K] + d (c[K + 1] + d (… + d c[Degree])), the coefficients looked up. Not a loop: g++ -O2 would keep it, and read memory.
+template <int K, int Degree, int N, class Isa>
+SITU_INLINE pack<float, N, Isa> looked_up_horner(pack<int32_t, N, Isa> const& index, pack<float, N, Isa> const& d,
+                                                 float const (&c)[Degree + 1][16]) {
+  if constexpr (K == Degree) return look_up(index, c[K]);
+  else return fused(looked_up_horner<K + 1, Degree>(index, d, c), d, look_up(index, c[K]));
 }
+/// The polynomial of the index at x.
+template <int Degree, int N, class Isa>
+SITU_INLINE pack<float, N, Isa> look_up_value(pack<int32_t, N, Isa> const& index, pack<float, N, Isa> const& x,
+                                              pieces<Degree> const& table) {
+  return looked_up_horner<0, Degree>(index, x - look_up(index, table.centre), table.coefficient);
+}
+
 #endif
 
-/// The normal distribution Φ(x).
-inline constexpr piecewise normal_distribution{
-    {0.0f, 0.281250596f, 0.562502265f, 0.843751788f, 1.12500429f, 1.40624857f, 1.68750215f, 1.96875226f,
-      2.24999928f, 2.53125453f, 2.81250572f, 3.09374237f, 3.37500477f, 3.65624046f, 3.93749046f, 4.21876907f,
-      4.50001287f, 4.78123093f, 5.06251907f, 5.34373093f, -3.37499785f, -3.09375501f, -2.81250525f,
-      -2.53125787f, -2.24999166f, -1.96875274f, -1.68750191f, -1.40624571f, -1.12500155f, -0.843749762f,
-      -0.562502265f, -0.281250596f},
-    {{0.5f, 0.6107409f, 0.71311307f, 0.800595939f, 0.869706392f, 0.920174837f, 0.954246581f, 0.975509226f,
-      0.987775505f, 0.994317234f, 0.997542143f, 0.999011755f, 0.999630928f, 0.999872029f, 0.999958813f,
-      0.999987721f, 0.999996603f, 0.999999106f, 0.999999821f, 0.99999994f, 0.000369081332f, 0.000988203101f,
-      0.00245786109f, 0.00568271289f, 0.0122247376f, 0.0244907457f, 0.0457534418f, 0.0798255876f, 0.130294189f,
-      0.199404627f, 0.28688693f, 0.3892591f},
-     {0.398942292f, 0.383471698f, 0.340567172f, 0.279459745f, 0.211875618f, 0.148420468f, 0.0960611552f,
-      0.0574447736f, 0.0317397043f, 0.0162029285f, 0.00764248287f, 0.00333074434f, 0.00134109729f,
-      0.000498959445f, 0.000171512249f, 5.44652939e-05f, 1.59828178e-05f, 4.33318928e-06f, 1.08450604e-06f,
-      2.50798706e-07f, 0.00134112861f, 0.00333061418f, 0.00764249312f, 0.0162027907f, 0.0317402482f,
-      0.0574447177f, 0.0960611925f, 0.148421064f, 0.211876273f, 0.279460222f, 0.340567172f, 0.383471698f},
-     {-2.11229827e-29f, -0.0539258942f, -0.0957848728f, -0.11789725f, -0.119180627f, -0.104358263f,
-      -0.0810511857f, -0.0565467849f, -0.035707105f, -0.0205073524f, -0.0107475473f, -0.00515239406f,
-      -0.00226319488f, -0.000911675685f, -0.000321546366f, -0.000118008931f, -3.59637997e-05f, 1.05234694e-05f,
-      -2.82906476e-05f, 1.21429712e-05f, 0.0022631532f, 0.00515205227f, 0.0107472744f, 0.0205067229f,
-      0.0357076079f, 0.0565472431f, 0.0810517147f, 0.104358427f, 0.119180508f, 0.117897257f, 0.0957848728f,
-      0.0539258942f},
-     {-0.0664901212f, -0.0588562004f, -0.0388014205f, -0.0134180486f, 0.0093800677f, 0.0241808854f,
-      0.0295813866f, 0.0275350735f, 0.021490464f, 0.01460227f, 0.00880186819f, 0.004758114f, 0.00232247892f,
-      0.00102852576f, 0.000414675073f, 0.000152513225f, 5.12763945e-05f, 1.60041618e-05f, 4.71813473e-06f,
-      1.28575584e-06f, 0.00232252246f, 0.00475797197f, 0.00880187564f, 0.0146021908f, 0.0214906521f,
-      0.027535066f, 0.0295813847f, 0.024180783f, 0.00937987864f, -0.0134182302f, -0.0388014205f, -0.0588562004f},
-     {3.91717048e-27f, 0.0131358281f, 0.021417303f, 0.0224697199f, 0.0172437746f, 0.00892268401f,
-      0.000959894445f, -0.00419228617f, -0.00614376459f, -0.00575727923f, -0.00435927603f, -0.00279958243f,
-      -0.00157027319f, -0.000853140373f, -0.00252533704f, 0.000279109197f, -5.13758132e-05f, -0.00283335615f,
-      0.0034392369f, -0.00172941969f, 0.00158242404f, 0.00282131159f, 0.00439780671f, 0.00582254445f,
-      0.00614216039f, 0.00412504375f, -0.0010275339f, -0.00891689491f, -0.0172167327f, -0.0224817283f,
-      -0.021417303f, -0.0131358281f},
-     {0.00993841328f, 0.00806413963f, 0.00340591115f, -0.00176473823f, -0.00525791431f, -0.00610786444f,
-      -0.00477619143f, -0.00250745285f, -0.000469642167f, 0.000749774859f, 0.00114871259f, 0.00103043823f,
-      0.000719971722f, 0.000422763667f, 0.000211502804f, 9.55803698e-05f, 3.91201647e-05f, 3.29454701e-06f,
-      -8.65880702e-06f, -5.29329645e-06f, 0.000719991454f, 0.00103039283f, 0.00114875706f, 0.000749843719f,
-      -0.00046969502f, -0.00250748009f, -0.00477622263f, -0.00610785559f, -0.00525787426f, -0.00176470855f,
-      0.00340591115f, 0.00806413963f},
-     {-1.80110799e-25f, -0.0024554159f, -0.00305601442f, -0.00239829929f, -0.00193157163f, -0.000791415456f,
-      0.00353151327f, 0.00354072195f, 0.00121350377f, -0.00174684462f, -0.00124486035f, -0.000889967021f,
-      -0.000602690154f, 0.00204022322f, 0.0731785521f, -0.0142346863f, -3.30584662e-05f, 0.0949309319f,
-      -0.116121218f, 0.058252871f, 0.000193902015f, 0.000155239875f, -5.40056026e-05f, -0.0004537965f,
-      -0.00116002455f, -0.00127364299f, -0.00125144841f, 0.000593284611f, 0.00101746584f, 0.00280252658f,
-      0.00305601442f, 0.0024554159f}}};
-/// gelu_tanh(x) / x.
-inline constexpr piecewise gelu_tanh_factor{
-    {0.0f, 0.281250477f, 0.562502027f, 0.843750477f, 1.12499988f, 1.40624666f, 1.68750238f, 1.96874559f,
-      2.25000525f, 2.53124905f, 2.81249905f, 3.09374714f, 3.37500954f, 3.65625954f, 3.93749046f, 4.21876907f,
-      4.50001907f, 4.78126907f, 5.06251907f, 5.34376907f, -3.37500358f, -3.09374094f, -2.81249619f,
-      -2.53125262f, -2.24999166f, -1.96874845f, -1.68749809f, -1.40625048f, -1.12500143f, -0.843752027f,
-      -0.562502027f, -0.281250477f},
-    {{0.5f, 0.610733926f, 0.71306628f, 0.800479233f, 0.869533122f, 0.920009434f, 0.954163551f, 0.97554487f,
-      0.987910688f, 0.994494796f, 0.99770689f, 0.99913317f, 0.999705195f, 0.999910593f, 0.999976039f,
-      0.999994397f, 0.999998868f, 0.999999821f, 1.0f, 1.0f, 0.000294819009f, 0.000866849732f, 0.00229313155f,
-      0.00550514599f, 0.012089747f, 0.0244549643f, 0.0458368622f, 0.0799899995f, 0.130466551f, 0.199520335f,
-      0.28693372f, 0.389266074f},
-     {0.398942292f, 0.383400559f, 0.340356886f, 0.279203296f, 0.211767659f, 0.148588866f, 0.0964521393f,
-      0.0578647219f, 0.032001406f, 0.0162458122f, 0.00752486102f, 0.00315654371f, 0.00118895317f,
-      0.000398495817f, 0.000117731281f, 3.03570487e-05f, 6.76869695e-06f, 1.29185833e-06f, 2.08340467e-07f,
-      2.83664878e-08f, 0.00118897937f, 0.00315660774f, 0.00752492389f, 0.0162456632f, 0.0320023857f,
-      0.0578643978f, 0.0964528322f, 0.148588076f, 0.211767286f, 0.279202938f, 0.340356886f, 0.383400559f},
-     {-5.95564457e-30f, -0.0541548915f, -0.0959981903f, -0.117815644f, -0.118758596f, -0.103855975f,
-      -0.080806464f, -0.0566879436f, -0.0360845104f, -0.0208712611f, -0.0109407715f, -0.00516851898f,
-      -0.00219052983f, -0.000819212873f, -0.000264539849f, -8.88441355e-05f, -2.70552682e-05f, -2.25286803e-05f,
-      -2.76182309e-05f, -3.47023752e-06f, 0.00218388345f, 0.00516877836f, 0.0109407352f, 0.0208712015f,
-      0.0360853598f, 0.0566879138f, 0.0808072239f, 0.10385517f, 0.118758231f, 0.117815197f, 0.0959981903f,
-      0.0541548915f},
-     {-0.0668192059f, -0.0590170249f, -0.0385947637f, -0.0129755531f, 0.00967630465f, 0.0240578949f,
-      0.0291402936f, 0.0271230321f, 0.0213603713f, 0.0147424908f, 0.00903457776f, 0.00492693111f,
-      0.00238173478f, 0.00101343507f, 0.000376361306f, 0.00012094657f, 3.33213247e-05f, 7.95304823e-06f,
-      1.80184054e-06f, 2.84389671e-07f, 0.00238174037f, 0.00492700329f, 0.00903462805f, 0.0147424098f,
-      0.0213606898f, 0.0271229856f, 0.0291402787f, 0.0240580253f, 0.00967640989f, -0.0129754143f,
-      -0.0385947637f, -0.0590170249f},
-     {-4.03293081e-27f, 0.0134164728f, 0.0217472259f, 0.0225970894f, 0.016968824f, 0.00857298635f,
-      0.000839809247f, -0.00398094766f, -0.00585073046f, -0.0056653046f, -0.00438366272f, -0.00293769292f,
-      -0.000769050675f, -0.000666706124f, -0.000969475775f, 0.00146982516f, 0.00104941649f, 0.00248926156f,
-      0.00362627697f, 0.000453291432f, 0.00167106371f, 0.00291512837f, 0.00439894199f, 0.00565199088f,
-      0.00585393654f, 0.00395353837f, -0.000891695556f, -0.00850218162f, -0.0169252213f, -0.0225291736f,
-      -0.0217472259f, -0.0134164728f},
-     {0.0101647628f, 0.00820066035f, 0.00331939757f, -0.00202599517f, -0.00544562703f, -0.00603616517f,
-      -0.00453788647f, -0.0023388206f, -0.000483508804f, 0.000627506932f, 0.00104580028f, 0.0010033932f,
-      0.000744079414f, 0.000456574518f, 0.000233261264f, 9.47912049e-05f, 3.21868465e-05f, 1.2791935e-06f,
-      -1.1284681e-05f, -1.19563663e-06f, 0.000745825644f, 0.00100341032f, 0.00104579586f, 0.000627518864f,
-      -0.000483579177f, -0.0023387745f, -0.00453794096f, -0.00603620056f, -0.00544563821f, -0.00202601263f,
-      0.00331939757f, 0.00820066035f},
-     {2.65927748e-25f, -0.00265199086f, -0.00346498634f, -0.00487811211f, -0.00255161384f, -0.0018554721f,
-      0.00289699971f, 0.00218802434f, 0.000796190987f, 0.000884134497f, -0.000427742692f, 0.000650783768f,
-      -0.0305841733f, -0.00565277925f, 0.0206036624f, -0.0539938435f, -0.0367673673f, -0.0842842907f,
-      -0.122329675f, -0.0152961323f, 0.000176317466f, 0.000110962726f, -8.68385905e-05f, -0.000435686699f,
-      -0.000905379478f, -0.00126287946f, -0.00115109538f, -0.000527614611f, 0.00108310289f, 0.00258909445f,
-      0.00346498634f, 0.00265199086f}}};
+/// tanh(x), 0 <= x <= 9.1. An interval's number is in bits 21 to 24 of x + 5/8: intervals grow with x. A polynomial errs by less
+/// than 2^-24.3 of the value.
+inline constexpr pieces<5> tanh_pieces{
+    {1.6249857f, 2.1249893f, 2.624981f, 3.1251433f, 3.8750033f, 4.8749824f, 5.8744745f, 6.87357f, 8.317766f, 0.0f,
+     0.18750109f, 0.3124974f, 0.4999994f, 0.7500064f, 1.0000303f, 1.2500032f},
+    {{0.92534417f, 0.97187215f, 0.98955935f, 0.99614763f, 0.9991389f, 0.9998834f, 0.9999842f, 0.99999785f, 0.9999999f,
+      0.0f, 0.18533425f, 0.30270737f, 0.4621167f, 0.63515276f, 0.7616069f, 0.84828454f},
+     {0.14373805f, 0.055464514f, 0.020772291f, 0.0076898965f, 0.0017215232f, 0.0002331665f, 3.1590913e-05f,
+      4.2830393e-06f, 2.3905554e-07f, 1.0f, 0.9656512f, 0.90836823f, 0.78644824f, 0.596581f, 0.41995496f, 0.28041333f},
+     {-0.13301432f, -0.05390352f, -0.02055434f, -0.007659752f, -0.0017179395f, -0.00023284626f, -3.154865e-05f,
+      -4.143378e-06f, -2.3548888e-07f, 3.1204848e-07f, -0.17896792f, -0.27496952f, -0.3634256f, -0.37891993f,
+      -0.31984246f, -0.2378719f},
+     {0.07517848f, 0.033901237f, 0.013416284f, 0.0050671375f, 0.0011432648f, 0.00015518343f, 2.1032023e-05f,
+      2.8522486e-06f, 1.5357887e-07f, -0.33335564f, -0.2887152f, -0.21954516f, -0.094224796f, 0.041807167f, 0.10361073f,
+      0.1083126f},
+     {-0.024855528f, -0.015026007f, -0.006480259f, -0.0025209505f, -0.0005967692f, -8.132529e-05f, -1.1033926e-05f,
+      -2.0328926e-06f, -9.1415394e-08f, 0.00047275607f, 0.11286145f, 0.15779272f, 0.16358799f, 0.09972554f, 0.028106602f,
+      -0.012257683f},
+     {0.0011028729f, 0.004452962f, 0.0023593619f, 0.0009758607f, 0.00023672442f, 3.2477335e-05f, 4.404602e-06f,
+      6.0299226e-07f, 4.099971e-08f, 0.12998629f, 0.0968763f, 0.044330552f, -0.025565464f, -0.06343082f, -0.04639145f,
+      -0.019376699f}}};
+
+/// Φ(−x), Φ the normal distribution, and gelu_tanh(−x) / −x, in intervals around k · 0.28125, of which the last reaches from
+/// 4.078125 to 5.5. There the polynomials err by 2^-26.8, before by less than 2^-25.3 of the value.
+inline constexpr float piece_width = 0.28125f, last_piece = 14.5f * piece_width, pieces_end = 5.5f;
+inline constexpr pieces<6> normal_pieces{
+    {0.0f, 0.28125456f, 0.56250226f, 0.84374976f, 1.1250817f, 1.4062324f, 1.6875051f, 1.9687288f, 2.2499273f, 2.531304f,
+     2.8124833f, 3.093755f, 3.3750918f, 3.656303f, 3.937497f, 4.789139f},
+    {{0.5f, 0.38925758f, 0.28688693f, 0.19940463f, 0.13027722f, 0.07982757f, 0.045753133f, 0.024492122f, 0.012226781f,
+      0.0056819674f, 0.0024580287f, 0.0009882031f, 0.00036895537f, 0.00012793948f, 4.1167998e-05f, 8.37493e-07f},
+     {-0.3989423f, -0.38347125f, -0.34056717f, -0.27946022f, -0.21185718f, -0.14842385f, -0.09606067f, -0.05744743f,
+      -0.031744845f, -0.016200904f, -0.0076429644f, -0.0033306142f, -0.0013407035f, -0.00049884553f, -0.00017150822f,
+      -4.2336596e-06f},
+     {1.1319688e-06f, 0.05392653f, 0.095784895f, 0.11789727f, 0.11917832f, 0.10435922f, 0.08105144f, 0.056549206f,
+      0.0357118f, 0.020504704f, 0.010747855f, 0.0051520523f, 0.0022624985f, 0.000911965f, 0.00033765633f,
+      1.0061065e-05f},
+     {0.06645352f, 0.058853652f, 0.038803678f, 0.013420874f, -0.009384796f, -0.024179984f, -0.029581208f, -0.027535168f,
+      -0.02149223f, -0.014601256f, -0.008802296f, -0.0047579687f, -0.002321929f, -0.001028325f, -0.00041458147f,
+      -1.4247808e-05f},
+     {0.00052627415f, -0.013126296f, -0.021421291f, -0.022484854f, -0.017223883f, -0.008893644f, -0.0010293631f,
+      0.0041267965f, 0.006136671f, 0.0058229594f, 0.0043978496f, 0.0028212925f, 0.0015821236f, 0.00078801234f,
+      0.00035186423f, 1.5944626e-05f},
+     {-0.013410327f, -0.007968511f, -0.003497195f, 0.0016570874f, 0.005233319f, 0.0060940236f, 0.0047681914f,
+      0.0024957478f, 0.00047002145f, -0.0007441675f, -0.0011472693f, -0.001030506f, -0.00071984105f, -0.00042289458f,
+      -0.00021576145f, -1.7619277e-05f},
+     {0.008564858f, 0.0021026868f, 0.0032171938f, 0.002926075f, 0.001336168f, -0.00020065888f, -0.0011846684f,
+      -0.0013375519f, -0.0009797064f, -0.0004761225f, -5.2454012e-05f, 0.0001561649f, 0.00019257062f, 0.00015082066f,
+      9.311137e-05f, 1.0532771e-05f}}};
+inline constexpr pieces<6> gelu_tanh_pieces{
+    {0.0f, 0.28125226f, 0.56249213f, 0.84374386f, 1.1249913f, 1.4062442f, 1.6874706f, 1.9687485f, 2.2499287f,
+     2.5312526f, 2.8125439f, 3.093741f, 3.3750584f, 3.6562293f, 3.9374864f, 4.7890906f},
+    {{0.5f, 0.3892654f, 0.2869371f, 0.19952261f, 0.1304687f, 0.07999094f, 0.04583952f, 0.024454964f, 0.012091761f,
+      0.005505146f, 0.0022927728f, 0.00086684973f, 0.00029475382f, 8.942036e-05f, 2.395654e-05f, 1.8931156e-07f},
+     {-0.3989423f, -0.38340035f, -0.3403588f, -0.27920485f, -0.21176969f, -0.14858939f, -0.09645728f, -0.057864398f,
+      -0.03200693f, -0.016245663f, -0.0075238803f, -0.0031566077f, -0.0011887399f, -0.00039854538f, -0.00011773356f,
+      -1.2988528e-06f},
+     {1.1321645e-06f, 0.054155096f, 0.09599702f, 0.11781491f, 0.118758544f, 0.10385565f, 0.08080961f, 0.05668791f,
+      0.036089398f, 0.020871203f, 0.0109394435f, 0.005168779f, 0.0021834918f, 0.00081809587f, 0.00026909955f,
+      3.896477e-06f},
+     {0.066782594f, 0.05901645f, 0.03859765f, 0.012973925f, -0.009676933f, -0.024058515f, -0.029140536f, -0.027123228f,
+      -0.021361904f, -0.014742307f, -0.009033832f, -0.0049269977f, -0.002381367f, -0.0010135281f, -0.00037634186f,
+      -6.312184e-06f},
+     {0.00052680814f, -0.013401554f, -0.021744767f, -0.022532336f, -0.016927045f, -0.0085045295f, -0.0008890146f,
+      0.0039542927f, 0.005852747f, 0.0056515746f, 0.0043987106f, 0.0029150334f, 0.0016708294f, 0.00082982314f,
+      0.0003552396f, 9.3930685e-06f},
+     {-0.013644327f, -0.008180336f, -0.003401485f, 0.0021153602f, 0.0054937294f, 0.006064234f, 0.0045525585f,
+      0.0023487534f, 0.0004735226f, -0.00063148735f, -0.001043962f, -0.0010036076f, -0.000746043f, -0.00045696975f,
+      -0.00023452268f, -1.4862614e-05f},
+     {0.008595f, 0.0021474778f, 0.003403071f, 0.002667815f, 0.0011167631f, -0.00046291054f, -0.0012677422f,
+      -0.0012924247f, -0.0008643935f, -0.00041907202f, -8.855103e-05f, 0.000114415074f, 0.00017747408f, 0.0001560204f,
+      0.00010349356f, 1.0393772e-05f}}};
 
 }  // namespace detail
 }  // namespace math
@@ -7053,36 +7327,6 @@ SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& 
   P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
   return {exp_rest(r, r), n};
-}
-/// exp(x) = s (1 + t) for |x| < 87.3.
-template <class P>
-struct exp_product {
-  P t, s;
-};
-template <int N, class Isa>
-SITU_INLINE exp_product<pack<float, N, Isa>> exp_factors(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const magic(round_magic<float> + 127.0f);
-  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
-  P const n = keep_order(sum - magic);
-  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  return {exp_rest(r, r), bitcast<float>(bitcast<int32_t>(sum) << 23)};
-}
-/// (exp(2x) − 1) / 2 for |x| < 43, accurate near 0, too: here the polynomial errs by 2^-26 of t.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> half_expm1_of_twice(pack<float, N, Isa> const& half) {
-  using P = pack<float, N, Isa>;
-  P const x = half + half;
-  P const magic(round_magic<float> + 126.0f);
-  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
-  P const n = keep_order(sum - magic);
-  P const s = bitcast<float>(bitcast<int32_t>(sum) << 23);
-  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  P const u = r * r;
-  P const a = multiply_add(r, P(0.166665435f), P(0.49999997f));
-  P const b = multiply_add(r, P(0.0083666062f), P(0.0416672081f));
-  P const t = multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138820964f), b), a), r);
-  return multiply_add(s, t, keep_order(s - P(0.5f)));
 }
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
@@ -7233,19 +7477,32 @@ struct log_parts {
   bool special;
 };
 
+#if SITU_MATH_X86_ASM
+/// x = 2^e m, 3/4 <= m < 3/2. e = ±inf and NaN come out of these instructions as the logarithm needs them.
+template <class P>
+struct scientific {
+  P m, e;
+};
+template <int N, class Isa>
+SITU_INLINE scientific<pack<float, N, Isa>> mantissa_and_exponent(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const v = x.v;
+  typename P::vector m, e;
+  __asm__("vgetmantps {$11, %1, %0|%0, %1, 11}" : "=v"(m) : "v"(v));
+  __asm__("vgetexpps {%1, %0|%0, %1}" : "=v"(e) : "v"(v));
+  P const mantissa(m), exponent(e), one(1.0f);
+  return {mantissa, select(mantissa < one, exponent + one, exponent)};
+}
+#endif
+
 template <int N, class Isa>
 SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   using I = pack<int32_t, N, Isa>;
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<float, N, Isa>) {
-    // e = ±inf and NaN come out of these instructions as the logarithm needs them.
-    auto const v = x.v;
-    typename P::vector m, e;
-    __asm__("vgetmantps {$11, %1, %0|%0, %1, 11}" : "=v"(m) : "v"(v));
-    __asm__("vgetexpps {%1, %0|%0, %1}" : "=v"(e) : "v"(v));
-    P const mantissa(m), exponent(e), one(1.0f);
-    return {mantissa - one, select(mantissa < one, exponent + one, exponent), false};
+    auto const [m, e] = mantissa_and_exponent(x);
+    return {m - P(1.0f), e, false};
   }
 #endif
   I const bits = bitcast<int32_t>(x);
@@ -7298,6 +7555,38 @@ SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pa
   return y;
 }
 
+/// For m in [3/4, 3/2), by k = round(16 m), at k mod 16: a number close to 16/k, and the negative of its logarithm, which is
+/// within 2^-34 of a multiple of 2^-17.
+struct log_table {
+  alignas(64) float inverse[16];
+  alignas(64) float log[16];
+};
+inline constexpr log_table log_pieces{
+    {1.0f, 0.94219804f, 0.88983244f, 0.8423222f, 0.8002678f, 0.76497954f, 0.7278798f, 0.69387513f, 0.6634757f, 0.0f, 0.0f,
+     0.0f, 1.33066f, 1.2286048f, 1.1477572f, 1.0719025f},
+    {0.0f, 0.059539795f, 0.11672211f, 0.17159271f, 0.22280884f, 0.2679062f, 0.31761932f, 0.36546326f, 0.41026306f, 0.0f,
+     0.0f, 0.0f, -0.28567505f, -0.20587921f, -0.13780975f, -0.06943512f}};
+
+#if SITU_MATH_X86_ASM
+/// log(x) for every x, where numbers can be looked up in registers.
+///
+///     x = 2^e m,   r = m c − 1,   log(x) = (e log 2 − log(c)) + log(1 + r),   |r| < 0.0402,   c = 1 for m near 1
+///
+/// log 2 is split so that the first sum is exact; the polynomial errs by 2^-29.6 of log(1 + r).
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log_by_table(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [m, e] = mantissa_and_exponent(x);
+  auto const index = bitcast<int32_t>(keep_order(m + P(round_magic<float> / 16)));
+  P const r = fused<sign::plus, sign::minus>(m, look_up(index, log_pieces.inverse), P(1.0f));
+  P const whole = fused(e, P(0.693145751953125f), look_up(index, log_pieces.log));
+  P const u = r * r;
+  P const a = fused(r, P(0.33333325f), P(-0.49999985f));
+  P const p = fused(u, fused(r, P(0.20024663f), P(-0.2503525f)), a);
+  return whole + fused(e, P(1.42860677e-06f), fused(u, p, r));
+}
+#endif
+
 struct scalar_log {
   static double value(double x) { return math::log(x); }
 };
@@ -7318,6 +7607,9 @@ struct scalar_log1p {
 /// Special   log(±0) = −inf, log(inf) = inf, of a negative number NaN, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) return detail::log_by_table(x);
+#endif
   auto const [f, e, special] = detail::split_log(x);
   pack<float, N, Isa> const y = detail::join_log(f, e);
   if (SITU_UNLIKELY(special)) return detail::log_special(x, y);
@@ -7480,17 +7772,28 @@ SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
   P const p = g * u;
   return scale(add_share(p, multiply_add(one + f, w, f)), select(negative, n, P(T(0))));
 }
-/// g · sigmoid(x) for |x| < 87.3 and finite g, where exp(−x) = s (1 + t): the quotient g / (1 + s + s t) is put right by
-/// 1 − u (1 + s + s t) = ((1 − u s) − u) − u s t.
+/// sigmoid(x) = q / d with q = 2^n, where one rounding of d matters: d = (q + 1) + t, e⁻ˣ = 2^-n (1 + t).
+template <class P>
+struct sigmoid_quotient {
+  P q, d, n;
+};
+/// For |x| < 87.3; where powers of two that are denormal cost nothing, for −150 < x < 88.
+///
+/// q + 1 is exact but where q is far from 1; what it loses then joins t.
 template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, exp_product<pack<float, N, Isa>> const& e) {
+SITU_INLINE sigmoid_quotient<pack<float, N, Isa>> split_sigmoid(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  auto const [t, s] = e;
-  P const one(1.0f);
-  P const u = near_reciprocal(multiply_add(s, t, keep_order(s + one)));
-  P const us = u * s;
-  P const w = keep_order(keep_order(one - us) - u) - us * t;
-  return add_share(g * u, w);
+  P const one(1.0f), magic(round_magic<float> + 127.0f);
+  P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(shifted - magic);
+  P q;
+  if constexpr (has_avx512<float, N, Isa>) q = scale(one, n);
+  else q = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+  P const r = keep_order(multiply_add(n, P(0.693359375f), -x)) - n * P(2.12194440e-4f);
+  P const sum = keep_order(q + one);
+  P const lost = q - keep_order(sum - one);
+  P const t = exp_rest(r, keep_order(r + lost));
+  return {q, sum + keep_order(t), n};
 }
 /// Beyond it sigmoid may be denormal, and exp(−x) overflow.
 inline constexpr float sigmoid_bound = 87.0f;
@@ -7530,9 +7833,12 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  if constexpr (sizeof(T) == 4) {
-    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
-    P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
+  if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -110.0f));
+    return detail::divide(q, d);
+  } else if constexpr (sizeof(T) == 4) {
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound));
+    P const y = detail::divide(q, d);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
       return select(x < P(-detail::sigmoid_bound), detail::sigmoid_anywhere(x), y);
     }
@@ -7547,9 +7853,14 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  if constexpr (sizeof(T) == 4) {
-    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
-    P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
+  if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
+    P const g = detail::at_least(x, -125.0f);
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_most(g, 87.5f));
+    return detail::scale(detail::divide(g, d), n);
+  } else if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, 80.0f), -detail::sigmoid_bound);  // c q must not overflow
+    auto const [q, d, n] = detail::split_sigmoid(c);
+    P const y = detail::divide(c * q, d);
     auto const tail = x != c;
     if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::silu_anywhere(x), y);
     return y;
@@ -7586,29 +7897,29 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 
 /// Hyperbolic tangent.
 ///
-///     with a quick reciprocal:  ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
-///     elsewhere, |x| < 0.6:     x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
+///     with tables in registers:  ± a polynomial in |x| for each of 16 intervals
+///     elsewhere, |x| < 0.6:      x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const one(1.0f), a = detail::magnitude(x);
+  P const a = detail::magnitude(x);
+#if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    P const h = detail::half_expm1_of_twice(detail::at_most(a, 10.0f));
-    P const u = detail::near_reciprocal(h + one);
-    P const w = detail::fused<detail::sign::minus>(u, h, keep_order(one - u));  // 1 − u (1 + h)
-    auto const p = detail::two_prod(h, u);
-    return detail::with_sign_of(x, p.hi + detail::fused(p.hi, w, p.lo));
-  } else {
-    auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
-    P const s = detail::power_of_two(n);
-    P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
-    P const u = x * x;
-    P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
-    P const small = multiply_add(a * u, p, a);
-    return detail::flip_sign(select(a < P(0.6f), small, large), x);
+    P const c = detail::at_most(a, 9.1f);
+    auto const index = bitcast<int32_t>(keep_order(c + P(0.625f))) >> 21;
+    return detail::with_sign_of(x, detail::look_up_value(index, c, detail::tanh_pieces));
   }
+#endif
+  P const one(1.0f);
+  auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
+  P const s = detail::power_of_two(n);
+  P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
+  P const u = x * x;
+  P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
+  P const small = multiply_add(a * u, p, a);
+  return detail::flip_sign(select(a < P(0.6f), small, large), x);
 }
 
 template <int N, class Isa>
@@ -7817,6 +8128,20 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
 }
 }  // namespace detail
 
+#if SITU_MATH_X86_ASM
+namespace detail {
+/// x f(x) = max(x, 0) − |x| f(−|x|), for f with f(x) + f(−x) = 1, from the table of f(−|x|).
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, pieces<6> const& table) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), pieces_end);
+  P const index = multiply_add(at_most(a, 15 * piece_width), P(1.0f / piece_width), P(round_magic<float>));
+  P const f = look_up_value(bitcast<int32_t>(keep_order(index)), a, table);
+  return fused<sign::minus>(a, f, at_least(x, -0.0f));
+}
+}  // namespace detail
+#endif
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 ///
 /// Where numbers can be looked up in registers, Φ comes from a table of polynomials, but for the left tail.
@@ -7826,11 +8151,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    using P = pack<float, N, Isa>;
-    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::normal_distribution);
-    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
-      return select(x < P(detail::piece_lowest), detail::gelu_anywhere(x), y);
-    }
+    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
   }
 #endif
@@ -7872,11 +8194,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    using P = pack<float, N, Isa>;
-    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::gelu_tanh_factor);
-    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
-      return select(x < P(detail::piece_lowest), detail::gelu_tanh_anywhere(x), y);
-    }
+    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::gelu_tanh_pieces), bound(-detail::last_piece);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_tanh_anywhere(x), y);
     return y;
   }
 #endif

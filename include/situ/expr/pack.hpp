@@ -292,9 +292,9 @@ SITU_INLINE pack<T, N, Isa> keep_order(pack<T, N, Isa> const& a) {
 #if defined(__clang__)
   return pack<T, N, Isa>(__arithmetic_fence(a.v));
 #else
-  pack<T, N, Isa> result(a);
-  detail::hold<Isa>(result.v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
-  return result;
+  auto v = a.v;          // not a pack, which g++ would then keep in memory, with all that it was made of
+  detail::hold<Isa>(v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
+  return pack<T, N, Isa>(v);
 #endif
 }
 

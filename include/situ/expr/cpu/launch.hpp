@@ -114,7 +114,7 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, {}};
+    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -124,13 +124,13 @@ struct StridedKernel {
   }
 
  private:
-  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count) {
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool stream) {
     auto const& self = *static_cast<StridedKernel const*>(self_);
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, self.stream);
+    self.bound.run(run, stream);
   }
 };
 
@@ -169,7 +169,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  device_traits<D>::launch(kernel, kernel.grid.count(), bound.grain / (kernel.grid.tile_rows * kernel.grid.tile_columns) + 1);
+  device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
 /// Binds a tree; the operands' places are still to be set.

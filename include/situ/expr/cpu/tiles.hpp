@@ -1,36 +1,38 @@
 /// Tiles: how strided operands are brought to a kernel that reads contiguous or repeated elements only.
 ///
-/// The last axis runs inside a row, a second axis from row to row, the others outside. An operand that does not step by one
-/// along the row is copied into a buffer that stays in the cache: a repeated element a register's worth of times, a
-/// *transposed* operand (contiguous along the second axis) in blocks of 4 x 4 for several rows at once, so that each of its
-/// cache lines is read once. Short rows are taken together. None of this depends on the expression, so none of it is
-/// instantiated per expression.
+/// An index space is cut into tiles, which threads share. Rows of a tile in which every operand steps by one or not at all are
+/// run where they lie. Everything else goes in packs of some thousand bytes: operands that are not dense over a pack are copied
+/// into buffers that stay in the nearest cache, and so is the result. Short rows are packed together, and a *transposed* operand,
+/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line holds
+/// of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
+/// expression.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <new>
-
 #include <situ/core/shape.hpp>
+#include <situ/expr/cpu/movers.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
 inline constexpr int max_operands = 64;
-inline constexpr int64_t tile_columns = 512;       ///< the longest run through buffers
-inline constexpr int64_t transposed_rows = 16;     ///< rows of a tile with transposed operands: a cache line of floats
-inline constexpr int64_t transposed_columns = 4096;
-inline constexpr int64_t tile_elements = 16384;    ///< of tiles without
+inline constexpr int64_t tile_columns = 512;  ///< the longest run that reductions gather
+inline constexpr int64_t tile_elements = 16384;
+inline constexpr int64_t transposed_columns = 1024;  ///< of a tile: as many rows of a transposed operand keep their pages at hand
+inline constexpr int64_t columns_ahead = 48;         ///< how far transposed operands are prefetched: a set of the cache holds few rows
+inline constexpr int64_t pack_bytes = 4096;
+inline constexpr int64_t scratch_bytes = 32 * 1024;
 
-/// How an index space is cut: `row_axis` is -1 when there is a single axis.
+/// How an index space is cut.
 struct TileGrid {
-  int row_axis = -1;
-  int64_t rows = 1, columns = 1, outer = 1;
-  int64_t tile_rows = 1, tile_columns = 1;
-
-  int64_t count() const { return outer * row_tiles() * column_tiles(); }
-  int64_t row_tiles() const { return (rows + tile_rows - 1) / tile_rows; }
-  int64_t column_tiles() const { return (columns + tile_columns - 1) / tile_columns; }
+  int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
+  int layer_axis = -1;  ///< and with these two where they are short; -1 when it is not
+  bool packs = false;
+  bool prefetches = false;
+  int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
+  int64_t tile[max_rank];  ///< the extents of a tile
+  int order[max_rank];     ///< of the axes: neighbouring tiles differ in the first
+  int64_t tiles = 1;       ///< how many there are
+  int64_t elements = 1;    ///< of a tile
 };
 
 /// What the walk needs of a geometry: operand o's stride along axis k is strides[o * max_rank + k], in elements.
@@ -40,271 +42,296 @@ struct StridedSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
+  bool stream;  ///< write the result past the caches
   int element_sizes[max_operands];
 
-  int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
+  int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
+  int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
   int last() const { return rank - 1; }
-  bool is_transposed(int o, int row) const {
-    int64_t const inner = stride(o, last());
-    return inner != 0 && inner != 1 && stride(o, row) == 1;
+  int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
+  /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
+  bool is_transposed(int o, int axis) const {
+    return stride(o, axis) != 0 && distance(o, last()) > distance(o, axis) && distance(o, last()) * element_sizes[o] >= 64;
   }
 
-  void choose_grid() {
+  SITU_NOINLINE void choose_grid() {
     grid = {};
-    grid.columns = sizes[last()];
-    grid.tile_columns = grid.columns < tile_elements ? grid.columns : tile_elements;
-    if (rank > 1) {
-      grid.row_axis = rank - 2;
-      bool transposes = false;
-      for (int axis = rank - 2; axis >= 0 && !transposes; --axis) {
-        for (int o = 0; o < operands; ++o) {
-          if (sizes[axis] < 4 || sizes[last()] < 4 || !is_transposed(o, axis)) continue;
-          grid.row_axis = axis;
-          transposes = true;
-        }
-      }
-      grid.rows = sizes[grid.row_axis];
+    int64_t const columns = sizes[last()];
+    int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
+    bool buffers = false, transposes = false;
+    grid.row_axis = rank - 2;
+    for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
+    for (int o = 0; o < operands; ++o) {
+      if (element_sizes[o] > widest) widest = element_sizes[o];
+      if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
+      if (distance(o, last()) <= 1) continue;
       for (int k = 0; k < last(); ++k) {
-        if (k != grid.row_axis) grid.outer *= sizes[k];
-      }
-      if (transposes) {
-        grid.tile_columns = grid.columns < transposed_columns ? grid.columns : transposed_columns;
-        grid.tile_rows = transposed_rows;
-      } else {
-        grid.tile_rows = tile_elements / (grid.tile_columns > 0 ? grid.tile_columns : 1);
+        if (distance(o, k) == 0 || distance(o, k) >= distance(o, last())) continue;
+        transposes = true;
+        if (distance(o, k) < shortest) shortest = distance(o, k), grid.row_axis = k;
+        if (element_sizes[o] > 0 && element_sizes[o] < transposed_size) transposed_size = element_sizes[o];
+        if (n * element_sizes[o] > 256 * 1024 && is_transposed(o, k)) grid.prefetches = true;
       }
     }
-    if (grid.tile_rows > grid.rows) grid.tile_rows = grid.rows;
-    if (grid.tile_rows < 1) grid.tile_rows = 1;
-    if (grid.tile_columns < 1) grid.tile_columns = 1;
+    int const row = grid.row_axis;
+    int64_t const rows = row < 0 ? 1 : sizes[row];
+    int64_t const pack = (buffer_bytes() - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
+    int64_t& tile_rows = grid.tile[row < 0 ? last() : row];
+    int64_t line = 1;  // rows that are packed together, or a multiple of them
+    if (transposes) {
+      line = 64 / transposed_size < pack / 16 ? 64 / transposed_size : pack / 16;
+      if (line > rows) line = rows;
+      grid.packs = true;
+    } else if (buffers) {
+      grid.packs = true;
+    } else if (row >= 0) {  // where few operands would have to be copied, longer rows are packed
+      bool copies = false;
+      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
+      grid.packs = columns < (copies ? 128 : 512);
+      line = 64;  // whole registers, where they fit
+      while (line > 1 && line * columns > pack) line /= 2;
+    }
+    grid.pack_columns = columns < pack ? columns : pack;
+    if (transposes && columns > pack / line) grid.pack_columns = pack / line;
+    grid.pack_rows = pack / grid.pack_columns;
+    if (grid.pack_rows > line) grid.pack_rows = grid.pack_rows / line * line;
+    if (grid.pack_rows > rows) grid.pack_rows = rows;
+
+    int64_t const longest = transposes ? transposed_columns : tile_elements;
+    int64_t const width = columns < longest ? columns : longest;
+    if (row >= 0) {
+      tile_rows = tile_elements / width;
+      if (transposes && columns > width) tile_rows = grid.pack_rows;
+      if (grid.packs) tile_rows = tile_rows < grid.pack_rows ? grid.pack_rows : tile_rows / grid.pack_rows * grid.pack_rows;
+      if (tile_rows > rows) tile_rows = rows;
+    }
+    grid.tile[last()] = width;
+    if (rows * columns <= pack / 4) {
+      for (int k = last() - 1; k >= 0 && grid.layer_axis < 0; --k) {
+        if (k != row) grid.layer_axis = k;
+      }
+    }
+    if (grid.layer_axis >= 0) {
+      grid.packs = true;
+      grid.prefetches = false;
+      grid.pack_rows = rows;
+      grid.pack_layers = pack / (rows * columns);
+      if (grid.pack_layers > 16) grid.pack_layers = grid.pack_layers / 16 * 16;
+      grid.tile[grid.layer_axis] = grid.pack_layers * 8 < sizes[grid.layer_axis] ? grid.pack_layers * 8 : sizes[grid.layer_axis];
+    }
+    int placed = 0;
+    int const first = transposes ? row : last(), second = transposes ? last() : row;
+    if (first >= 0) grid.order[placed++] = first;
+    if (second >= 0) grid.order[placed++] = second;
+    for (int k = last() - 1; k >= 0; --k) {
+      if (k != row) grid.order[placed++] = k;
+    }
+    for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
+  }
+  int64_t tiles(int axis) const {
+    int64_t const size = sizes[axis], tile = grid.tile[axis];
+    return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
   }
 };
 
-/// Copies elements of one size between strided rows. `Word` is an unsigned integer of that size.
-template <class Word>
-struct Mover {
-  static void gather(void* to, void const* from, int64_t step, int64_t count) {
-    Word* const t = static_cast<Word*>(to);
-    Word const* const f = static_cast<Word const*>(from);
-    if (step == 1) {
-      std::memcpy(t, f, static_cast<std::size_t>(count) * sizeof(Word));
-    } else {
-      for (int64_t k = 0; k < count; ++k) t[k] = f[k * step];
+/// Runs a kernel on `count` elements: data[o] contiguous where mask[o] is -1, a register of copies where it is 0.
+using RunFunction = void (*)(void const* self, void* const* data, int64_t const* mask, int64_t count, bool stream);
+
+/// A walk through the tiles of a strided space, with a buffer for each operand.
+class TileWalk {
+ public:
+  TileWalk(StridedSpace const& space, RunFunction run, void const* self) : space_(space), grid_(space.grid), run_(run), self_(self) {
+    int64_t const bytes = space.buffer_bytes();
+    for (int o = 0; o < space.operands; ++o) {
+      buffer_[o] = scratch_ + o * bytes;
+      kept_[o] = {};
+      step_[o] = space.stride(o, space.last()), row_[o] = space.stride(o, grid_.row_axis), layer_[o] = space.stride(o, grid_.layer_axis);
     }
   }
-  static void scatter(void* to, void const* from, int64_t step, int64_t count) {
-    Word* const t = static_cast<Word*>(to);
-    Word const* const f = static_cast<Word const*>(from);
-    for (int64_t k = 0; k < count; ++k) t[k * step] = f[k];
-  }
-  /// to[r * pitch + c] = from[c * step + r]
-  static void transpose(void* to_, void const* from_, int64_t step, int64_t pitch, int64_t rows, int64_t columns) {
-    Word* const to = static_cast<Word*>(to_);
-    Word const* const from = static_cast<Word const*>(from_);
-    int64_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      Word const* const column = from + c * step;
-      if (c + 36 <= columns) {  // each of these lines is used once, and the hardware does not see the pattern
-        for (int64_t k = 32; k < 36; ++k) __builtin_prefetch(column + k * step, 0, 2);
-      }
-      int64_t r = 0;
-      if constexpr (sizeof(Word) == 4) {
-        for (; r + 4 <= rows; r += 4) block(to + r * pitch + c, column + r, step, pitch);
-      }
-      for (; r < rows; ++r) {
-        Word* const row = to + r * pitch + c;
-        row[0] = column[r], row[1] = column[step + r], row[2] = column[2 * step + r], row[3] = column[3 * step + r];
-      }
+
+  void tiles(int64_t first, int64_t end) {
+    int64_t remaining = end - first;
+    int64_t index[max_rank] = {};  // in tiles, in the order of the grid
+    for (int k = 0; first > 0; ++k) {
+      int64_t const along = space_.tiles(grid_.order[k]);
+      index[k] = first % along;
+      first /= along;
     }
-    for (; c < columns; ++c) {
-      for (int64_t r = 0; r < rows; ++r) to[r * pitch + c] = from[c * step + r];
+    while (remaining-- > 0) {
+      int64_t extent[max_rank], start[max_rank];
+      for (int k = 0; k < space_.rank; ++k) {
+        int const axis = grid_.order[k];
+        start[axis] = index[k] * grid_.tile[axis];
+        extent[axis] = space_.sizes[axis] - start[axis] < grid_.tile[axis] ? space_.sizes[axis] - start[axis] : grid_.tile[axis];
+      }
+      for (int o = 0; o < space_.operands; ++o) {
+        int64_t offset = 0;
+        for (int k = 0; k < space_.rank; ++k) offset += start[k] * space_.stride(o, k);
+        place_[o] = static_cast<char*>(space_.data[o]) + offset * space_.element_sizes[o];
+      }
+      columns_ = extent[space_.last()];
+      rows_ = grid_.row_axis < 0 ? 1 : extent[grid_.row_axis];
+      tile(grid_.layer_axis < 0 ? 1 : extent[grid_.layer_axis]);
+      for (int k = 0; k < space_.rank; ++k) {
+        if (++index[k] < space_.tiles(grid_.order[k])) break;
+        index[k] = 0;
+      }
     }
   }
 
  private:
-  static void block(Word* to, Word const* from, int64_t step, int64_t pitch) {
-    typedef Word four __attribute__((vector_size(16)));
-    typedef uint64_t two __attribute__((vector_size(16)));
-    four a, b, c, d;
-    std::memcpy(&a, from, 16);
-    std::memcpy(&b, from + step, 16);
-    std::memcpy(&c, from + 2 * step, 16);
-    std::memcpy(&d, from + 3 * step, 16);
-    two const ab0 = __builtin_bit_cast(two, interleave_low(a, b)), ab1 = __builtin_bit_cast(two, interleave_high(a, b));
-    two const cd0 = __builtin_bit_cast(two, interleave_low(c, d)), cd1 = __builtin_bit_cast(two, interleave_high(c, d));
-    two const r0 = {ab0[0], cd0[0]}, r1 = {ab0[1], cd0[1]}, r2 = {ab1[0], cd1[0]}, r3 = {ab1[1], cd1[1]};
-    std::memcpy(to, &r0, 16);
-    std::memcpy(to + pitch, &r1, 16);
-    std::memcpy(to + 2 * pitch, &r2, 16);
-    std::memcpy(to + 3 * pitch, &r3, 16);
+  void tile(int64_t layers) {
+    if (!grid_.packs) return rows();
+    for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
+      for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
+        for (int64_t c = 0; c < columns_; c += grid_.pack_columns) {
+          pack(l, r, c, smaller(grid_.pack_layers, layers - l), smaller(grid_.pack_rows, rows_ - r), smaller(grid_.pack_columns, columns_ - c));
+        }
+      }
+    }
   }
-  template <class Four>
-  static SITU_INLINE Four interleave_low(Four const& a, Four const& b) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-#else
-    return __builtin_shuffle(a, b, Four{0, 4, 1, 5});
-#endif
-  }
-  template <class Four>
-  static SITU_INLINE Four interleave_high(Four const& a, Four const& b) {
-#if defined(__clang__)
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#else
-    return __builtin_shuffle(a, b, Four{2, 6, 3, 7});
-#endif
-  }
-};
 
-/// The movers for an element size.
-struct MoverFunctions {
-  void (*gather)(void*, void const*, int64_t, int64_t);
-  void (*scatter)(void*, void const*, int64_t, int64_t);
-  void (*transpose)(void*, void const*, int64_t, int64_t, int64_t, int64_t);
-};
-template <class Word>
-inline constexpr MoverFunctions movers_of{&Mover<Word>::gather, &Mover<Word>::scatter, &Mover<Word>::transpose};
-
-inline MoverFunctions const& movers_for(int element_size) {
-  return element_size == 4 ? movers_of<uint32_t> : element_size == 8 ? movers_of<uint64_t> : element_size == 2 ? movers_of<uint16_t> : movers_of<uint8_t>;
-}
-
-/// Runs a kernel on `count` elements: data[o] contiguous where mask[o] is -1, a register of copies where it is 0.
-using RunFunction = void (*)(void const* self, void* const* data, int64_t const* mask, int64_t count);
-
-/// One tile: rows of `count` elements each; place, step and row tell where the operands lie.
-struct StridedTile {
-  void* place[max_operands];
-  int64_t step[max_operands], row[max_operands];
-  int64_t rows, count;
-};
-
-/// A bump allocator over a buffer that stays in the cache, for one tile.
-struct Scratch {
-  unsigned char* next;
-  unsigned char* take(int64_t bytes) {
-    unsigned char* const result = next;
-    next += (bytes + 63) / 64 * 64;
-    return result;
-  }
-};
-
-inline void run_tile(StridedSpace const& space, StridedTile& tile, unsigned char* scratch_memory, RunFunction run, void const* self) {
-  int const operands = space.operands;
-  void* data[max_operands];
-  int64_t mask[max_operands];
-  // Short rows are taken together, as many as fit a buffer; operands that are dense over them are used where they lie.
-  int64_t const together = tile.count >= 128 ? 1 : tile_columns / (tile.count > 0 ? tile.count : 1);
-  if (together > 1 && tile.rows > 1) {
-    for (int64_t r = 0; r < tile.rows; r += together) {
-      int64_t const rows = tile.rows - r < together ? tile.rows - r : together;
-      Scratch scratch{scratch_memory};
-      for (int o = 0; o < operands; ++o) {
-        int const size = space.element_sizes[o];
-        char* const from = static_cast<char*>(tile.place[o]) + r * tile.row[o] * size;
+  /// Every operand steps by one along the rows, or not at all.
+  void rows() {
+    void* data[max_operands];
+    int64_t mask[max_operands];
+    int const size = space_.element_sizes[0];
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int o = 0; o < space_.operands; ++o) {
+        data[o] = at(o, 0, r, 0);
         mask[o] = -1;
-        if ((tile.step[o] == 1 || tile.count == 1) && tile.row[o] == tile.count) {
-          data[o] = from;
-          continue;
-        }
-        unsigned char* const buffer = scratch.take(rows * tile.count * size);
-        data[o] = buffer;
-        if (o == 0) continue;
-        auto const gather = movers_for(size).gather;
-        if (tile.count == 1) gather(buffer, from, tile.row[o], rows);
-        else {
-          for (int64_t k = 0; k < rows; ++k) gather(buffer + k * tile.count * size, from + k * tile.row[o] * size, tile.step[o], tile.count);
+        if (step_[o] == 0) data[o] = repeated(o, data[o]), mask[o] = 0;
+      }
+      int64_t const unaligned = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(data[0]) & 63) / size;
+      int64_t count = columns_;
+      if (space_.stream && unaligned > 0 && unaligned < count) {  // whole lines only are written past the caches
+        run_(self_, data, mask, unaligned, false);
+        count -= unaligned;
+        for (int o = 0; o < space_.operands; ++o) {
+          if (mask[o] != 0) data[o] = static_cast<char*>(data[o]) + unaligned * space_.element_sizes[o];
         }
       }
-      run(self, data, mask, rows * tile.count);
-      int const size = space.element_sizes[0];
-      char* const to = static_cast<char*>(tile.place[0]) + r * tile.row[0] * size;
-      if (data[0] != to) {
-        for (int64_t k = 0; k < rows; ++k) {
-          movers_for(size).scatter(to + k * tile.row[0] * size, static_cast<char*>(data[0]) + k * tile.count * size, tile.step[0], tile.count);
+      run_(self_, data, mask, count, space_.stream);
+    }
+  }
+
+  void pack(int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
+    void* data[max_operands];
+    int64_t mask[max_operands];
+    if (grid_.prefetches) gather_ahead(r, c, rows, count);
+    for (int o = 0; o < space_.operands; ++o) {
+      char* const from = at(o, l, r, c);
+      bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
+      data[o] = dense ? from : static_cast<void*>(buffer_[o]);
+      mask[o] = -1;
+      if (dense || o == 0 || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      bool const repeats = row_[o] == 0 && layer_[o] == 0;
+      if (repeats && step_[o] == 0) {
+        data[o] = repeated(o, from), mask[o] = 0;
+        continue;
+      }
+      Kept& kept = kept_[o];
+      if (repeats && kept.from == from && kept.count == count && kept.rows >= rows * layers) continue;
+      move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
+      kept = {from, rows * layers, count};
+    }
+    if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
+    run_(self_, data, mask, layers * rows * count, false);
+    int const size = space_.element_sizes[0];
+    if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
+      dispatch<StreamRowsBody>(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_,
+                               c == 0, c + count == columns_);
+    } else {
+      move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
+    }
+  }
+
+  /// Moves a box of operand o; strides are those of rows, within rows, and of layers.
+  void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
+            int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+    int const size = space_.element_sizes[o];
+    auto const move = movers_for(size).move;
+    char* const to = static_cast<char*>(to_);
+    char const* const from = static_cast<char const*>(from_);
+    if (layers == 1 || rows * count >= 64 || from_step == 0) {
+      for (int64_t l = 0; l < layers; ++l) {
+        move({to + l * to_layer * size, to_row, to_step, from + l * from_layer * size, from_row, from_step, rows, count});
+      }
+    } else if (rows <= count || (to_step == 1 && from_step == 1)) {  // the shortest axis outside
+      for (int64_t r = 0; r < rows; ++r) {
+        move({to + r * to_row * size, to_layer, to_step, from + r * from_row * size, from_layer, from_step, layers, count});
+      }
+    } else {
+      for (int64_t c = 0; c < count; ++c) {
+        move({to + c * to_step * size, to_layer, to_row, from + c * from_step * size, from_layer, from_row, layers, rows});
+      }
+    }
+  }
+
+  /// Gathers transposed operands. What comes next of them and of those with rows in other places is prefetched a little at a
+  /// time, since the hardware does not see the pattern.
+  void gather_ahead(int64_t r, int64_t c, int64_t rows, int64_t count) {
+    constexpr int64_t together = 16;
+    int64_t const chunks = (count + together - 1) / together, rows_in_chunk = (rows + chunks - 1) / chunks;
+    bool const last = c + count == columns_;
+    for (int64_t k = 0; k < chunks; ++k) {
+      int64_t const begin = k * together, columns = smaller(together, count - begin), next = c + begin + columns_ahead;
+      int64_t const row = k * rows_in_chunk, row_end = smaller(row + rows_in_chunk, rows);
+      for (int o = 1; o < space_.operands; ++o) {
+        int const size = space_.element_sizes[o];
+        if (space_.is_transposed(o, grid_.row_axis)) {
+          char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
+          ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
+          for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
+          movers_for(size).move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
+        } else if (step_[o] == 1 && row_[o] != 0) {
+          for (int64_t j = row; j < row_end; ++j) {
+            char const* const ahead = last ? at(o, 0, r + grid_.pack_rows + j, 0) : at(o, 0, r + j, c + count);
+            for (int64_t byte = 63; byte < count * size + 63; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+          }
         }
       }
     }
-    return;
   }
-  Scratch tile_scratch{scratch_memory};
-  bool buffers_needed = tile.step[0] != 1;
-  for (int o = 1; o < operands; ++o) {  // transposed operands: all rows at once
-    int const size = space.element_sizes[o];
-    if (size != 0 && tile.rows > 1 && tile.count <= transposed_columns && tile.row[o] == 1 && tile.step[o] != 0 && tile.step[o] != 1 &&
-        tile.rows <= transposed_rows) {
-      unsigned char* const buffer = tile_scratch.take(tile.rows * tile.count * size);
-      movers_for(size).transpose(buffer, tile.place[o], tile.step[o], tile.count, tile.rows, tile.count);
-      tile.place[o] = buffer, tile.step[o] = 1, tile.row[o] = tile.count;
+
+  /// A register of copies of an element of operand o.
+  void* repeated(int o, void const* from) {
+    if (kept_[o].from != from) {
+      int const size = space_.element_sizes[o];
+      if (size > 0) movers_for(size).move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
+      kept_[o] = {from, 1, 64 / (size > 0 ? size : 1)};
     }
-    buffers_needed = buffers_needed || (tile.step[o] != 0 && tile.step[o] != 1);
+    return buffer_[o];
   }
-  int64_t const longest = buffers_needed ? tile_columns : tile.count;
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    for (int64_t c = 0; c < tile.count; c += longest) {
-      int64_t const count = tile.count - c < longest ? tile.count - c : longest;
-      Scratch scratch = tile_scratch;
-      for (int o = 0; o < operands; ++o) {
-        int const size = space.element_sizes[o];
-        char* const from = static_cast<char*>(tile.place[o]) + (r * tile.row[o] + c * tile.step[o]) * size;
-        mask[o] = -1;
-        data[o] = from;
-        if (tile.step[o] == 1) continue;
-        if (tile.step[o] == 0) {
-          unsigned char* const copies = scratch.take(64);
-          movers_for(size).gather(copies, from, 0, 64 / size);
-          data[o] = copies, mask[o] = 0;
-        } else {
-          data[o] = scratch.take(count * size);
-          if (o > 0) movers_for(size).gather(data[o], from, tile.step[o], count);
-        }
-      }
-      run(self, data, mask, count);
-      if (tile.step[0] != 1) {
-        int const size = space.element_sizes[0];
-        movers_for(size).scatter(static_cast<char*>(tile.place[0]) + (r * tile.row[0] + c * tile.step[0]) * size, data[0], tile.step[0], count);
-      }
-    }
+
+  char* at(int o, int64_t l, int64_t r, int64_t c) const {
+    return place_[o] + (l * layer_[o] + r * row_[o] + c * step_[o]) * space_.element_sizes[o];
   }
-}
+  static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  /// What a buffer holds, for operands that repeat from row to row.
+  struct Kept {
+    void const* from;
+    int64_t rows, count;
+  };
+
+  StridedSpace const& space_;
+  TileGrid const& grid_;
+  RunFunction run_;
+  void const* self_;
+  int64_t rows_, columns_;
+  char* place_[max_operands];
+  int64_t step_[max_operands], row_[max_operands], layer_[max_operands];
+  unsigned char* buffer_[max_operands];
+  Kept kept_[max_operands];
+  static constexpr int begun_rows = 64;
+  alignas(64) char begun_[begun_rows * 64];  ///< lines of the result that the next pack completes
+  alignas(64) unsigned char scratch_[scratch_bytes];
+};
 
 /// Runs the tiles [first, end) of a strided space.
 inline void run_tiles(StridedSpace const& space, int64_t first, int64_t end, RunFunction run, void const* self) {
-  TileGrid const& grid = space.grid;
-  constexpr int64_t fixed_scratch = 32 * 1024;
-  alignas(64) unsigned char fixed[fixed_scratch];
-  int64_t needed = 0;  // transposed tiles and runs, at worst for every operand
-  for (int o = 0; o < space.operands; ++o) {
-    bool const transposed = grid.row_axis >= 0 && space.is_transposed(o, grid.row_axis);
-    needed += (transposed ? transposed_rows * grid.tile_columns : tile_columns) * space.element_sizes[o] + 192;
-  }
-  unsigned char* const scratch = needed <= fixed_scratch ? fixed : static_cast<unsigned char*>(::operator new(static_cast<std::size_t>(needed), std::align_val_t{64}));
-  StridedTile tile;
-  int64_t const row_tiles = grid.row_tiles(), column_tiles = grid.column_tiles();
-  for (int64_t t = first; t < end; ++t) {
-    int64_t const column = t % column_tiles * grid.tile_columns;
-    int64_t const begin = t / column_tiles % row_tiles * grid.tile_rows;
-    tile.count = grid.columns - column < grid.tile_columns ? grid.columns - column : grid.tile_columns;
-    tile.rows = grid.rows - begin < grid.tile_rows ? grid.rows - begin : grid.tile_rows;
-    int64_t outside = t / column_tiles / row_tiles;
-    int64_t index[max_rank] = {};
-    for (int k = space.last() - 1; k >= 0; --k) {
-      if (k == grid.row_axis) continue;
-      index[k] = outside % space.sizes[k];
-      outside /= space.sizes[k];
-    }
-    if (grid.row_axis >= 0) index[grid.row_axis] = begin;
-    index[space.last()] = column;
-    for (int o = 0; o < space.operands; ++o) {
-      int64_t offset = 0;
-      for (int k = 0; k < space.rank; ++k) offset += index[k] * space.stride(o, k);
-      tile.place[o] = static_cast<char*>(space.data[o]) + offset * space.element_sizes[o];
-      tile.step[o] = space.stride(o, space.last());
-      tile.row[o] = grid.row_axis >= 0 ? space.stride(o, grid.row_axis) : 0;
-    }
-    run_tile(space, tile, scratch, run, self);
-  }
-  if (scratch != fixed) ::operator delete(scratch, std::align_val_t{64});
+  TileWalk(space, run, self).tiles(first, end);
 }
 
 }  // namespace detail::cpu

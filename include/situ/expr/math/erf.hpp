@@ -176,6 +176,20 @@ SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
 }
 }  // namespace detail
 
+#if SITU_MATH_X86_ASM
+namespace detail {
+/// x f(x) = max(x, 0) − |x| f(−|x|), for f with f(x) + f(−x) = 1, from the table of f(−|x|).
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, pieces<6> const& table) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), pieces_end);
+  P const index = multiply_add(at_most(a, 15 * piece_width), P(1.0f / piece_width), P(round_magic<float>));
+  P const f = look_up_value(bitcast<int32_t>(keep_order(index)), a, table);
+  return fused<sign::minus>(a, f, at_least(x, -0.0f));
+}
+}  // namespace detail
+#endif
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 ///
 /// Where numbers can be looked up in registers, Φ comes from a table of polynomials, but for the left tail.
@@ -185,11 +199,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    using P = pack<float, N, Isa>;
-    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::normal_distribution);
-    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
-      return select(x < P(detail::piece_lowest), detail::gelu_anywhere(x), y);
-    }
+    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
   }
 #endif
@@ -231,11 +242,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    using P = pack<float, N, Isa>;
-    P const y = x * detail::look_up_value(detail::at_most(x, detail::piece_highest), detail::gelu_tanh_factor);
-    if (SITU_UNLIKELY(detail::any_below(x, detail::piece_lowest))) {
-      return select(x < P(detail::piece_lowest), detail::gelu_tanh_anywhere(x), y);
-    }
+    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::gelu_tanh_pieces), bound(-detail::last_piece);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_tanh_anywhere(x), y);
     return y;
   }
 #endif

@@ -45,36 +45,6 @@ SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& 
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
   return {exp_rest(r, r), n};
 }
-/// exp(x) = s (1 + t) for |x| < 87.3.
-template <class P>
-struct exp_product {
-  P t, s;
-};
-template <int N, class Isa>
-SITU_INLINE exp_product<pack<float, N, Isa>> exp_factors(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const magic(round_magic<float> + 127.0f);
-  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
-  P const n = keep_order(sum - magic);
-  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  return {exp_rest(r, r), bitcast<float>(bitcast<int32_t>(sum) << 23)};
-}
-/// (exp(2x) − 1) / 2 for |x| < 43, accurate near 0, too: here the polynomial errs by 2^-26 of t.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> half_expm1_of_twice(pack<float, N, Isa> const& half) {
-  using P = pack<float, N, Isa>;
-  P const x = half + half;
-  P const magic(round_magic<float> + 126.0f);
-  P const sum = keep_order(multiply_add(x, P(1.44269504f), magic));
-  P const n = keep_order(sum - magic);
-  P const s = bitcast<float>(bitcast<int32_t>(sum) << 23);
-  P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  P const u = r * r;
-  P const a = multiply_add(r, P(0.166665435f), P(0.49999997f));
-  P const b = multiply_add(r, P(0.0083666062f), P(0.0416672081f));
-  P const t = multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138820964f), b), a), r);
-  return multiply_add(s, t, keep_order(s - P(0.5f)));
-}
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
 SITU_INLINE exp_parts<pack<double, N, Isa>> split_exp(pack<double, N, Isa> const& x) {

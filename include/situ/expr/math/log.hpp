@@ -1,7 +1,7 @@
 /// log, log2, log10 and log1p of packs and numbers.
 #pragma once
 
-#include <situ/expr/math/detail.hpp>
+#include <situ/expr/math/piecewise.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace math {
@@ -26,19 +26,32 @@ struct log_parts {
   bool special;
 };
 
+#if SITU_MATH_X86_ASM
+/// x = 2^e m, 3/4 <= m < 3/2. e = ±inf and NaN come out of these instructions as the logarithm needs them.
+template <class P>
+struct scientific {
+  P m, e;
+};
+template <int N, class Isa>
+SITU_INLINE scientific<pack<float, N, Isa>> mantissa_and_exponent(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const v = x.v;
+  typename P::vector m, e;
+  __asm__("vgetmantps {$11, %1, %0|%0, %1, 11}" : "=v"(m) : "v"(v));
+  __asm__("vgetexpps {%1, %0|%0, %1}" : "=v"(e) : "v"(v));
+  P const mantissa(m), exponent(e), one(1.0f);
+  return {mantissa, select(mantissa < one, exponent + one, exponent)};
+}
+#endif
+
 template <int N, class Isa>
 SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   using I = pack<int32_t, N, Isa>;
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<float, N, Isa>) {
-    // e = ±inf and NaN come out of these instructions as the logarithm needs them.
-    auto const v = x.v;
-    typename P::vector m, e;
-    __asm__("vgetmantps {$11, %1, %0|%0, %1, 11}" : "=v"(m) : "v"(v));
-    __asm__("vgetexpps {%1, %0|%0, %1}" : "=v"(e) : "v"(v));
-    P const mantissa(m), exponent(e), one(1.0f);
-    return {mantissa - one, select(mantissa < one, exponent + one, exponent), false};
+    auto const [m, e] = mantissa_and_exponent(x);
+    return {m - P(1.0f), e, false};
   }
 #endif
   I const bits = bitcast<int32_t>(x);
@@ -91,6 +104,38 @@ SITU_INLINE pack<float, N, Isa> join_scaled_log(pack<float, N, Isa> const& f, pa
   return y;
 }
 
+/// For m in [3/4, 3/2), by k = round(16 m), at k mod 16: a number close to 16/k, and the negative of its logarithm, which is
+/// within 2^-34 of a multiple of 2^-17.
+struct log_table {
+  alignas(64) float inverse[16];
+  alignas(64) float log[16];
+};
+inline constexpr log_table log_pieces{
+    {1.0f, 0.94219804f, 0.88983244f, 0.8423222f, 0.8002678f, 0.76497954f, 0.7278798f, 0.69387513f, 0.6634757f, 0.0f, 0.0f,
+     0.0f, 1.33066f, 1.2286048f, 1.1477572f, 1.0719025f},
+    {0.0f, 0.059539795f, 0.11672211f, 0.17159271f, 0.22280884f, 0.2679062f, 0.31761932f, 0.36546326f, 0.41026306f, 0.0f,
+     0.0f, 0.0f, -0.28567505f, -0.20587921f, -0.13780975f, -0.06943512f}};
+
+#if SITU_MATH_X86_ASM
+/// log(x) for every x, where numbers can be looked up in registers.
+///
+///     x = 2^e m,   r = m c − 1,   log(x) = (e log 2 − log(c)) + log(1 + r),   |r| < 0.0402,   c = 1 for m near 1
+///
+/// log 2 is split so that the first sum is exact; the polynomial errs by 2^-29.6 of log(1 + r).
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> log_by_table(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  auto const [m, e] = mantissa_and_exponent(x);
+  auto const index = bitcast<int32_t>(keep_order(m + P(round_magic<float> / 16)));
+  P const r = fused<sign::plus, sign::minus>(m, look_up(index, log_pieces.inverse), P(1.0f));
+  P const whole = fused(e, P(0.693145751953125f), look_up(index, log_pieces.log));
+  P const u = r * r;
+  P const a = fused(r, P(0.33333325f), P(-0.49999985f));
+  P const p = fused(u, fused(r, P(0.20024663f), P(-0.2503525f)), a);
+  return whole + fused(e, P(1.42860677e-06f), fused(u, p, r));
+}
+#endif
+
 struct scalar_log {
   static double value(double x) { return math::log(x); }
 };
@@ -111,6 +156,9 @@ struct scalar_log1p {
 /// Special   log(±0) = −inf, log(inf) = inf, of a negative number NaN, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) return detail::log_by_table(x);
+#endif
   auto const [f, e, special] = detail::split_log(x);
   pack<float, N, Isa> const y = detail::join_log(f, e);
   if (SITU_UNLIKELY(special)) return detail::log_special(x, y);

@@ -62,17 +62,28 @@ SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
   P const p = g * u;
   return scale(add_share(p, multiply_add(one + f, w, f)), select(negative, n, P(T(0))));
 }
-/// g · sigmoid(x) for |x| < 87.3 and finite g, where exp(−x) = s (1 + t): the quotient g / (1 + s + s t) is put right by
-/// 1 − u (1 + s + s t) = ((1 − u s) − u) − u s t.
+/// sigmoid(x) = q / d with q = 2^n, where one rounding of d matters: d = (q + 1) + t, e⁻ˣ = 2^-n (1 + t).
+template <class P>
+struct sigmoid_quotient {
+  P q, d, n;
+};
+/// For |x| < 87.3; where powers of two that are denormal cost nothing, for −150 < x < 88.
+///
+/// q + 1 is exact but where q is far from 1; what it loses then joins t.
 template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> times_sigmoid(pack<float, N, Isa> const& g, exp_product<pack<float, N, Isa>> const& e) {
+SITU_INLINE sigmoid_quotient<pack<float, N, Isa>> split_sigmoid(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  auto const [t, s] = e;
-  P const one(1.0f);
-  P const u = near_reciprocal(multiply_add(s, t, keep_order(s + one)));
-  P const us = u * s;
-  P const w = keep_order(keep_order(one - us) - u) - us * t;
-  return add_share(g * u, w);
+  P const one(1.0f), magic(round_magic<float> + 127.0f);
+  P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(shifted - magic);
+  P q;
+  if constexpr (has_avx512<float, N, Isa>) q = scale(one, n);
+  else q = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+  P const r = keep_order(multiply_add(n, P(0.693359375f), -x)) - n * P(2.12194440e-4f);
+  P const sum = keep_order(q + one);
+  P const lost = q - keep_order(sum - one);
+  P const t = exp_rest(r, keep_order(r + lost));
+  return {q, sum + keep_order(t), n};
 }
 /// Beyond it sigmoid may be denormal, and exp(−x) overflow.
 inline constexpr float sigmoid_bound = 87.0f;
@@ -112,9 +123,12 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  if constexpr (sizeof(T) == 4) {
-    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
-    P const y = detail::times_sigmoid(P(1.0f), detail::exp_factors(-c));
+  if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -110.0f));
+    return detail::divide(q, d);
+  } else if constexpr (sizeof(T) == 4) {
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound));
+    P const y = detail::divide(q, d);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::sigmoid_bound))) {
       return select(x < P(-detail::sigmoid_bound), detail::sigmoid_anywhere(x), y);
     }
@@ -129,9 +143,14 @@ template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
-  if constexpr (sizeof(T) == 4) {
-    P const c = detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound);
-    P const y = detail::with_sign_of(x, detail::times_sigmoid(c, detail::exp_factors(-c)));
+  if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
+    P const g = detail::at_least(x, -125.0f);
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_most(g, 87.5f));
+    return detail::scale(detail::divide(g, d), n);
+  } else if constexpr (sizeof(T) == 4) {
+    P const c = detail::at_least(detail::at_most(x, 80.0f), -detail::sigmoid_bound);  // c q must not overflow
+    auto const [q, d, n] = detail::split_sigmoid(c);
+    P const y = detail::divide(c * q, d);
     auto const tail = x != c;
     if (SITU_UNLIKELY(detail::any(tail))) return select(tail, detail::silu_anywhere(x), y);
     return y;
@@ -168,29 +187,29 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 
 /// Hyperbolic tangent.
 ///
-///     with a quick reciprocal:  ±h / (1 + h),   h = (e^(2|x|) − 1) / 2
-///     elsewhere, |x| < 0.6:     x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
+///     with tables in registers:  ± a polynomial in |x| for each of 16 intervals
+///     elsewhere, |x| < 0.6:      x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const one(1.0f), a = detail::magnitude(x);
+  P const a = detail::magnitude(x);
+#if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    P const h = detail::half_expm1_of_twice(detail::at_most(a, 10.0f));
-    P const u = detail::near_reciprocal(h + one);
-    P const w = detail::fused<detail::sign::minus>(u, h, keep_order(one - u));  // 1 − u (1 + h)
-    auto const p = detail::two_prod(h, u);
-    return detail::with_sign_of(x, p.hi + detail::fused(p.hi, w, p.lo));
-  } else {
-    auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
-    P const s = detail::power_of_two(n);
-    P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
-    P const u = x * x;
-    P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
-    P const small = multiply_add(a * u, p, a);
-    return detail::flip_sign(select(a < P(0.6f), small, large), x);
+    P const c = detail::at_most(a, 9.1f);
+    auto const index = bitcast<int32_t>(keep_order(c + P(0.625f))) >> 21;
+    return detail::with_sign_of(x, detail::look_up_value(index, c, detail::tanh_pieces));
   }
+#endif
+  P const one(1.0f);
+  auto const [t, n] = detail::split_exp(detail::at_most(a + a, 20.0f));
+  P const s = detail::power_of_two(n);
+  P const large = one - detail::divide(P(2.0f), multiply_add(s, t, s + one));
+  P const u = x * x;
+  P const p = detail::horner(u, -0.00585642783f, 0.020775415f, -0.0537828915f, 0.133319989f, -0.333333045f);
+  P const small = multiply_add(a * u, p, a);
+  return detail::flip_sign(select(a < P(0.6f), small, large), x);
 }
 
 template <int N, class Isa>
