@@ -437,6 +437,53 @@ TEST_CASE("whichever operation fails, operands stay as they were and nothing is 
   CHECK(failures >= 10);
 }
 
+namespace {
+/// Finds index `first + index` wrong, when its gate opens.
+struct Faulty {
+  Gate* gate;
+  detail::IndexBounds bounds;
+  int64_t index;
+  void operator()(int64_t first, int64_t last) const {
+    while (__atomic_load_n(&gate->open, __ATOMIC_ACQUIRE) == 0) ::usleep(200);
+    for (int64_t i = first; i < last; ++i) detail::record_fault(bounds, index + i, i);
+  }
+};
+}  // namespace
+
+TEST_CASE("what a kernel finds wrong is thrown by the next synchronisation, once, and nothing waits for it") {
+  Float const x = counting({4}).to(Device{});
+  Gate gate;
+  detail::IndexBounds const bounds{Traits::fault(), "lookup", 7, 2}, later{Traits::fault(), "later", 1, detail::IndexFault::elements};
+  Traits::launch(Faulty{&gate, bounds, 50}, 3, 1);
+  Traits::launch(Faulty{&gate, later, -9}, 1, 1);
+  Float const y = x * 2;
+  open(gate);
+  CHECK_THROWS_WITH_AS(y.to_vector(),
+                       "emulated:0: lookup: index 50 (element 0 of the indices) is out of range for axis 2: it has 7 elements; the operation ran without it, and "
+                       "its result must not be used",
+                       IndexError);
+  CHECK(y.to_vector() == std::vector<float>{0, 2, 4, 6});
+  Traits::launch(Faulty{&gate, later, -9}, 1, 1);
+  CHECK_THROWS_WITH_AS(synchronize(Device{}),
+                       "emulated:0: later: index -9 (element 0 of the indices) is out of range for an input of 1 element; the operation ran without it, and its "
+                       "result must not be used",
+                       IndexError);
+  synchronize(Device{});
+  Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);
+  synchronize(Emulated<1>{});
+  { Float const written = counting({4}).to(Device{}); }  // what is written to the device is not in doubt, and nothing throws when it ends
+  CHECK_THROWS_AS((void)x.item(0), IndexError);
+  CHECK(x.item(3) == 3);
+}
+
+TEST_CASE("a fault that nobody asked for ends with its device") {
+  Fresh const devices;
+  Gate gate{1};
+  Traits::launch(Faulty{&gate, {Traits::fault(), "lookup", 7, 0}, 50}, 1, 1);
+  emulated::configure();
+  synchronize(Device{});
+}
+
 TEST_CASE("a device that does not exist is unavailable, and the message says how to have it") {
   CHECK_THROWS_WITH_AS(
       (Tensor<float>{1, 2}.to(Emulated<5>{})),

@@ -1,31 +1,158 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <situ/ops.hpp>
+#include <situ/ops/compare.hpp>
+#include <situ/ops/random.hpp>
+#include <situ/ops/random_ops.hpp>
+#include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+#include <support/probe.hpp>
 
 using namespace situ;
 
-TEST_CASE("Philox 4x32-10 gives the numbers of the published test vectors") {
-  // The known-answer file of Random123: kat_vectors, philox4x32 10.
-  auto const zero = detail::philox(0, 0, 0);
-  CHECK(zero.word[0] == 0x6627e8d5u);
-  CHECK(zero.word[1] == 0xe169c58du);
-  CHECK(zero.word[2] == 0xbc57ac4cu);
-  CHECK(zero.word[3] == 0x9b00dbd8u);
-  auto const ones = detail::philox(~0ull, ~0ull, ~0ull);
-  CHECK(ones.word[0] == 0x408f276du);
-  CHECK(ones.word[1] == 0x41c83b0eu);
-  CHECK(ones.word[2] == 0xa20bc7c6u);
-  CHECK(ones.word[3] == 0x6d5451fdu);
-  auto const pi = detail::philox(0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull);
-  CHECK(pi.word[0] == 0xd16cfe09u);
-  CHECK(pi.word[1] == 0x94fdccebu);
-  CHECK(pi.word[2] == 0x5001e420u);
-  CHECK(pi.word[3] == 0x24126ea1u);
+namespace {
+
+__extension__ typedef unsigned __int128 wide_unsigned;
+
+/// Philox 4x32-10 as the paper writes it, of counter (block, call).
+struct Block {
+  uint32_t word[4];
+};
+Block philox_by_the_paper(uint64_t seed, uint64_t block, uint64_t call) {
+  uint32_t c[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32)};
+  uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    uint64_t const p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];
+    uint32_t const next[4] = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ key[0], static_cast<uint32_t>(p1), static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ key[1],
+                              static_cast<uint32_t>(p0)};
+    std::copy(next, next + 4, c);
+    key[0] += 0x9E3779B9u, key[1] += 0xBB67AE85u;
+  }
+  return {{c[0], c[1], c[2], c[3]}};
+}
+/// word(i) and draw(i) of the documentation.
+struct Stream {
+  uint64_t seed, call;
+  uint32_t word(int64_t i) const { return philox_by_the_paper(seed, static_cast<uint64_t>(i) / 4, call).word[i % 4]; }
+  uint64_t draw(int64_t i) const { return uint64_t{word(2 * i)} << 32 | word(2 * i + 1); }
+};
+
+template <class X, class F>
+bool all_are(X const& x, F expected) {
+  auto const values = x.cpu().to_vector();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] == expected(static_cast<int64_t>(i)))) {
+      MESSAGE("element ", i);
+      return false;
+    }
+  }
+  return true;
 }
 
-TEST_CASE("the same seed gives the same numbers on every device, and every call other ones") {
+/// The largest distance between the distribution of x and the function given, times the root of their number (Kolmogorov and Smirnov):
+/// above 1.95 with probability 0.001.
+template <class T, class F>
+double distance(std::vector<T>& x, F distribution) {
+  std::sort(x.begin(), x.end());
+  double const n = static_cast<double>(x.size());
+  double worst = 0;
+  for (std::size_t k = 0; k < x.size(); ++k) {
+    double const f = distribution(static_cast<double>(x[k]));
+    worst = std::fmax(worst, std::fmax(f - static_cast<double>(k) / n, static_cast<double>(k + 1) / n - f));
+  }
+  return worst * std::sqrt(n);
+}
+
+double mean_of(Tensor<float> const& x) { return mean(cast<double>(x)).item(); }
+
+}  // namespace
+
+TEST_CASE("Philox 4x32-10 gives the numbers of the published test vectors") {
+  // The known-answer file of Random123: kat_vectors, philox4x32 10.
+  struct {
+    uint64_t key, block, call;
+    uint32_t word[4];
+  } const known[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+                     {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+                     {0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+  for (auto const& k : known) {
+    auto const words = detail::philox(k.key, k.block, k.call);
+    auto const paper = philox_by_the_paper(k.key, k.block, k.call);
+    for (int w = 0; w < 4; ++w) {
+      CHECK(words.word[w] == k.word[w]);
+      CHECK(paper.word[w] == k.word[w]);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("element i is made from word i or draw i of its call, as documented", D, SITU_TEST_DEVICES) {
+  situ_test::with_every_instruction_set<D>([] {
+    Generator generator{0x123456789abcdefull};
+    int64_t const n = 1237;
+    auto stream = [call = uint64_t{0}]() mutable { return Stream{0x123456789abcdefull, call++}; };
+    auto s = stream();
+    CHECK(all_are(rand({n}, generator, D{}), [&](int64_t i) { return static_cast<float>(s.word(i) >> 8) * 0x1p-24f; }));
+    s = stream();
+    CHECK(all_are(rand<double>({n}, generator, D{}), [&](int64_t i) { return static_cast<double>(s.draw(i) >> 11) * 0x1p-53; }));
+    s = stream();
+    CHECK(all_are(rand<bfloat16>({n}, generator, D{}), [&](int64_t i) { return bfloat16(static_cast<float>(s.word(i) >> 24) * 0x1p-8f); }));
+    s = stream();
+    CHECK(all_are(uniform(-3, 1.5, {n}, generator, D{}), [&](int64_t i) {
+      volatile float const product = static_cast<float>(s.word(i) >> 8) * 0x1p-24f * 4.5f;
+      return product + -3.f;
+    }));
+    s = stream();
+    CHECK(all_are(randint(-7, 93, {n}, generator, D{}), [&](int64_t i) { return static_cast<int64_t>(static_cast<wide_unsigned>(s.draw(i)) * 100 >> 64) - 7; }));
+    s = stream();
+    CHECK(all_are(randint(INT64_MIN, INT64_MAX, {n}, generator, D{}), [&](int64_t i) {
+      return static_cast<int64_t>(static_cast<uint64_t>(INT64_MIN) + static_cast<uint64_t>(static_cast<wide_unsigned>(s.draw(i)) * UINT64_MAX >> 64));
+    }));
+    s = stream();
+    CHECK(all_are(bernoulli(0.25, {n}, generator, D{}), [&](int64_t i) { return s.word(i) < 0x40000000u ? 1.f : 0.f; }));
+    s = stream();
+    Tensor<float, D> const x = full<float>({n}, 3.f, D{});
+    CHECK(all_are(dropout(x * 2.f, 0.75, generator), [&](int64_t i) { return s.word(i) < 0x40000000u ? 24.f : 0.f; }));
+    s = stream();
+    CHECK(all_are(bernoulli(x * 0.25f, generator), [&](int64_t i) { return static_cast<float>(s.word(i) >> 8) * 0x1p-24f < 0.75f ? 1.f : 0.f; }));
+  });
+}
+
+TEST_CASE("normal numbers are Box and Muller's to within 2 ULP, with every instruction set") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    Generator generator{5};
+    int64_t const n = 400'001;
+    auto const x = randn({n}, generator).to_vector();
+    auto const wide = randn<double>({n}, generator).to_vector();
+    Stream const s{5, 0}, t{5, 1};
+    double worst = 0, worst_wide = 0;
+    auto ulps = [](double got, double expected, double digits) {
+      return std::fabs(got - expected) / std::ldexp(1.0, std::ilogb(std::fabs(expected) + 1e-30) - static_cast<int>(digits));
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t const even = i - i % 2;
+      auto turned = [&](double turns) {  // exact at quarters
+        double const r = turns - std::nearbyint(turns * 4) / 4;
+        double const c = std::cos(6.283185307179586477 * r), v = std::sin(6.283185307179586477 * r);
+        int const quarter = static_cast<int>(std::nearbyint(turns * 4)) % 4;
+        double const cosine = quarter == 0 ? c : quarter == 1 ? -v : quarter == 2 ? -c : v;
+        double const sine = quarter == 0 ? v : quarter == 1 ? c : quarter == 2 ? -v : -c;
+        return i % 2 ? sine : cosine;
+      };
+      double const u = static_cast<double>(static_cast<float>(s.word(even) >> 1 | 1u) * 0x1p-31f);
+      worst = std::fmax(worst, ulps(static_cast<double>(x[static_cast<std::size_t>(i)]),
+                                    std::sqrt(-2 * std::log(u)) * turned(static_cast<double>(s.word(even + 1) >> 8) * 0x1p-24), 23));
+      double const v = 1 - static_cast<double>(t.draw(even) >> 11) * 0x1p-53;
+      worst_wide = std::fmax(worst_wide, ulps(wide[static_cast<std::size_t>(i)], std::sqrt(-2 * std::log(v)) * turned(static_cast<double>(t.draw(even + 1) >> 11) * 0x1p-53), 52));
+    }
+    CHECK(worst <= 2);
+    CHECK(worst_wide <= 4);  // of a reference that is itself rounded
+  });
+}
+
+TEST_CASE("the same seed gives the same numbers on every device, in every part of a tensor, and every call other ones") {
   Generator first{42}, second{42}, third{43};
   auto const a = rand({1000}, first), b = rand({1000}, first);
   auto const on_device = rand({1000}, second, Emulated<0>{});
@@ -33,31 +160,55 @@ TEST_CASE("the same seed gives the same numbers on every device, and every call 
   CHECK_FALSE(equal(a, b));
   CHECK_FALSE(equal(a, rand({1000}, third)));
   manual_seed(7);
-  auto const c = randn({100}), d = randn({100});
+  auto const c = randn({10, 10}), d = randn({100});
   manual_seed(7);
-  CHECK(equal(c, randn({100})));
-  CHECK(equal(d, randn({100})));
+  CHECK(equal(c.reshape({100}), randn({100})));
+  CHECK(equal(d.slice(0, 0, 37), randn({37})));
+  int const threads = num_threads();
+  auto drawn = [](int n) {
+    set_num_threads(n);
+    Generator g{9};
+    return std::vector<Tensor<float>>{rand({200'003}, g), randn({200'003}, g), dropout(full({200'003}, 1.f), 0.5, g), dropout(full({419, 401}, 1.f).t(), 0.5, g)};
+  };
+  auto const one = drawn(1), two = drawn(2);
+  set_num_threads(threads);
+  for (std::size_t k = 0; k < one.size(); ++k) CHECK(equal(one[k], two[k]));
 }
 
-TEST_CASE("uniform and normal numbers have the moments of their distributions") {
+TEST_CASE("ten million uniform and normal numbers have the moments and the distribution that they should have") {
+  int64_t const n = 10'000'000;
+  double const root = std::sqrt(static_cast<double>(n));
   Generator generator{1};
-  int64_t const n = 1'000'000;
-  auto const u = rand<double>({n}, generator);
-  // Mean of n uniforms: standard deviation 1/sqrt(12 n); five of them.
-  CHECK(std::abs(mean(u).item() - 0.5) < 5 / std::sqrt(12.0 * static_cast<double>(n)));
-  CHECK(std::abs(mean(square(u - 0.5)).item() - 1.0 / 12) < 5 * std::sqrt(1.0 / 180 / static_cast<double>(n)));
+  auto const u = rand({n}, generator);
+  CHECK(std::abs(mean_of(u) - 0.5) < 5 * std::sqrt(1.0 / 12) / root);
+  CHECK(std::abs(mean(square(cast<double>(u) - 0.5)).item() - 1.0 / 12) < 5 * std::sqrt(1.0 / 180) / root);
   CHECK(min(u).item() >= 0);
   CHECK(max(u).item() < 1);
-  auto const x = randn<double>({n}, generator);
-  CHECK(std::abs(mean(x).item()) < 5 / std::sqrt(static_cast<double>(n)));
-  CHECK(std::abs(mean(square(x)).item() - 1) < 5 * std::sqrt(2.0 / static_cast<double>(n)));
-  CHECK(std::abs(mean(x * x * x).item()) < 5 * std::sqrt(15.0 / static_cast<double>(n)));
-  CHECK(std::abs(mean(square(square(x))).item() - 3) < 5 * std::sqrt(96.0 / static_cast<double>(n)));
-  // The distribution function at a few places: 0.5 * erfc(-q / sqrt 2).
-  for (double q : {-2.0, -1.0, -0.5, 0.0, 0.3, 1.5, 3.0}) {
-    double const expected = 0.5 * std::erfc(-q / std::sqrt(2.0));
-    CHECK(std::abs(mean(cast<double>(x < q)).item() - expected) < 5 * std::sqrt(expected * (1 - expected) / static_cast<double>(n)));
+  auto const x = randn({n}, generator);
+  CHECK(std::abs(mean_of(x)) < 5 / root);
+  CHECK(std::abs(mean_of(square(x)) - 1) < 5 * std::sqrt(2.0) / root);
+  CHECK(std::abs(mean_of(x * x * x)) < 5 * std::sqrt(15.0) / root);
+  CHECK(std::abs(mean_of(square(square(x))) - 3) < 5 * std::sqrt(96.0) / root);
+  CHECK(std::abs(mean_of(x.slice(0, 0, end(), 2) * x.slice(0, 1, end(), 2))) < 5 * std::sqrt(2.0) / root);  // the two of a pair
+  auto values = u.to_vector();
+  CHECK(distance(values, [](double q) { return q; }) < 1.95);
+  values = x.to_vector();
+  CHECK(distance(values, [](double q) { return 0.5 * std::erfc(-q * 0.70710678118654752440); }) < 1.95);
+}
+
+TEST_CASE("uniform stays below its upper end, and normal has its mean and deviation") {
+  Generator generator{2};
+  for (auto [low, high] : {std::pair{-1.0, 1.0}, {1.0, 1.0 + 0x1p-22}, {0.0, 1e-30}, {5.0, 5.0}, {-3.0, -2.9999}}) {
+    auto const x = uniform(low, high, {20'000}, generator);
+    CHECK(static_cast<double>(min(x).item()) >= static_cast<double>(static_cast<float>(low)));
+    CHECK((static_cast<double>(max(x).item()) < high || low == high));
+    auto const half = uniform<float16>(low, high + 1, {20'000}, generator);
+    CHECK(static_cast<double>(static_cast<float>(max(half).item())) < high + 1);
   }
+  auto const z = normal(10, 0.5, {1'000'000}, generator);
+  CHECK(std::abs(mean_of(z) - 10) < 5 * 0.5 / 1000);
+  CHECK(std::abs(mean(square(cast<double>(z) - 10.0)).item() - 0.25) < 5 * 0.25 * std::sqrt(2.0) / 1000);
+  CHECK(all_are(normal(3, 0, {5}, generator), [](int64_t) { return 3.f; }));
 }
 
 TEST_CASE("random integers cover [low, high) evenly") {
@@ -70,5 +221,61 @@ TEST_CASE("random integers cover [low, high) evenly") {
     auto const count = static_cast<double>(sum(k == v).item());
     CHECK(std::abs(count - 10000) < 5 * std::sqrt(10000.0 * 7 / 8));
   }
-  CHECK_THROWS_WITH_AS(randint(5, 5, {2}, generator), "randint: from 5 to 5: there is no integer in between; low must be less than high", ShapeError);
+  auto const bytes = randint<uint8_t>(250, 256, {100}, generator);
+  CHECK(min(bytes).item() >= 250);
+}
+
+TEST_CASE_TEMPLATE("dropout keeps elements or makes them 0, whatever their layout is", D, SITU_TEST_DEVICES) {
+  situ_test::with_every_instruction_set<D>([] {
+    Tensor<float, D> const x = (arange<float>(60 * 41) + 1.f).to(D{}).reshape({60, 41});
+    Tensor<float, D> const across = Tensor<float, D>(x.t().clone()).t();
+    Generator a{4}, b{4}, c{4}, d{4};
+    auto const y = dropout(x, 0.5, a).cpu();
+    CHECK(equal(y, dropout(across, 0.5, b).cpu()));
+    CHECK(equal(y, dropout(x.flip(0) * 1.f, 0.5, c).cpu()) == false);
+    CHECK(equal(y, dropout((across + x) * 0.5f, 0.5, d).cpu()));
+    auto const kept = y != 0.f;
+    CHECK(equal(y, eval(where(kept, x.cpu() * 2.f, 0.f))));
+    double const share = static_cast<double>(sum(kept).item()) / 2460;
+    CHECK(std::abs(share - 0.5) < 5 * 0.5 / std::sqrt(2460.0));
+    CHECK(equal(dropout(x, 0.5, false).cpu(), x.cpu()));
+    CHECK(equal(dropout(x, 0, a).cpu(), x.cpu()));
+    CHECK(sum(dropout(x, 1, a)).item() == 0);
+  });
+}
+
+TEST_CASE("coins and dropout have the share that they should have, also in 16 bits") {
+  Generator generator{6};
+  double const tolerance = 5 * 0.5 / std::sqrt(1e6);
+  for (double p : {0.001, 0.3, 0.999}) {
+    CHECK(std::abs(mean_of(bernoulli(p, {1'000'000}, generator)) - p) < tolerance);
+    CHECK(std::abs(mean_of(cast<float>(bernoulli<bool>(p, {1'000'000}, generator))) - p) < tolerance);
+    CHECK(std::abs(mean_of(cast<float>(bernoulli(full<float16>({1'000'000}, p), generator))) - p) < tolerance + 5e-4 * p);
+    CHECK(std::abs(mean_of(cast<float>(dropout(full<bfloat16>({1'000'000}, 1), p, generator) == bfloat16(0.f))) - p) < tolerance);
+  }
+  CHECK(sum(bernoulli(0, {1000}, generator)).item() == 0);
+  CHECK(sum(bernoulli(1, {1000}, generator)).item() == 1000);
+}
+
+TEST_CASE("dropout of a formula is one launch into one allocation; nothing is made of nothing") {
+  Tensor<float, Probe> const x = ones({30, 200}).to(Probe{});
+  Probe::reset();
+  auto const y = dropout(x * 2.f + x.t().reshape({30, 200}).slice(0, 0, 1), 0.5);
+  CHECK(Probe::launches <= 3);  // the reshape of a transpose is a copy, and what is broadcast takes two
+  Probe::reset();
+  auto const z = dropout(x * 2.f, 0.5);
+  CHECK(Probe::launches == 1);
+  CHECK(Probe::allocations == 1);
+  CHECK(rand({0, 3}).shape() == Shape{0, 3});
+  CHECK(dropout(empty<float>({0, 3}), 0.5).size() == 0);
+}
+
+TEST_CASE("parameters that no distribution has are named") {
+  auto const x = ones({3});
+  CHECK(situ_test::thrown<ShapeError>([] { randint(5, 5, {2}); }, "randint: from 5 to 5: there is no integer in between; low must be less than high") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { uniform(2, 1, {2}); }, "uniform: from 2 to 1: low must not be above high, and both must be finite") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { uniform(0, INFINITY, {2}); }, "uniform: from 0 to inf: low must not be above high, and both must be finite") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { normal(0, -1, {2}); }, "normal: the standard deviation is -1; it must not be negative") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { bernoulli(1.5, {2}); }, "bernoulli: the probability is 1.5; it must be in [0, 1]") == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { dropout(x, -0.5); }, "dropout: the probability is -0.5; it must be in [0, 1]") == "");
 }

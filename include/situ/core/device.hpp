@@ -19,10 +19,12 @@
 ///
 /// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
 /// [0, items) that may run side by side; parts begin at multiples of `grain`. `launch` may return before it has run.
-/// Three traits are optional: `using result_device = Cpu;` for memory that mixes with that device,
+/// Four traits are optional: `using result_device = Cpu;` for memory that mixes with that device; `static constexpr bool
+/// immediate = true;` where the calling thread may do a little work itself, without a launch;
 /// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not
-/// pass through the host, and `static constexpr bool immediate = true;` where the calling thread may do a little work itself,
-/// without a launch.
+/// pass through the host; and for devices whose `launch` returns before the kernel has run, `static detail::IndexFault* fault()`:
+/// the record, in memory that kernels and the host reach, of the first index that a kernel found out of range. `synchronize`
+/// and `copy_to_host` of such a device end by throwing it as IndexError and clearing it (device/fault.hpp).
 #pragma once
 
 #include <string>

@@ -9,6 +9,7 @@
 /// Special   NaN in, NaN out; argmin and argmax give the place of the first NaN.
 /// Cost      reads every input once; one launch, or two when few outputs are reduced from many elements. Results are the same
 ///           from run to run, and for any number of threads.
+/// Options   are named, and stand before keepdim: var(x, 0, {.correction = 0}, keepdim), norm(x, {.p = 1}).
 #pragma once
 
 #include <situ/ops/cpu/reduce.hpp>
@@ -21,9 +22,10 @@ namespace situ::inline SITU_ABI {
 
 /// Keeps reduced axes with extent 1: sum(x, 0, keepdim).
 struct keepdim_t {
-  explicit constexpr keepdim_t(int) {}  // not from {}: sum(x, {}) names no axes
+  struct made {};
+  explicit constexpr keepdim_t(made) {}  // not from {} or {0}, which are axes
 };
-inline constexpr keepdim_t keepdim{0};
+inline constexpr keepdim_t keepdim{keepdim_t::made{}};
 
 namespace detail {
 
@@ -48,7 +50,7 @@ inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who
 }
 
 template <class Reducer, class E>
-auto reduce(E const& e, unsigned reduced, bool keep) {
+auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
   using D = result_device_t<device_of<E>>;
   Shape shape, source = e.shape();
   int64_t count = 1;
@@ -65,6 +67,7 @@ auto reduce(E const& e, unsigned reduced, bool keep) {
     }
   }
   ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
+  program.parameter = parameter;
   bind_reduction(program, result.data(), e, reduced);
   launch_reduce<D>(typename device_traits<D>::kernels{}, program);
   return result;
@@ -79,44 +82,174 @@ decltype(auto) as_floating(E const& e) {
 
 inline unsigned all_axes(Shape const& shape) { return (1u << shape.rank()) - 1u; }
 
+/// x as truth values: what is not 0. NaN is not 0.
+template <class E>
+decltype(auto) as_truth(E const& e) {
+  if constexpr (std::is_same_v<value_of<E>, bool>) return (e);
+  else return e != 0;
+}
+
+/// The first member of options: no number becomes it, so that {0} and {0, 1} are axes.
+struct options_have_names {
+  struct made {};
+  explicit constexpr options_have_names(made) {}
+};
+
 }  // namespace detail
 
+// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim): REDUCER of INPUT, which is made of x.
 #define SITU_REDUCTION(NAME, REDUCER, INPUT)                                                            \
   template <class E>                                                                                    \
     requires expression<E>                                                                              \
   auto NAME(E const& x) {                                                                               \
-    return detail::reduce<reducers::REDUCER<value_of<decltype(INPUT)>>>(INPUT, detail::all_axes(x.shape()), false); \
+    return detail::reduce<reducers::REDUCER>(INPUT, detail::all_axes(x.shape()), false);                \
   }                                                                                                     \
   template <class E>                                                                                    \
     requires expression<E>                                                                              \
   auto NAME(E const& x, keepdim_t) {                                                                    \
-    return detail::reduce<reducers::REDUCER<value_of<decltype(INPUT)>>>(INPUT, detail::all_axes(x.shape()), true); \
+    return detail::reduce<reducers::REDUCER>(INPUT, detail::all_axes(x.shape()), true);                 \
   }                                                                                                     \
   template <class E>                                                                                    \
     requires expression<E>                                                                              \
   auto NAME(E const& x, Shape const& axes) {                                                            \
-    return detail::reduce<reducers::REDUCER<value_of<decltype(INPUT)>>>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), false); \
+    return detail::reduce<reducers::REDUCER>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), false);  \
   }                                                                                                     \
   template <class E>                                                                                    \
     requires expression<E>                                                                              \
   auto NAME(E const& x, Shape const& axes, keepdim_t) {                                                 \
-    return detail::reduce<reducers::REDUCER<value_of<decltype(INPUT)>>>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), true); \
+    return detail::reduce<reducers::REDUCER>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), true);   \
   }
 
 /// Σ x. Integers and bools give int64; 16-bit floats are summed in float. The sum of nothing is 0.
-SITU_REDUCTION(sum, sum, x)
+SITU_REDUCTION(sum, sum<value_of<E>>, x)
 /// Σ x / n. Integers give float. The mean of nothing is NaN.
-SITU_REDUCTION(mean, mean, x)
+SITU_REDUCTION(mean, mean<value_of<E>>, x)
+/// Π x. Integers and bools give int64; floats are multiplied in double. The product of nothing is 1.
+SITU_REDUCTION(prod, prod<value_of<E>>, x)
 /// The smallest element.
-SITU_REDUCTION(min, min, x)
+SITU_REDUCTION(min, min<value_of<E>>, x)
 /// The largest element.
-SITU_REDUCTION(max, max, x)
+SITU_REDUCTION(max, max<value_of<E>>, x)
 /// The index of the first smallest element along the reduced axes, in row-major order; int64.
-SITU_REDUCTION(argmin, argmin, x)
+SITU_REDUCTION(argmin, argmin<value_of<E>>, x)
 /// The index of the first largest element along the reduced axes, in row-major order; int64.
-SITU_REDUCTION(argmax, argmax, x)
-/// The Euclidean norm, sqrt(Σ x²). Integers give float.
-SITU_REDUCTION(norm, root_of_sum, square(detail::as_floating(x)))
+SITU_REDUCTION(argmax, argmax<value_of<E>>, x)
+/// Whether any element is not 0; bool. NaN is not 0. Of nothing: false.
+SITU_REDUCTION(any, any, detail::as_truth(x))
+/// Whether all elements are not 0; bool. NaN is not 0. Of nothing: true.
+SITU_REDUCTION(all, all, detail::as_truth(x))
+/// How many elements are not 0; int64. NaN is not 0.
+SITU_REDUCTION(count_nonzero, count_true, detail::as_truth(x))
+/// log Σ exp(x), without overflow: m + log Σ exp(x − m), m the largest of a few thousand elements at a time. Integers give float.
+///
+/// Special   -inf where all elements are -inf, and of nothing; inf where one is inf; NaN where one is NaN.
+/// Gradient  exp(x − y).
+SITU_REDUCTION(logsumexp, logsumexp<floating_t<value_of<E>>>, detail::as_floating(x))
+/// The Euclidean norm, sqrt(Σ x²). Integers give float. Other norms: norm(x, axes, {.p = 1}).
+SITU_REDUCTION(norm, root_of_sum<floating_t<value_of<E>>>, square(detail::as_floating(x)))
 #undef SITU_REDUCTION
+
+// NAME(x), NAME(x, axes), both also with options by name, and with keepdim as the last argument.
+// Options stand in a template parameter, so that {} stays a list of no axes.
+#define SITU_REDUCTION_FORM(NAME, CALL, PARAMETERS, AXES, KEEP, OPTIONS, TYPE) \
+  template <class E, class Options = TYPE>                                      \
+    requires(expression<E> && std::is_same_v<Options, TYPE>)                    \
+  auto NAME PARAMETERS {                                                        \
+    return detail::CALL(x, AXES, KEEP, OPTIONS);                                \
+  }
+#define SITU_REDUCTION_UNNAMED(NAME, CALL, TYPE)                                                                                     \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x), detail::all_axes(x.shape()), false, TYPE{}, TYPE)                                    \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, keepdim_t), detail::all_axes(x.shape()), true, TYPE{}, TYPE)                          \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes), detail::axis_bits(axes, x.shape(), #NAME), false, TYPE{}, TYPE)   \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes, keepdim_t), detail::axis_bits(axes, x.shape(), #NAME), true, TYPE{}, TYPE)
+#define SITU_REDUCTION_NAMED(NAME, CALL, TYPE)                                                                                                               \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Options const& options), detail::all_axes(x.shape()), false, options, TYPE)                                   \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Options const& options, keepdim_t), detail::all_axes(x.shape()), true, options, TYPE)                         \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes, Options const& options), detail::axis_bits(axes, x.shape(), #NAME), false, options, TYPE)  \
+  SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes, Options const& options, keepdim_t), detail::axis_bits(axes, x.shape(), #NAME), true, options, TYPE)
+
+/// What var and stddev may be told: var(x, 0, {.correction = 0}).
+struct var_options {
+  detail::options_have_names named{detail::options_have_names::made{}};
+  double correction = 1;  ///< the sum of squares is divided by n - correction
+};
+
+/// What norm may be told: norm(x, 0, {.p = 1}).
+struct norm_options {
+  detail::options_have_names named{detail::options_have_names::made{}};
+  double p = 2;  ///< any number; inf: the largest magnitude, -inf: the smallest one, 0: how many elements are not 0
+};
+
+namespace detail {
+
+template <class E>
+auto variance_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+  return reduce<reducers::variance<value_of<E>>>(e, axes, keep, options.correction);
+}
+template <class E>
+auto deviation_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+  return reduce<reducers::deviation<value_of<E>>>(e, axes, keep, options.correction);
+}
+
+}  // namespace detail
+
+namespace functions {
+
+/// |x|^p; x^0 is whether x is not 0, as norms take it.
+struct norm_term {
+  static constexpr char const* name = "norm";
+  static constexpr int cost = 80;
+  template <class... Ts>
+  using types = detail::arithmetic<Ts...>;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& p) {
+    using T = detail::lane_value_t<X>;
+    X const size = math::abs(x), zero(T(0)), one(T(1));
+    T which;  // the same for all lanes
+    if constexpr (detail::is_pack<X>) which = p[0];
+    else which = p;
+    if (which == T(1)) return size;
+    return which == T(0) ? select(size == zero, zero, one) : math::pow(size, p);
+  }
+};
+
+}  // namespace functions
+
+namespace detail {
+
+template <class E>
+auto p_norm_of(E const& e, unsigned axes, bool keep, norm_options const& options) {
+  using T = floating_t<value_of<E>>;
+  auto const& x = as_floating(e);
+  double const p = options.p;
+  if (math::isinf(p)) {
+    double const sign = p > 0 ? 1 : -1;
+    return reduce<reducers::extreme_magnitude<T>>(abs(x) * static_cast<compute_t<T>>(sign), axes, keep, sign);
+  }
+  if (p == 2) return reduce<reducers::root_of_sum<T>>(square(x), axes, keep);
+  // The power is a number of the computing type, so that |x|^p is rounded once.
+  return reduce<reducers::root_of_powers<T>>(make_map(functions::norm_term{}, x, Constant<T>{static_cast<compute_t<T>>(p)}), axes, keep, p);
+}
+
+}  // namespace detail
+
+/// Σ (x − mean)² / (n − correction); the correction is 1 unless it is given, as in var(x, 0, {.correction = 0}). Integers give float.
+///
+/// Special   NaN where n is no more than the correction (inf where it is less than that and the elements differ), and where one element
+///           is NaN or infinite.
+/// Cost      reads x once. The error is that of a sum of squares around the mean: a large mean does not cancel.
+/// Gradient  2 (x − mean) / (n − correction).
+/// Source    Chan, Golub and LeVeque 1979, for joining parts.
+SITU_REDUCTION_UNNAMED(var, variance_of, var_options)
+SITU_REDUCTION_NAMED(var, variance_of, var_options)
+/// sqrt(var(x)): the standard deviation, with the same options.
+SITU_REDUCTION_UNNAMED(stddev, deviation_of, var_options)
+SITU_REDUCTION_NAMED(stddev, deviation_of, var_options)
+/// (Σ |x|^p)^(1/p), for any p: norm(x, {.p = 3}), norm(x, 0, {.p = 1}, keepdim). inf, -inf: the largest, the smallest magnitude, which of
+/// nothing is refused with ShapeError; 0: how many elements are not 0. Integers give float.
+SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
+#undef SITU_REDUCTION_NAMED
+#undef SITU_REDUCTION_UNNAMED
+#undef SITU_REDUCTION_FORM
 
 }  // namespace situ::inline SITU_ABI

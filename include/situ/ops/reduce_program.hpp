@@ -23,8 +23,16 @@ struct ReduceProgram {
   int kept_rank;
   int64_t outputs;  ///< elements of the output
   int64_t count;    ///< elements that each of them is reduced from
+  double parameter = 0;  ///< what the caller chose, for reducers that ask for it
   explicit ReduceProgram(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
+
+/// The result of an output's elements.
+template <class R, class A>
+SITU_HOST_DEVICE SITU_INLINE typename R::result finished(A const& total, int64_t count, [[maybe_unused]] double parameter) {
+  if constexpr (requires { typename R::parameter; }) return R::finish(total, count, parameter);
+  else return R::finish(total, count);
+}
 
 /// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
 template <class Reducer, class E>

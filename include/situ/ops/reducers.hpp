@@ -1,8 +1,10 @@
 /// What a reduction computes, apart from how it walks memory.
 ///
 /// A *reducer* of elements T has an `accumulator` (trivially copyable), `identity()`, `step(a, x, index)` that takes one element in,
-/// `merge(a, b)` of two parts of which a comes first, and `finish(a, count)` that gives the `result`. The CPU's kernels
-/// run `lanes` of it at once: `combine` of packs, where the reducer has one.
+/// `merge(a, b)` of two parts of which a comes first, and `finish(a, count)` that gives the `result`; where it says
+/// `using parameter = void;`, `finish(a, count, p)` is also given the number that the caller chose. The CPU's kernels run lanes
+/// of `element` at once, by `combine` of packs, and merge short parts as `total`: sums of floats go on in double there.
+/// Reducers that keep more than one number are *centred* (see `variance`).
 #pragma once
 
 #include <situ/expr/lane_functions.hpp>
@@ -22,6 +24,7 @@ struct sum {
   static constexpr bool empty_is_defined = true;
   using element = sum_t<T>;
   using accumulator = element;
+  using total = std::conditional_t<floating<T>, double, int64_t>;
   using result = std::conditional_t<floating<T>, T, int64_t>;
   SITU_HOST_DEVICE static constexpr accumulator identity() { return accumulator(0); }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return detail::added(a, x); }
@@ -32,7 +35,7 @@ struct sum {
   }
   template <class X>
   SITU_INLINE static X combine(X const& a, X const& b) {
-    return a + b;
+    return detail::added(a, b);
   }
 };
 
@@ -42,6 +45,7 @@ struct mean : sum<T> {
   static constexpr char const* name = "mean";
   using element = std::conditional_t<floating<T>, compute_t<T>, double>;
   using accumulator = element;
+  using total = double;
   using result = floating_t<T>;
   SITU_HOST_DEVICE static constexpr accumulator identity() { return accumulator(0); }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return a + x; }
@@ -63,6 +67,56 @@ struct root_of_sum : sum<T> {
   }
 };
 
+/// (Σ x)^(1/p) of powers x = |v|^p; p = 0: how many v are not 0, which is their sum.
+template <class T>
+struct root_of_powers : sum<T> {
+  static constexpr char const* name = "norm";
+  using parameter = void;
+  using result = T;
+  template <class A>
+  SITU_HOST_DEVICE static result finish(A a, int64_t, double p) {
+    if (p == 0 || p == 1) return detail::convert_scalar<result>(a);
+    return detail::convert_scalar<result>(math::pow(a, static_cast<A>(1 / p)));
+  }
+};
+
+/// Π x. Integers and bools give int64; floats are multiplied in double, so that partial products may leave their range.
+template <class T>
+struct prod {
+  static constexpr char const* name = "prod";
+  static constexpr bool empty_is_defined = true;
+  using element = std::conditional_t<floating<T>, double, int64_t>;
+  using accumulator = element;
+  using total = element;
+  using result = std::conditional_t<floating<T>, T, int64_t>;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return accumulator(1); }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return detail::multiplied(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return detail::multiplied(a, b); }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return detail::convert_scalar<result>(a); }
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return detail::multiplied(a, b);
+  }
+};
+
+/// How many of the truth values are true: a few at a time in 32 bits, then in 64.
+struct count_true {
+  static constexpr char const* name = "count_nonzero";
+  static constexpr bool empty_is_defined = true;
+  using element = int32_t;
+  using accumulator = int64_t;
+  using total = int64_t;
+  using result = int64_t;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return 0; }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return a + x; }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return a + b; }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return a; }
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return detail::added(a, b);
+  }
+};
+
 /// What is no less, and no greater, than any T. Variables, because device code may not call std::numeric_limits.
 template <class T>
 inline constexpr T greatest_value = std::is_floating_point_v<T> ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
@@ -76,7 +130,9 @@ struct min {
   static constexpr bool empty_is_defined = false;
   using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
   using accumulator = element;
+  using total = element;
   using result = T;
+  static constexpr int extremum = -1;
   SITU_HOST_DEVICE static constexpr accumulator identity() {
     return greatest_value<element>;
   }
@@ -93,6 +149,7 @@ struct min {
 template <class T>
 struct max : min<T> {
   static constexpr char const* name = "max";
+  static constexpr int extremum = 1;
   using typename min<T>::element;
   using typename min<T>::accumulator;
   SITU_HOST_DEVICE static constexpr accumulator identity() {
@@ -104,6 +161,25 @@ struct max : min<T> {
   SITU_INLINE static X combine(X const& a, X const& b) {
     return math::maximum(a, b);
   }
+};
+
+/// Whether any truth value is true, whether all are; of none: false, true.
+struct any : max<bool> {
+  static constexpr char const* name = "any";
+  static constexpr bool empty_is_defined = true;
+};
+struct all : min<bool> {
+  static constexpr char const* name = "all";
+  static constexpr bool empty_is_defined = true;
+};
+
+/// The norm for p = inf: the largest of magnitudes; for p = -inf, of which the negated magnitudes are given, the smallest one.
+template <class T>
+struct extreme_magnitude : max<T> {
+  static constexpr char const* name = "norm";
+  using parameter = void;
+  using typename max<T>::accumulator;
+  SITU_HOST_DEVICE static T finish(accumulator a, int64_t, double sign) { return detail::convert_scalar<T>(a * static_cast<accumulator>(sign)); }
 };
 
 /// An element and where it stands in the order of the reduced axes.
@@ -121,6 +197,7 @@ struct arg_extremum {
   static constexpr bool empty_is_defined = false;
   using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
   using accumulator = indexed<element>;
+  using total = accumulator;
   using result = int64_t;
   SITU_HOST_DEVICE static constexpr accumulator identity() { return {element(0), -1}; }
   /// Whether x beats the best so far when it comes later: NaN beats all but NaN.

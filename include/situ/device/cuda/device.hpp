@@ -28,14 +28,21 @@ struct device_traits<Cuda<N>> {
   static void deallocate(void* memory, std::size_t bytes) noexcept { detail::cuda::runtime_of<N>::deallocate(N, memory, bytes); }
   static void copy(void* to, void const* from, std::size_t bytes) { detail::cuda::runtime_of<N>::copy(N, to, from, bytes); }
   static void copy_from_host(void* to, void const* from, std::size_t bytes) { detail::cuda::runtime_of<N>::copy_from_host(N, to, from, bytes); }
-  static void copy_to_host(void* to, void const* from, std::size_t bytes) { detail::cuda::runtime_of<N>::copy_to_host(N, to, from, bytes); }
+  static void copy_to_host(void* to, void const* from, std::size_t bytes) {
+    detail::cuda::runtime_of<N>::copy_to_host(N, to, from, bytes);
+    detail::cuda::check_fault(N);
+  }
   /// Between GPUs: direct where the hardware can, never through situ's own host memory. Enqueued.
   template <class From>
     requires detail::is_cuda<From>
   static void copy_from(void* to, void const* from, std::size_t bytes) {
     detail::cuda::runtime_of<N>::copy_from_peer(N, to, From::ordinal, from, bytes);
   }
-  static void synchronize() { detail::cuda::runtime_of<N>::synchronize(N); }
+  static void synchronize() {
+    detail::cuda::runtime_of<N>::synchronize(N);
+    detail::cuda::check_fault(N);
+  }
+  static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
 };
 
 }  // namespace situ::inline SITU_ABI

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <situ/core/scalar.hpp>
+#include <situ/device/fault.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -15,6 +16,7 @@ struct DeviceState {
   uint64_t peers = 0;               ///< bit m: cuda:m may read this device's pool, or was found not to
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
+  IndexFault* fault = nullptr;      ///< page-locked and mapped; made with the pool
 };
 
 struct ProcessState {
@@ -40,6 +42,18 @@ inline void count_allocation(int device, int64_t bytes) noexcept {
   int64_t const now = __atomic_add_fetch(&state.allocated, bytes, __ATOMIC_RELAXED);
   int64_t peak = __atomic_load_n(&state.peak, __ATOMIC_RELAXED);
   while (now > peak && !__atomic_compare_exchange_n(&state.peak, &peak, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+/// Where the kernels of a device write down what they find wrong; null before its first use.
+inline IndexFault* fault_of(int device) noexcept {
+  return __atomic_load_n(&process_state().devices[device].fault, __ATOMIC_ACQUIRE);
+}
+
+/// Throws what a kernel wrote down; the device has been waited for.
+inline void check_fault(int device) {
+  if (IndexFault* const fault = fault_of(device)) {
+    throw_fault(*fault, [device] { return text("cuda:", device); });
   }
 }
 

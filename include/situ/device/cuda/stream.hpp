@@ -1,6 +1,7 @@
 /// Checked calls, the probe for GPUs, the guard of the current device, and the current stream of each device.
 #pragma once
 
+#include <new>
 #include <string>
 
 #include <situ/core/error.hpp>
@@ -75,7 +76,8 @@ inline int device_count() noexcept {
   fail<DeviceUnavailable>("cuda:", device, ": there is no such device: ", count, count == 1 ? " GPU was found" : " GPUs were found");
 }
 
-/// The first use of a device: its pool keeps what tensors free, and its properties are read.
+/// The first use of a device: its pool keeps what tensors free, its properties are read, and a place is made for what its
+/// kernels have to tell.
 __attribute__((noinline, cold)) inline void prepare(int device) {
   if (device < 0 || device >= device_count()) fail_unavailable(device);
   int pools = 0, multiprocessors = 0;
@@ -87,6 +89,13 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_all), "cudaMemPoolSetAttribute");
   DeviceState& state = process_state().devices[device];
+  if (!__atomic_load_n(&state.fault, __ATOMIC_ACQUIRE)) {
+    void* memory = nullptr;  // one address for all devices and the host; kept to the end of the process
+    check(device, cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+    IndexFault* made = ::new (memory) IndexFault;
+    IndexFault* expected = nullptr;
+    if (!__atomic_compare_exchange_n(&state.fault, &expected, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) (void)cudaFreeHost(memory);
+  }
   __atomic_store_n(&state.multiprocessors, multiprocessors, __ATOMIC_RELAXED);
   __atomic_store_n(&state.ready, 1, __ATOMIC_RELEASE);
 }

@@ -136,6 +136,11 @@ struct CopyJob : Job {
   std::size_t bytes;
 };
 
+/// Throws what a kernel wrote down.
+inline void check(int ordinal, Device& device) {
+  throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
+}
+
 /// A copy on one device's stream; waited for when the host takes part in it.
 inline void copy(int ordinal, void* to, void const* from, std::size_t bytes,
                  int64_t situ::emulated::counts::*direction) {
@@ -149,6 +154,7 @@ inline void copy(int ordinal, void* to, void const* from, std::size_t bytes,
   Device& device = begin<situ::emulated::InjectedFault>(ordinal, "copy", direction);
   int64_t const number = device.stream.enqueue(new CopyJob{{+run}, to, from, bytes});
   if (direction != &situ::emulated::counts::copies_within) device.stream.wait(number);
+  if (direction == &situ::emulated::counts::copies_to_host) check(ordinal, device);
 }
 
 /// Two streams meet: the source's stands still while the target's copies.
@@ -240,7 +246,14 @@ inline void enqueue(int ordinal, Job* job) {
 
 inline void synchronize(int ordinal) {
   Lock const lock;
-  find(ordinal).stream.drain();
+  Device& device = find(ordinal);
+  device.stream.drain();
+  check(ordinal, device);
+}
+
+inline IndexFault* fault(int ordinal) {
+  Lock const lock;
+  return &find(ordinal).fault;
 }
 
 template <class D>
@@ -335,6 +348,7 @@ struct device_traits<Emulated<N>> {
     detail::emulated::enqueue(N, new Job{{&Job::run_kernel}, kernel, items});
   }
   static void synchronize() { detail::emulated::synchronize(N); }
+  static detail::IndexFault* fault() { return detail::emulated::fault(N); }
 };
 
 }  // namespace situ::inline SITU_ABI

@@ -9,6 +9,7 @@
 
 #include <situ/core/scalar.hpp>
 #include <situ/device/emulated/memory.hpp>
+#include <situ/device/fault.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace emulated {
@@ -149,6 +150,7 @@ struct Device {
   Pool pool{};
   Queue stream{pool};
   situ::emulated::counts counts{};
+  IndexFault fault{};  ///< in ordinary memory, which the stream's thread reaches
 };
 
 /// Runs everything that is left when the program ends, so that no thread outlives what it uses.

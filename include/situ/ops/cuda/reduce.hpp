@@ -10,6 +10,7 @@
 #include <situ/device/cuda/launch.hpp>
 #include <situ/expr/cuda/evaluate.hpp>
 #include <situ/ops/reduce_program.hpp>
+#include <situ/ops/reducers_centred.hpp>
 
 #if defined(__CUDACC__)
 
@@ -71,6 +72,7 @@ struct ReduceArguments {
   int parts;
   ReductionTeams teams;
   uint64_t vectors;  ///< bit o: input o - 1 takes 16-byte accesses
+  double parameter;  ///< for reducers that ask for one
   void* result;      ///< outputs, or accumulators of `parts` parts for each output
   explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
@@ -147,12 +149,27 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         run += arguments.runs_per_stride;
         if (run >= arguments.runs && arguments.runs < arguments.steps) run -= arguments.runs, ++row;
       }
+      if constexpr (reducers::centred<R>) {  // all that is held becomes one part
+        typename R::element values[rounds * N];
+        unsigned valid = 0;
 #pragma unroll
-      for (int r = 0; r < rounds; ++r) {
+        for (int r = 0; r < rounds; ++r) {
+          if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * N);
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            values[r * N + j] = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
+          }
+        }
+        sum = R::merge(sum, R::part_of(values, valid));
+      }
+#pragma unroll
+      for (int r = 0; r < rounds && !reducers::centred<R>; ++r) {
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           auto const x = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
-          if (j < counts[r]) sum = R::step(sum, x, first[r] + j);
+          if constexpr (!reducers::centred<R>) {
+            if (j < counts[r]) sum = R::step(sum, x, first[r] + j);
+          }
         }
       }
       if constexpr (floats) {
@@ -169,7 +186,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   total = join<R>(teams, total);
   if (lane != 0 || output >= arguments.outputs) return;
   if (arguments.parts > 1) static_cast<Accumulator*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
-  else static_cast<typename P::out_type*>(arguments.result)[output] = R::finish(total, arguments.count);
+  else static_cast<typename P::out_type*>(arguments.result)[output] = finished<R>(total, arguments.count, arguments.parameter);
 }
 
 template <class R>
@@ -177,6 +194,7 @@ struct JoinArguments {
   typename R::accumulator const* parts;
   typename R::result* result;
   int64_t outputs, count;
+  double parameter;
   int parts_per_output;
   ReductionTeams teams;
 };
@@ -194,7 +212,7 @@ __global__ void __launch_bounds__(block_threads) join_kernel(const __grid_consta
     }
   }
   total = join<R>(teams, total);
-  if (teams.lane() == 0 && output < arguments.outputs) arguments.result[output] = R::finish(total, arguments.count);
+  if (teams.lane() == 0 && output < arguments.outputs) arguments.result[output] = finished<R>(total, arguments.count, arguments.parameter);
 }
 
 /// The least power of 2 that is no less than n, at most `limit`.
@@ -326,6 +344,7 @@ void launch_reduce(cuda_kernels, P const& program) {
   constexpr int device = device_traits<D>::ordinal;
   cuda::ReduceArguments<P> arguments(program.tree);
   dim3 const blocks = cuda::plan_reduction(program, arguments);
+  arguments.parameter = program.parameter;
   arguments.result = program.where.data[0];
   if (arguments.parts == 1) return cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
 
@@ -337,6 +356,7 @@ void launch_reduce(cuda_kernels, P const& program) {
   join.result = static_cast<typename R::result*>(program.where.data[0]);
   join.outputs = program.outputs;
   join.count = program.count;
+  join.parameter = program.parameter;
   join.parts_per_output = arguments.parts;
   join.teams = {cuda::power_of_2_above(arguments.parts, cuda::block_threads), true};
   unsigned const join_blocks = static_cast<unsigned>((program.outputs + join.teams.outputs() - 1) / join.teams.outputs());

@@ -1,0 +1,119 @@
+/// Convolution of images.
+///
+///     y[n, o, i, j] = bias[o] + Σ_{c, u, v} w[o, c, u, v] x[n, c, i s - p + u d, j s - p + v d]      (x is 0 outside of the image)
+///
+/// Shape     x [N, C, H, W] or [C, H, W], w [O, C / groups, kh, kw] → [N, O, H', W'] or [O, H', W'],
+///           H' = ⌊(H + 2 p - d (kh - 1) - 1) / s⌋ + 1. Output channel o reads the input channels of its group.
+/// Dtype     floating; operands promote. 16-bit floats are summed in float and rounded once.
+/// Device    runs where x lives; enqueued.
+/// Throws    ShapeError when ranks, channels, groups or the bias do not fit, or the kernel is larger than the padded image.
+/// Cost      2 N O H' W' (C / groups) kh kw operations. On the CPU the matrix of pixels is never stored: it is gathered while it is packed
+///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA by cuDNN with SITU_WITH_CUDNN,
+///           else through a matrix of pixels and cuBLAS.
+/// Gradient  that of the sum: ∂L/∂w correlates x with ∂L/∂y, ∂L/∂x is the transposed convolution of ∂L/∂y, ∂L/∂bias = Σ ∂L/∂y.
+#pragma once
+
+#include <situ/ops/cpu/conv2d.hpp>
+#include <situ/ops/matmul.hpp>
+#include <situ/ops/window2d.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// The options of conv2d: conv2d(x, w, {.bias = b, .stride = 2, .padding = {1, 0}}).
+template <element T, device D>
+struct conv2d_options {
+  Tensor<T, D> bias = {};  ///< [O]; empty for none
+  extent2d stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+
+namespace error {
+template <class Image, class Weights>
+struct conv2d_needs_floating_elements__use_cast {};
+}  // namespace error
+
+namespace detail {
+
+template <class X, class W>
+using convolved_t = promote_t<value_of<X>, value_of<W>>;
+template <class X, class W>
+using convolution_device_t = result_device_t<typename common_device<device_of<X>, device_of<W>>::type>;
+
+/// The shapes of a convolution, checked.
+struct ConvolutionPlan {
+  Shape shape;  ///< of the result
+  Windows windows;
+  int64_t images, channels, outputs;  ///< channels and outputs of one group
+};
+
+inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape const& bias, bool has_bias, extent2d stride, extent2d padding,
+                                        extent2d dilation, int64_t groups) {
+  if ((x.rank() != 4 && x.rank() != 3) || w.rank() != 4) {
+    fail<ShapeError>("conv2d: shapes ", x, " and ", w, " were given: images are [N, C, H, W] or [C, H, W], weights [O, C / groups, kh, kw]");
+  }
+  int const at = x.rank() - 3;
+  int64_t const channels = x[at];
+  if (groups < 1 || channels % groups != 0 || w[0] % groups != 0) {
+    fail<ShapeError>("conv2d: ", groups, " groups do not divide ", channels, " input and ", w[0], " output channels of shapes ", x, " and ", w);
+  }
+  if (w[1] != channels / groups) {
+    fail<ShapeError>("conv2d: weights of shape ", w, " do not fit images of shape ", x, " in ", groups, groups == 1 ? " group: " : " groups: ", w[1],
+                     " != ", channels / groups, " channels");
+  }
+  if (has_bias && (bias.rank() != 1 || bias[0] != w[0])) {
+    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], " outputs");
+  }
+  ConvolutionPlan plan;
+  plan.windows = slide({x[at + 1], x[at + 2]}, {w[2], w[3]}, stride, padding, dilation, false, "conv2d");
+  plan.images = at == 1 ? x[0] : 1;
+  plan.channels = channels / groups, plan.outputs = w[0] / groups;
+  if (at == 1) plan.shape.push_back(x[0]);
+  for (int64_t extent : {w[0], plan.windows.y.windows, plan.windows.x.windows}) plan.shape.push_back(extent);
+  return plan;
+}
+
+/// Runs a planned convolution on D, which has the CPU's kernels. Weights and bias are contiguous.
+template <class D, class T>
+void launch_convolution(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, T const* weights, T const* bias, T* result, int64_t groups) {
+  Layout const& layout = x.layout();
+  int const at = layout.rank() - 3;
+  cpu::Convolution<T> c{};
+  c.pixels = {plan.windows, x.data(), x.data() + layout.extent().last + 1, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2]};
+  c.step_image = at == 1 ? layout.strides[0] : 0;
+  c.groups = groups, c.channels = plan.channels, c.outputs = plan.outputs;
+  c.weights = weights, c.bias = bias, c.result = result;
+  cpu::run_convolution<D>(c, plan.images);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#include <situ/ops/cuda/conv2d.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// The convolution of images with weights; see the top of this file.
+///
+/// Example   conv2d(x, w);  conv2d(x, w, {.bias = b, .stride = 2, .padding = 1});  conv2d(x, depthwise, {.groups = channels})
+template <class X, class W>
+  requires(detail::factors<X, W> && floating<detail::convolved_t<X, W>>)
+auto conv2d(X const& x_, W const& w_, conv2d_options<detail::convolved_t<X, W>, detail::convolution_device_t<X, W>> const& options = {}) {
+  using T = detail::convolved_t<X, W>;
+  using D = detail::convolution_device_t<X, W>;
+  bool const has_bias = options.bias.size() > 0;
+  detail::ConvolutionPlan const plan =
+      detail::plan_convolution(x_.shape(), w_.shape(), options.bias.shape(), has_bias, options.stride, options.padding, options.dilation, options.groups);
+  Tensor<T, D> const x = detail::product_operand<T>(x_);
+  Tensor<T, D> const w = Tensor<T, D>(detail::product_operand<T>(w_)).contiguous(), bias = options.bias.contiguous();
+  auto result = Tensor<T, D>::uninitialized(plan.shape, "conv2d");
+  detail::launch_convolution<D, T>(typename device_traits<D>::kernels{}, plan, x, w.data(), has_bias ? bias.data() : nullptr, result.data(), options.groups);
+  return result;
+}
+template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
+  requires(expression<X> && expression<W> && !on_same_device<X, W>)
+void conv2d(X const&, W const&, auto const&...) = delete;
+template <class X, class W, class Error = error::conv2d_needs_floating_elements__use_cast<value_of<X>, value_of<W>>>
+  requires(detail::factors<X, W> && !floating<detail::convolved_t<X, W>>)
+void conv2d(X const&, W const&, auto const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,111 @@
+/// Running products on the CPU: by the BLAS where SITU_WITH_BLAS says that one is linked, else by situ's own kernels.
+///
+/// The functions of the BLAS are declared here under names of their own, so that a program may include any <cblas.h>.
+/// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
+#pragma once
+
+#include <situ/core/device.hpp>
+#include <situ/ops/cpu/gemm.hpp>
+
+#if defined(SITU_WITH_BLAS)
+#define SITU_ABI_BLAS with_blas
+#ifndef SITU_BLAS_INT
+#define SITU_BLAS_INT int
+#endif
+#define SITU_TEXT_OF(X) #X
+#define SITU_TEXT(X) SITU_TEXT_OF(X)
+extern "C" {
+void situ_cblas_sgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float alpha, float const* a,
+                      SITU_BLAS_INT lda, float const* b, SITU_BLAS_INT ldb, float beta, float* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_sgemm");
+void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double alpha, double const* a,
+                      SITU_BLAS_INT lda, double const* b, SITU_BLAS_INT ldb, double beta, double* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_dgemm");
+}
+#undef SITU_TEXT
+#undef SITU_TEXT_OF
+#else
+#define SITU_ABI_BLAS without_blas
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+inline namespace SITU_ABI_BLAS {
+
+#if defined(SITU_WITH_BLAS)
+
+inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float const* a, SITU_BLAS_INT lda, float const* b,
+                      SITU_BLAS_INT ldb, float* c, SITU_BLAS_INT ldc) {
+  situ_cblas_sgemm(101, ta, tb, m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc);
+}
+inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double const* a, SITU_BLAS_INT lda, double const* b,
+                      SITU_BLAS_INT ldb, double* c, SITU_BLAS_INT ldc) {
+  situ_cblas_dgemm(101, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 0.0, c, ldc);
+}
+
+/// A matrix as the BLAS takes it: row-major as it is (111) or transposed (112), with its leading dimension; 0 where it takes neither.
+struct BlasMatrix {
+  int how = 0;
+  int64_t step = 0;
+  BlasMatrix(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step) {
+    int64_t const limit = sizeof(SITU_BLAS_INT) == 4 ? INT32_MAX : INT64_MAX;
+    if (rows > limit || columns > limit) return;
+    if ((column_step == 1 || columns == 1) && (row_step >= columns || rows == 1)) how = 111, step = rows == 1 ? columns : row_step;
+    else if ((row_step == 1 || rows == 1) && (column_step >= rows || columns == 1)) how = 112, step = columns == 1 ? rows : column_step;
+    if (step > limit) how = 0;
+  }
+};
+
+/// The batch, one call of the BLAS for each of its products; it uses its own threads.
+template <class T>
+struct BlasKernel {
+  BatchKernel<T> batch;
+  int how_a, how_b;
+  int64_t step_a, step_b;
+
+  void operator()(int64_t first, int64_t last) const {
+    using I = SITU_BLAS_INT;
+    for (int64_t item = first; item < last; ++item) {
+      Product<T> one = batch.product;
+      batch.move_to(one, item);
+      blas_gemm(how_a, how_b, static_cast<I>(one.m), static_cast<I>(one.n), static_cast<I>(one.k), one.a, static_cast<I>(step_a), one.b, static_cast<I>(step_b),
+                one.c, static_cast<I>(one.c_i));
+      if (one.finish) one.finish(one, one.c, one.c_i, 0, 0, one.m, one.n);
+    }
+  }
+};
+
+#endif
+
+/// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
+template <class D, class T>
+SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, int64_t const* a, int64_t const* b, int64_t const* c) {
+  bool const is_row = one.m == 1 && one.n > 1;  // a row times a matrix is the transposed matrix times a column
+  if (is_row) {
+    std::swap(one.m, one.n), std::swap(one.a, one.b), std::swap(one.a_i, one.b_j), std::swap(one.a_k, one.b_k);
+    std::swap(one.c_i, one.c_j), std::swap(one.bias_i, one.bias_j);
+  }
+  bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
+  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
+
+  BatchKernel<T> kernel;
+  kernel.product = one;
+  kernel.rank = rank;
+  int64_t batches = 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
+    batches *= sizes[axis];
+  }
+#if defined(SITU_WITH_BLAS)
+  if constexpr (is_one_of<T, float, double>) {
+    BlasMatrix const left(one.m, one.k, one.a_i, one.a_k), right(one.k, one.n, one.b_k, one.b_j);
+    if (left.how != 0 && right.how != 0 && one.n > 1 && one.m > 1 && one.k > 0 && !is_small && one.c_j == 1 && one.c_i <= INT32_MAX) {
+      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, batches, batches);
+    }
+  }
+#endif
+  kernel.cut = cut_product(one.m, one.n, one.k, static_cast<int>(sizeof(T)), num_threads());
+  device_traits<D>::launch(kernel, kernel.cut.row_items * kernel.cut.column_items * batches, kernel.cut.grain);
+}
+
+}  // namespace SITU_ABI_BLAS
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

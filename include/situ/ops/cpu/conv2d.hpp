@@ -1,0 +1,272 @@
+/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed, or, for one
+/// channel by one, sums of shifted rows.
+#pragma once
+
+#include <situ/core/device.hpp>
+#include <situ/ops/cpu/gemm.hpp>
+#include <situ/ops/window2d.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// One image's channels, as the matrix [channels * kernel height * kernel width, windows].
+template <class T>
+struct PixelMatrix {
+  Windows windows;
+  T const* image;
+  T const* end;  ///< behind the last element of all images
+  int64_t step_c, step_y, step_x;
+};
+
+/// Gathers a block of the matrix; see Product::pack_b.
+template <class T>
+struct PixelBody {
+  using C = product_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    int64_t const first_row = first_j / x.windows, first_column = first_j % x.windows;
+    int64_t kx = first_k % x.kernel, ky = first_k / x.kernel % y.kernel, channel = first_k / x.kernel / y.kernel;
+    for (int64_t k = 0; k < depth; ++k, to += width) {
+      int64_t row = first_row, column = first_column;
+      for (int64_t at = 0; at < count; ++row, column = 0) {
+        int64_t const n = x.windows - column < count - at ? x.windows - column : count - at;
+        int64_t const from_y = y.start(row) + ky * y.dilation;
+        if (from_y < 0 || from_y >= y.extent) {
+          zeros<Isa>(to + at, n);
+        } else {
+          T const* const line = m.image + channel * m.step_c + from_y * m.step_y;
+          gather<Isa>(to + at, line, x, column, kx, n, m);
+        }
+        at += n;
+      }
+      zeros<Isa>(to + count, width - count);
+      if (++kx < x.kernel) continue;
+      kx = 0;
+      if (++ky < y.kernel) continue;
+      ky = 0, ++channel;
+    }
+    return 0;
+  }
+
+ private:
+  /// Pixels of one line for windows [column, column + n); zeros beyond its ends. May write a register's worth behind them.
+  template <class Isa>
+  SITU_INLINE static void gather(C* to, T const* line, WindowAxis const& x, int64_t column, int64_t kx, int64_t n, PixelMatrix<T> const& m) {
+    int64_t const first = x.start(column) + kx * x.dilation;  // of window `column`; may lie outside
+    int64_t low = first < 0 ? (-first + x.stride - 1) / x.stride : 0;
+    int64_t high = x.extent > first ? (x.extent - first + x.stride - 1) / x.stride : 0;
+    if (low > n) low = n;
+    if (high > n) high = n;
+    if (high < low) high = low;
+    zeros<Isa>(to, low);
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t const step = x.stride * m.step_x;
+    T const* from = line + first * m.step_x;
+    int64_t t = low;
+    if (step == 1) {
+      for (; t < high && m.end - (from + t) >= lanes; t += lanes) {
+        pack<C, lanes, Isa> const pixels = load_lanes<T, lanes, Isa>(from + t);
+        pixels.store(to + t);
+      }
+    }
+    for (; t < high; ++t) to[t] = static_cast<C>(from[t * step]);
+    zeros<Isa>(to + high, n - high);
+  }
+  /// n zeros; may write a register's worth behind them.
+  template <class Isa>
+  SITU_INLINE static void zeros(C* to, int64_t n) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t t = 0; t < n; t += lanes) pack<C, lanes, Isa>(C(0)).store(to + t);
+  }
+};
+template <class T>
+void pack_pixels(void const* source, product_t<T>* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) {
+  dispatch<PixelBody<T>>(static_cast<PixelMatrix<T> const*>(source), to, width, first_k, depth, first_j, count);
+}
+
+/// Adds bias[i] to row i of a tile.
+template <class T>
+struct RowBiasBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T const* bias, C* tile, int64_t stride, int64_t rows, int64_t columns) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    for (int64_t r = 0; r < rows; ++r, tile += stride) {
+      C const one = static_cast<C>(bias[r]);
+      P const all(one);
+      int64_t s = 0;
+      for (; s + lanes <= columns; s += lanes) (P::load(tile + s) + all).store(tile + s);
+      for (; s < columns; ++s) tile[s] += one;
+    }
+    return 0;
+  }
+};
+template <class T>
+void add_row_bias(Product<T> const& product, product_t<T>* tile, int64_t stride, int64_t i, int64_t, int64_t rows, int64_t columns) {
+  dispatch<RowBiasBody<T>>(product.bias + i, tile, stride, rows, columns);
+}
+
+/// What is convolved: images x groups x blocks of windows are the items of the kernel.
+template <class T>
+struct Convolution {
+  PixelMatrix<T> pixels;       ///< of the first image and group
+  int64_t step_image;          ///< of the input
+  int64_t groups, channels;    ///< input channels of a group
+  int64_t outputs;             ///< output channels of a group
+  T const* weights;            ///< [groups * outputs, channels, kernel height, kernel width]
+  T const* bias;               ///< [groups * outputs], or null
+  T* result;                   ///< [images, groups * outputs, windows]
+  int64_t columns, column_items;  ///< windows of an item, and how many items one group of one image has
+
+  int64_t depth() const { return channels * pixels.windows.y.kernel * pixels.windows.x.kernel; }
+  /// Whether the matrix of pixels lies in memory as it is.
+  bool is_pointwise() const {
+    auto const plain = [](WindowAxis const& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.padding == 0; };
+    Windows const& w = pixels.windows;
+    return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
+  }
+};
+
+/// Convolution as a product.
+template <class T>
+struct ConvolutionKernel {
+  Convolution<T> convolution;
+
+  void operator()(int64_t first, int64_t last) const {
+    Convolution<T> const& c = convolution;
+    int64_t const windows = c.pixels.windows.outputs(), depth = c.depth();
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const column = item % c.column_items * c.columns, group = item / c.column_items % c.groups, image = item / c.column_items / c.groups;
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
+      Product<T> product{c.outputs, windows, depth, c.weights + group * c.outputs * depth, depth, 1, nullptr, 0, 0, nullptr, windows, 1};
+      product.c = c.result + (image * c.groups + group) * c.outputs * windows;
+      if (c.is_pointwise()) {
+        product.b = pixels.image, product.b_k = pixels.step_c, product.b_j = pixels.step_x;
+      } else {
+        product.pack_b = &pack_pixels<T>;
+        product.source = &pixels;
+      }
+      if (c.bias) {
+        product.bias = c.bias + group * c.outputs;
+        product.finish = &add_row_bias<T>;
+      }
+      multiply(product, 0, c.outputs, column, column + c.columns < windows ? column + c.columns : windows);
+    }
+  }
+};
+
+/// One row of windows over one channel, for T that is computed in itself.
+template <class T>
+struct ChannelBody {
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* weights, T bias, T* to, int64_t row) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
+    // Kernel rows [first, last) lie inside the image; for windows [low, high) so do all kernel columns.
+    int64_t const top = y.start(row);
+    int64_t const first = top < 0 ? (-top + y.dilation - 1) / y.dilation : 0;
+    int64_t last = y.extent > top ? (y.extent - top + y.dilation - 1) / y.dilation : 0;
+    if (last > y.kernel) last = y.kernel;
+    int64_t low = (x.padding + x.stride - 1) / x.stride;
+    int64_t const reach = x.extent + x.padding - (x.kernel - 1) * x.dilation;
+    int64_t high = reach > 0 ? (reach + x.stride - 1) / x.stride : 0;
+    if (high > x.windows) high = x.windows;
+    if (low > high) low = high;
+    T const* const image = m.image + top * m.step_y;
+    int64_t j = low;
+    if (x.stride == 1 && m.step_x == 1) {
+      for (; j + 2 * lanes <= high; j += 2 * lanes) inside<Isa, 2>(m, weights, bias, to, image, first, last, j);
+      for (; j + lanes <= high; j += lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, j);
+      if (j < high && high - low >= lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, high - lanes), j = high;
+    }
+    edge(m, weights, bias, to, image, first, last, 0, low);
+    edge(m, weights, bias, to, image, first, last, j, x.windows);
+    return 0;
+  }
+
+ private:
+  /// N packs of windows that lie inside of the image's columns.
+  template <class Isa, int N>
+  SITU_INLINE static void inside(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t j) {
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, lanes, Isa>;
+    P sums[N];
+    for (int k = 0; k < N; ++k) sums[k] = P(bias);
+    for (int64_t ky = first; ky < last; ++ky) {
+      T const* from = image + ky * y.dilation * m.step_y + x.start(j);
+      for (int64_t kx = 0; kx < x.kernel; ++kx, from += x.dilation) {
+        P const weight(weights[ky * x.kernel + kx]);
+        for (int k = 0; k < N; ++k) add_product<Isa, T>(sums[k].v, weight.v, P::load(from + k * lanes).v);
+      }
+    }
+    for (int k = 0; k < N; ++k) sums[k].store(to + j + k * lanes);
+  }
+  SITU_INLINE static void edge(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t begin,
+                               int64_t end) {
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    for (int64_t j = begin; j < end; ++j) {
+      T sum = bias;
+      for (int64_t ky = first; ky < last; ++ky) {
+        for (int64_t kx = 0; kx < x.kernel; ++kx) {
+          int64_t const from = x.start(j) + kx * x.dilation;
+          if (from >= 0 && from < x.extent) sum += weights[ky * x.kernel + kx] * image[ky * y.dilation * m.step_y + from * m.step_x];
+        }
+      }
+      to[j] = sum;
+    }
+  }
+};
+
+/// Convolution of every channel with its own kernel: items are images x channels.
+template <class T>
+struct ChannelKernel {
+  Convolution<T> convolution;
+
+  void operator()(int64_t first, int64_t last) const {
+    Convolution<T> const& c = convolution;
+    Windows const& windows = c.pixels.windows;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const group = item % c.groups, image = item / c.groups;
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * pixels.step_c;
+      T const bias = c.bias ? c.bias[group] : T(0);
+      T* const to = c.result + item * windows.outputs();
+      for (int64_t row = 0; row < windows.y.windows; ++row) {
+        dispatch<ChannelBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), c.weights + group * c.depth(), bias, to + row * windows.x.windows, row);
+      }
+    }
+  }
+};
+
+/// Runs a convolution of `images` images on D.
+template <class D, class T>
+void run_convolution(Convolution<T>& c, int64_t images) {
+  int64_t const windows = c.pixels.windows.outputs();
+  if (images * c.groups * c.outputs * windows == 0) return;
+  if constexpr (std::is_same_v<T, compute_t<T>>) {
+    if (c.channels == 1 && c.outputs == 1) {
+      int64_t const work = windows * c.depth();
+      return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
+    }
+  }
+  // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
+  c.columns = windows;
+  if (images * c.groups < 32) {
+    int64_t const part = (windows + 31) / 32;
+    c.columns = part < 768 ? 768 : (part + 95) / 96 * 96;
+    if (c.columns > windows) c.columns = windows;
+  }
+  c.column_items = (windows + c.columns - 1) / c.columns;
+  int64_t const work = c.outputs * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
+  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

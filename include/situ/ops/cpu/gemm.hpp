@@ -1,0 +1,372 @@
+/// Products of matrices of any strides: blocks chosen for the caches, packed where packing pays, one thread per rectangle.
+///
+/// multiply() computes a rectangle of one product on the calling thread and is all that other operations need: a convolution
+/// gives its product a `pack_b` that gathers pixels instead of reading a matrix.
+#pragma once
+
+#include <situ/core/shape.hpp>
+#include <situ/device/cpu/memory.hpp>
+#include <situ/ops/cpu/gemm_kernel.hpp>
+#include <situ/ops/cpu/gemm_vector.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// C = A B, with A [m, k], B [k, n] and C [m, n] of any strides, in elements; then `finish`, on tiles that are still in the cache.
+/// Trivially copyable.
+template <class T>
+struct Product {
+  using sum_type = product_t<T>;
+  int64_t m, n, k;
+  T const* a;
+  int64_t a_i, a_k;
+  T const* b;
+  int64_t b_k, b_j;
+  T* c;
+  int64_t c_i, c_j;
+  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null.
+  void (*finish)(Product const& product, sum_type* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) = nullptr;
+  T const* bias = nullptr;  ///< for `finish`
+  int64_t bias_i = 0, bias_j = 0;
+  /// Where B is not a matrix in memory: writes to[k * width + j] = B[first_k + k, first_j + j] for k < depth and j < count, and zeros
+  /// for count <= j < width. 64 bytes behind the end may be written as well.
+  void (*pack_b)(void const* source, sum_type* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) = nullptr;
+  void const* source = nullptr;  ///< for `pack_b`
+};
+
+/// Blocks: A's rows of `depth` elements, three units high, fill half of a first cache of 32 KiB; B's block half of a second one of 1 MiB.
+template <class C>
+inline constexpr int64_t block_depth = 1536 / static_cast<int>(sizeof(C));
+inline constexpr int64_t block_columns = 384;
+inline constexpr int64_t block_rows = 2304;
+
+/// Memory for the time of a product: on the stack where it is small; null when there is none.
+class PackingBuffer {
+ public:
+  explicit PackingBuffer(int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+    if (bytes <= static_cast<int64_t>(sizeof small_)) {
+      memory_ = small_;
+      return;
+    }
+    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
+    try {
+      memory_ = allocate(bytes_);
+    } catch (...) {
+      memory_ = nullptr;
+    }
+  }
+  PackingBuffer(PackingBuffer const&) = delete;
+  PackingBuffer& operator=(PackingBuffer const&) = delete;
+  ~PackingBuffer() {
+    if (memory_ && memory_ != small_) deallocate(memory_, bytes_);
+  }
+  void* get() const { return memory_; }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+  alignas(64) unsigned char small_[16384];
+};
+
+/// Writes a tile of sums to elements, converted and with C's strides.
+template <class T>
+struct StoreBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, int64_t to_i, int64_t to_j, C const* tile, int64_t stride, int64_t rows, int64_t columns) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t i = 0; i < rows; ++i) {
+      T* const row = to + i * to_i;
+      C const* const sums = tile + i * stride;
+      int64_t j = 0;
+      if constexpr (floating<T>) {
+        if (to_j == 1) {
+          for (; j + lanes <= columns; j += lanes) store_lanes<T, lanes, Isa>(pack<C, lanes, Isa>::load(sums + j), row + j);
+        }
+      }
+      for (; j < columns; ++j) row[j * to_j] = static_cast<T>(sums[j]);
+    }
+    return 0;
+  }
+};
+template <class T>
+void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int64_t stride, int64_t rows, int64_t columns) {
+  dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
+}
+
+/// The driver of one rectangle of one product.
+template <class T>
+struct Multiplication {
+  using C = product_t<T>;
+  Product<T> const& product;
+  C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
+  int64_t sums_step = 0, sums_i = 0, sums_j = 0;
+  bool accumulate = false, finishes = false;
+
+  /// What the kernel calls for tiles that it does not store, or that are to be finished.
+  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct) {
+    auto const& self = *static_cast<Multiplication const*>(self_);
+    Product<T> const& p = self.product;
+    if (self.sums && !direct) {
+      C* const to = self.sums + (i - self.sums_i) * self.sums_step + (j - self.sums_j);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t s = 0; s < columns; ++s) to[r * self.sums_step + s] = self.accumulate ? to[r * self.sums_step + s] + tile[r * stride + s] : tile[r * stride + s];
+      }
+      tile = to, stride = self.sums_step;
+    }
+    if (self.finishes) p.finish(p, tile, stride, i, j, rows, columns);
+    if (!self.sums) store_sums<T>(p.c + i * p.c_i + j * p.c_j, p.c_i, p.c_j, tile, stride, rows, columns);
+  }
+
+  /// Without any buffer: for the smallest products, and where there is no memory.
+  SITU_NOINLINE void plain(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    int64_t j = j0;
+    for (; j1 - j >= 4; j += 4) plain_columns<4>(i0, i1, j);
+    if (j1 - j == 3) plain_columns<3>(i0, i1, j);
+    else if (j1 - j == 2) plain_columns<2>(i0, i1, j);
+    else if (j1 - j == 1) plain_columns<1>(i0, i1, j);
+  }
+  template <int N>
+  SITU_INLINE void plain_columns(int64_t i0, int64_t i1, int64_t j) const {
+    Product<T> const& p = product;
+    for (int64_t i = i0; i < i1; ++i) {
+      C tile[N] = {};
+      T const* a = p.a + i * p.a_i;
+      if (SITU_UNLIKELY(p.pack_b != nullptr)) {
+        C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
+        for (int64_t k = 0; k < p.k; ++k, a += p.a_k) {
+          p.pack_b(p.source, row, N, k, 1, j, N);
+          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(*a) * row[l];
+        }
+      } else {
+        T const* b = p.b + j * p.b_j;
+        C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
+        for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
+          C const x = static_cast<C>(*a);
+          s0 += x * static_cast<C>(b[0]);
+          if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
+          if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
+          if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
+        }
+        tile[0] = s0;
+        if constexpr (N > 1) tile[1] = s1;
+        if constexpr (N > 2) tile[2] = s2;
+        if constexpr (N > 3) tile[3] = s3;
+      }
+      if (p.finish) p.finish(p, tile, N, i, j, 1, N);
+      T* const to = p.c + i * p.c_i + j * p.c_j;
+      for (int l = 0; l < N; ++l) {
+        if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
+        else to[l * p.c_j] = static_cast<T>(tile[l]);
+      }
+    }
+  }
+
+  /// Packs columns [j, j + columns) in panels that lie behind each other.
+  void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
+    Product<T> const& p = product;
+    for (int64_t done = 0; done < columns;) {
+      int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
+      if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
+      else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
+      done += width;
+    }
+  }
+  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, int unit) const {
+    Product<T> const& p = product;
+    for (int64_t done = 0; done < rows;) {
+      int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
+      pack_panel<T>(to + done * depth, height, p.a + (i + done) * p.a_i + k * p.a_k, p.a_i, p.a_k, count, depth);
+      done += height;
+    }
+  }
+
+  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other, and panels
+  /// that reach back may not add to C.
+  bool reads_a(int64_t rows, int64_t columns, int64_t parts, int unit) const {
+    Product<T> const& p = product;
+    if constexpr (!is_product_type<T>) return false;
+    if (rows < unit || (parts > 1 && covered_rows(rows, unit) != rows)) return false;
+    int64_t const step = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T));
+    if (p.a_k == 1 && step % 2048 != 0 && step <= 8192) return columns <= 2 * block_columns;
+    return columns <= 32;
+  }
+  /// Whether B is read where it lies: it is small, or used for few rows only.
+  bool reads_b(int64_t rows) const {
+    Product<T> const& p = product;
+    if constexpr (!is_product_type<T>) return false;
+    if (p.pack_b || p.b_j != 1 || p.b_k < 0) return false;
+    return rows <= 8 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
+  }
+
+  /// Rows [i0, i1) and columns [j0, j1).
+  void run(int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    Product<T> const& p = product;
+    int64_t const parts = (p.k + block_depth<C> - 1) / block_depth<C>;
+    if (is_product_type<T> && p.c_j == 1) {
+      sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
+      finishes = p.finish != nullptr;
+      return run_blocks(i0, i1, j0, j1, parts);
+    }
+    finishes = p.finish && parts == 1;
+    if (parts == 1) return run_blocks(i0, i1, j0, j1, parts);
+    constexpr int64_t side = 1024;
+    PackingBuffer const buffer(side * (j1 - j0 < side ? j1 - j0 : side) * static_cast<int64_t>(sizeof(C)));
+    if (!buffer.get()) return plain(i0, i1, j0, j1);
+    for (sums_i = i0; sums_i < i1; sums_i += side) {
+      for (sums_j = j0; sums_j < j1; sums_j += side) {
+        int64_t const rows = i1 - sums_i < side ? i1 - sums_i : side, columns = j1 - sums_j < side ? j1 - sums_j : side;
+        sums = static_cast<C*>(buffer.get()), sums_step = columns;
+        run_blocks(sums_i, sums_i + rows, sums_j, sums_j + columns, parts);
+        if (p.finish) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
+        store_sums<T>(p.c + sums_i * p.c_i + sums_j * p.c_j, p.c_i, p.c_j, sums, sums_step, rows, columns);
+      }
+    }
+  }
+
+  /// Rows [i0, i1) of a product with a single column, where the matrix has an axis without gaps. False where it has none, or no memory.
+  bool run_vector(int64_t i0, int64_t i1) const {
+    Product<T> const& p = product;
+    if (p.pack_b || (p.a_i != 1 && p.a_k != 1)) return false;
+    bool const packs = !is_product_type<T> || p.b_k != 1;
+    PackingBuffer const buffer(packs ? p.k * static_cast<int64_t>(sizeof(C)) + 64 : 0);
+    C* const x = static_cast<C*>(buffer.get());
+    if (!x) return false;
+    if (packs) pack_panel<T>(x, p.k, p.b, p.b_k, 2, p.k, 1);
+    alignas(64) C results[vector_sums];
+    bool const direct = is_product_type<T> && p.c_i == 1;
+    for (int64_t i = i0; i < i1; i += vector_sums) {
+      int64_t const rows = i1 - i < vector_sums ? i1 - i : vector_sums;
+      C* const sums = direct ? reinterpret_cast<C*>(p.c + i) : results;
+      sum_rows<T>(sums, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
+      if (p.finish) p.finish(p, sums, 1, i, 0, rows, 1);
+      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, sums, 0, 1, rows);
+    }
+    return true;
+  }
+
+ private:
+  void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
+    Product<T> const& p = product;
+    TileSizes const sizes = current_tile_sizes<C>();
+    int64_t const deepest = (p.k + parts - 1) / parts;
+    bool const finishing = finishes;
+    for (int64_t i = i0; i < i1; i += block_rows) {
+      Block<C> block;
+      block.rows = i1 - i < block_rows ? i1 - i : block_rows;
+      block.a_packed = !reads_a(block.rows, j1 - j0, parts, sizes.unit), block.b_packed = !reads_b(block.rows);
+      int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
+      int64_t const space_a = block.a_packed ? covered_rows(block.rows, sizes.unit) * deepest + 64 : 0;
+      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
+      PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
+      C* const a = static_cast<C*>(buffer.get());
+      if (!a) return plain(i, i1, j0, j1);
+      C* const b = a + space_a;
+      block.a_i = p.a_i, block.a_k = p.a_k, block.b_k = p.b_k;
+      block.b_rest = b;
+      block.c_i = sums_step;
+      block.i = i;
+      block.product = this;
+      block.store = &store;
+      for (int64_t k = 0; k < p.k; k += deepest) {
+        block.depth = p.k - k < deepest ? p.k - k : deepest;
+        block.accumulate = accumulate = k > 0;
+        block.finishes = finishes = finishing && k + block.depth == p.k;
+        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a + i * p.a_i + k * p.a_k);
+        for (int64_t j = j0; j < j1; j += block_columns) {
+          block.j = j;
+          block.columns = j1 - j < block_columns ? j1 - j : block_columns;
+          block.c = sums ? sums + (i - sums_i) * sums_step + (j - sums_j) : nullptr;
+          block.b = block.b_packed ? b : reinterpret_cast<C const*>(p.b + k * p.b_k + j);
+          if (block.b_packed) {
+            pack_columns(b, k, block.depth, j, block.columns, sizes);
+          } else {
+            int64_t const rest = block.columns % sizes.lanes;
+            if (rest != 0 && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
+          }
+          run_block(block);
+        }
+      }
+    }
+    finishes = finishing;
+  }
+};
+
+/// The rectangle of rows [i0, i1) and columns [j0, j1) of a product, on the calling thread. Never throws.
+template <class T>
+SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  Multiplication<T> work{product};
+  int64_t const m = product.m, n = product.n, k = product.k;
+  if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
+  if (n == 1 && work.run_vector(i0, i1)) return;
+  work.run(i0, i1, j0, j1);
+}
+
+/// A small product, on one thread.
+template <class T>
+struct SingleKernel {
+  Product<T> product;
+  void operator()(int64_t, int64_t) const { multiply(product, 0, product.m, 0, product.n); }
+};
+
+/// How a batch of products is cut into rectangles: item r + row_items * (c + column_items * batch).
+struct ProductCut {
+  int64_t rows, columns;  ///< of an item
+  int64_t row_items, column_items;
+  int64_t grain;
+};
+
+/// Products of batches, item by item. Every element is summed in the same order wherever items begin and end.
+template <class T>
+struct BatchKernel {
+  Product<T> product;  ///< of the first matrices
+  ProductCut cut;
+  int rank;  ///< of the batch; strides in elements
+  int64_t sizes[max_rank], a[max_rank], b[max_rank], c[max_rank];
+
+  /// Moves the product of the first matrices to those of another number.
+  void move_to(Product<T>& one, int64_t batch) const {
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      int64_t const place = batch % sizes[axis];
+      batch /= sizes[axis];
+      one.a += place * a[axis], one.b += place * b[axis], one.c += place * c[axis];
+    }
+  }
+  void operator()(int64_t first, int64_t last) const {
+    while (first < last) {
+      int64_t const column_item = first / cut.row_items, row_item = first % cut.row_items;
+      int64_t const end = last - first < cut.row_items - row_item ? row_item + last - first : cut.row_items;
+      Product<T> one = product;
+      move_to(one, column_item / cut.column_items);
+      auto const least = [](int64_t x, int64_t y) { return x < y ? x : y; };
+      int64_t const j = column_item % cut.column_items * cut.columns;
+      multiply(one, row_item * cut.rows, least(end * cut.rows, one.m), j, least(j + cut.columns, one.n));
+      first += end - row_item;
+    }
+  }
+};
+
+/// Cuts m x n products of depth k for so many threads. The cut cannot be seen in the results.
+inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size, int threads) {
+  ProductCut cut{};
+  auto const parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  if (n == 1) {  // bound by memory: half a megabyte for a thread
+    cut.rows = 64, cut.columns = 1;
+    cut.grain = (int64_t{1} << 18) / (64 * (k + 1) * element_size) + 1;
+  } else {
+    cut.rows = 12, cut.columns = n;
+    int64_t const rows = parts(m, cut.rows);
+    if (threads > 1 && rows < 8 * threads && n > 128) {
+      int64_t const wanted = parts(8 * threads, rows), most = parts(n, 64);
+      cut.columns = parts(parts(n, wanted < most ? wanted : most), 32) * 32;
+    }
+    cut.grain = (int64_t{1} << 19) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
+  }
+  cut.row_items = parts(m, cut.rows);
+  cut.column_items = parts(n, cut.columns);
+  return cut;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

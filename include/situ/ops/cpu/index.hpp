@@ -1,0 +1,404 @@
+/// Gathering and scattering on the CPU.
+///
+/// Rows are copied whole. Scattered elements arrive at every place of the target in an order that does not depend on the number
+/// of threads: work is cut by lines that do not meet, or each thread goes through all indices and takes those of its own part,
+/// or chunks of a fixed length are added to targets of their own.
+#pragma once
+
+#include <situ/core/storage.hpp>
+#include <situ/expr/cpu/launch.hpp>
+#include <situ/ops/index_program.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t index_grain = 16384;  ///< elements that are worth a thread of their own
+
+/// A place in an index space, and where its operands are.
+template <int Operands>
+struct IndexPlace {
+  IndexSpace<Operands> const& space;
+  int64_t at[max_rank];
+
+  IndexPlace(IndexSpace<Operands> const& all, int64_t place) : space(all) {
+    for (int k = space.rank - 1; k >= 0; --k) {
+      at[k] = place % space.sizes[k];
+      place /= space.sizes[k];
+    }
+  }
+  int64_t offset(int operand) const {
+    int64_t result = 0;
+    for (int k = 0; k < space.rank; ++k) result += at[k] * space.strides[operand][k];
+    return result;
+  }
+  /// To the first place of the next row.
+  void next_row() {
+    at[space.rank - 1] = 0;
+    for (int k = space.rank - 2; k >= 0; --k) {
+      if (++at[k] < space.sizes[k]) return;
+      at[k] = 0;
+    }
+  }
+};
+
+template <class Word, class I>
+struct GatherKernel : GatherProgram<Word, I> {
+  using Base = GatherProgram<Word, I>;
+
+  void operator()(int64_t first, int64_t last) const {
+    auto const& space = this->space;
+    int const inner = space.rank - 1;
+    IndexPlace<3> place(space, first);
+    for (int64_t p = first; p < last;) {
+      int64_t const left = space.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
+      row(this->out + p, this->from + place.offset(Base::source), place.offset(Base::indices), count);
+      p += count;
+      place.next_row();
+    }
+  }
+
+ private:
+  void row(Word* out, Word const* from, int64_t position, int64_t count) const {
+    int const inner = this->space.rank - 1;
+    int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
+    int64_t const stride = this->axis_stride;
+    I const* const index = this->index;
+    IndexBounds const bounds = this->bounds;
+    for (int64_t k = 0; k < count; ++k, position += index_step) {
+      int64_t i = static_cast<int64_t>(index[position]);
+      if (SITU_LIKELY(bounds.resolve(i))) {
+        out[k] = from[k * step + i * stride];
+      } else {
+        record_fault(bounds, static_cast<int64_t>(index[position]), position);
+        out[k] = Word{};
+      }
+    }
+  }
+};
+
+template <class Join, class I>
+struct ScatterKernel : ScatterProgram<Join, I> {
+  using Base = ScatterProgram<Join, I>;
+  using T = typename Join::value_type;
+  enum Cut { outermost, innermost, targets } cut;  ///< what the parts of a launch are ranges of
+
+  void operator()(int64_t first, int64_t last) const {
+    auto const& space = this->space;
+    int const inner = space.rank - 1;
+    int64_t begin = 0, end = space.count(), column = 0, columns = space.sizes[inner], low = 0, high = this->bounds.extent;
+    if (cut == outermost) {
+      int64_t const block = end / space.sizes[0];
+      begin = first * block, end = last * block;
+      if (space.rank == 1) columns = last - first, end = begin + 1;
+    } else if (cut == innermost) {
+      column = first, columns = last - first;
+    } else {
+      low = first, high = last;
+    }
+    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner];
+    bool const all = low == 0 && high == this->bounds.extent;
+    IndexPlace<3> place(space, begin);
+    for (int64_t p = begin; p < end; p += space.sizes[inner]) {
+      T* const to = this->to + place.offset(Base::target) + column * step;
+      T const* const from = this->from + place.offset(Base::source) + column * from_step;
+      if (all) row<false>(to, step, from, from_step, p + column, columns, 0, 0);
+      else row<true>(to, step, from, from_step, p + column, columns, low, static_cast<uint64_t>(high - low));
+      place.next_row();
+    }
+  }
+
+  /// Indices [position, position + count), or those of them that point to [low, low + width).
+  template <bool Filtered>
+  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+    I const* const index = this->index + position;
+    int64_t const stride = this->axis_stride;
+    IndexBounds const bounds = this->bounds;
+    for (int64_t k = 0; k < count; ++k) {
+      int64_t i = static_cast<int64_t>(index[k]);
+      if (SITU_UNLIKELY(!bounds.resolve(i))) record_fault(bounds, static_cast<int64_t>(index[k]), position + k);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[k * step + i * stride], from[k * from_step]);
+    }
+  }
+};
+
+inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
+
+/// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order.
+template <class Join, class I>
+struct PrivateScatterKernel : ScatterKernel<Join, I> {
+  using Base = ScatterKernel<Join, I>;
+  using T = typename Join::value_type;
+  T* targets;
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const from_step = this->space.strides[Base::source][0], count = this->space.sizes[0];
+    for (int64_t c = first; c < last; ++c) {
+      T* const mine = targets + c * this->target_size;
+      for (int64_t k = 0; k < this->target_size; ++k) mine[k] = T(0);
+      int64_t const begin = c * private_chunk, left = count - begin;
+      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
+    }
+  }
+};
+template <class Join>
+struct JoinTargetsKernel {
+  using T = typename Join::value_type;
+  T* to;
+  T const* targets;
+  int64_t size, chunks;
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t c = 0; c < chunks; ++c) {
+      for (int64_t k = first; k < last; ++k) Join::join(to[k], targets[c * size + k]);
+    }
+  }
+};
+
+template <class Word, class I>
+struct OneHotKernel : OneHotProgram<Word, I> {
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t p = first; p < last; ++p) {
+      Word* const row = this->out + p * this->classes;
+      int64_t const i = static_cast<int64_t>(this->index[p]);
+      if (this->classes > 0) __builtin_memset(row, 0, static_cast<std::size_t>(this->classes) * sizeof(Word));
+      if (SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(this->classes))) row[i] = this->one;
+      else record_fault(this->bounds, i, p);
+    }
+  }
+};
+
+/// Rows [first, last) of the selection, where rows are contiguous: `bytes` from each.
+template <class I>
+struct CopyRowsKernel {
+  char* out;
+  char const* from;
+  I const* index;
+  int64_t selected, bytes, outer_step, axis_step;  ///< in bytes
+  IndexBounds bounds;
+
+  void operator()(int64_t first, int64_t last) const {
+    switch (bytes) {
+      case 4: return rows<4>(first, last);
+      case 8: return rows<8>(first, last);
+      case 16: return rows<16>(first, last);
+      case 32: return rows<32>(first, last);
+      case 64: return rows<64>(first, last);
+      case 128: return rows<128>(first, last);
+      default: return rows<0>(first, last);
+    }
+  }
+
+ private:
+  template <int Bytes>
+  void rows(int64_t first, int64_t last) const {
+    std::size_t const size = Bytes > 0 ? Bytes : static_cast<std::size_t>(bytes);
+    int64_t outer = first / selected, j = first % selected;
+    for (int64_t r = first; r < last; ++r) {
+      int64_t i = static_cast<int64_t>(index[j]);
+      char* const to = out + r * static_cast<int64_t>(size);
+      if (j + ahead < selected) {  // a row that comes soon; an address that is wrong does no harm here
+        __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(from + outer * outer_step) +
+                                                         static_cast<std::uintptr_t>(index[j + ahead]) * static_cast<std::uintptr_t>(axis_step)));
+      }
+      if (SITU_LIKELY(bounds.resolve(i))) {
+        __builtin_memcpy(to, from + outer * outer_step + i * axis_step, size);
+      } else {
+        record_fault(bounds, static_cast<int64_t>(index[j]), j);
+        __builtin_memset(to, 0, size);
+      }
+      if (++j == selected) j = 0, ++outer;
+    }
+  }
+  static constexpr int64_t ahead = 8;
+};
+
+/// Rows [first, last) of a selection from a formula: it is computed for the selected rows, and for no others.
+template <int Operands, int TreeBytes, class I>
+struct SelectRowsKernel {
+  BoundTree<Operands, TreeBytes> bound;
+  I const* index;
+  int64_t selected;
+  IndexBounds bounds;
+  int outer_rank, inner_rank;
+  int64_t outer_sizes[max_rank], inner_sizes[max_rank];
+  int64_t outer_strides[Operands][max_rank], inner_strides[Operands][max_rank];
+  int64_t axis_strides[Operands];
+  int64_t inner_count;
+  bool dense;  ///< every operand is contiguous along a row
+  TileGrid grid;
+
+  StridedSpace space(void* const* data) const {
+    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, {}};
+    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
+    return space;
+  }
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t outer_now = first / selected, next = first % selected;
+    for (int64_t r = first; r < last; ++r) {
+      int64_t const j = next;
+      int64_t outer = outer_now, i = static_cast<int64_t>(index[j]);
+      if (++next == selected) next = 0, ++outer_now;
+      bool const good = bounds.resolve(i);
+      if (SITU_UNLIKELY(!good)) record_fault(bounds, static_cast<int64_t>(index[j]), j);
+      int64_t offsets[Operands];
+      for (int o = 0; o < Operands; ++o) offsets[o] = (o == 0 ? j : good ? i : 0) * axis_strides[o];
+      for (int k = outer_rank - 1; k >= 0; --k) {
+        int64_t const at = outer % outer_sizes[k];
+        outer /= outer_sizes[k];
+        for (int o = 0; o < Operands; ++o) offsets[o] += at * outer_strides[o][k];
+      }
+      Run<Operands> run;
+      for (int o = 0; o < Operands; ++o) {
+        run.data[o] = static_cast<char*>(bound.data[o]) + offsets[o] * bound.sizes[o];
+        run.mask[o] = -1;
+      }
+      if (SITU_UNLIKELY(!good)) {
+        __builtin_memset(run.data[0], 0, static_cast<std::size_t>(inner_count * bound.sizes[0]));
+      } else if (dense) {
+        if (j + 4 < selected) fetch(run.data, static_cast<std::uintptr_t>(index[j + 4]) - static_cast<std::uintptr_t>(i));
+        run.count = inner_count;
+        run.origin = 0;
+        bound.run(run, false);
+      } else {
+        StridedSpace const row = space(run.data);
+        run_tiles(row, 0, grid.tiles, &run_part, this);
+      }
+    }
+  }
+
+ private:
+  /// Of a row that comes soon, the beginnings; an address that is wrong does no harm here.
+  SITU_INLINE void fetch(void* const* data, std::uintptr_t rows_ahead) const {
+    for (int o = 1; o < Operands; ++o) {
+      auto const row = reinterpret_cast<std::uintptr_t>(data[o]) + rows_ahead * static_cast<std::uintptr_t>(axis_strides[o] * bound.sizes[o]);
+      __builtin_prefetch(reinterpret_cast<void const*>(row));
+    }
+  }
+  static void run_part(void const* self, void* const* data, int64_t const* mask, int64_t count, bool) {
+    Run<Operands> run;
+    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
+    run.count = count;
+    run.origin = 0;
+    static_cast<SelectRowsKernel const*>(self)->bound.run(run, false);
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+template <class D, class Word, class I>
+void launch_gather(cpu_kernels, GatherProgram<Word, I> const& program) {
+  device_traits<D>::launch(cpu::GatherKernel<Word, I>{program}, program.space.count(), cpu::index_grain);
+}
+
+template <class D, class Join, class I>
+void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
+  using Kernel = cpu::ScatterKernel<Join, I>;
+  auto const& space = program.space;
+  int const inner = space.rank - 1;
+  int64_t const count = space.count(), outer = space.sizes[0], columns = space.sizes[inner];
+  auto const at_least_one = [](int64_t n) { return n > 0 ? n : 1; };
+  if constexpr (Join::adds) {
+    if (space.rank == 1 && space.strides[Kernel::target][0] == 0 && count >= 4 * cpu::private_chunk && program.target_size <= cpu::private_chunk / 8) {
+      using T = typename Join::value_type;
+      int64_t const chunks = (count + cpu::private_chunk - 1) / cpu::private_chunk;
+      Temporary<D> const targets(static_cast<std::size_t>(chunks * program.target_size) * sizeof(T));
+      cpu::PrivateScatterKernel<Join, I> const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
+      device_traits<D>::launch(adds, chunks, 1);
+      device_traits<D>::launch(cpu::JoinTargetsKernel<Join>{program.to, adds.targets, program.target_size, chunks}, program.target_size, cpu::index_grain);
+      return;
+    }
+  }
+  if (count <= 2 * cpu::index_grain || (space.rank == 1 && program.bounds.extent <= 4096)) {  // few places: sharing them out costs more
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);
+  } else if (space.strides[Kernel::target][0] != 0 && outer >= 64) {
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, at_least_one(cpu::index_grain / (count / outer)));
+  } else if (space.strides[Kernel::target][inner] != 0 && columns >= 256) {
+    int64_t const grain = cpu::index_grain / (count / columns);
+    device_traits<D>::launch(Kernel{program, Kernel::innermost}, columns, grain > 64 ? grain : 64);
+  } else {
+    device_traits<D>::launch(Kernel{program, Kernel::targets}, program.bounds.extent, at_least_one(program.bounds.extent / 64));
+  }
+}
+
+template <class D, class Word, class I>
+void launch_one_hot(cpu_kernels, OneHotProgram<Word, I> const& program) {
+  device_traits<D>::launch(cpu::OneHotKernel<Word, I>{program}, program.count, cpu::index_grain / (program.classes + 1) + 1);
+}
+
+/// Elements of e along `axis` to a contiguous result. Gives false where e must be a tensor first: rows of few elements.
+template <class D, class T, class E, class I>
+bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* index, int64_t selected, IndexBounds const& bounds) {
+  constexpr int operands = leaf_count<E> + 1;
+  constexpr bool is_tensor = leaf_count<E> == 1 && std::is_same_v<tree_of<E>, Input<value_of<E>, 0>>;
+  Shape const& shape = e.shape();
+  cpu::SelectRowsKernel<operands, cpu::tree_bytes<tree_of<E>>, I> kernel;
+  kernel.outer_rank = axis;
+  kernel.inner_rank = shape.rank() - axis - 1;
+  int64_t outer = 1;
+  kernel.inner_count = 1;
+  for (int k = 0; k < axis; ++k) outer *= kernel.outer_sizes[k] = shape[k];
+  for (int k = 0; k < kernel.inner_rank; ++k) kernel.inner_count *= kernel.inner_sizes[k] = shape[axis + 1 + k];
+  if (outer == 0 || kernel.inner_count == 0 || selected == 0) return true;
+  if (!is_tensor && kernel.inner_count < 8) return false;
+
+  Shape selection = shape;
+  selection[axis] = selected;
+  Layout const result{selection};
+  kernel.bound.data[0] = out;
+  int o = 0;
+  auto const bind = [&](int64_t const* strides) {
+    for (int k = 0; k < axis; ++k) kernel.outer_strides[o][k] = strides[k];
+    for (int k = axis + 1; k < shape.rank(); ++k) kernel.inner_strides[o][k - axis - 1] = strides[k];
+    kernel.axis_strides[o++] = strides[axis];
+  };
+  bind(result.strides.data());
+  for_each_leaf(e, [&](auto const& leaf) {
+    kernel.bound.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    int64_t strides[max_rank];
+    broadcast_strides(leaf.layout(), shape, strides);
+    bind(strides);
+  });
+  kernel.inner_rank = coalesce(kernel.inner_sizes, &kernel.inner_strides[0][0], operands, kernel.inner_rank);
+  kernel.dense = kernel.inner_rank <= 1;
+  for (o = 0; o < operands && kernel.inner_rank == 1; ++o) kernel.dense = kernel.dense && kernel.inner_strides[o][0] == 1;
+  int64_t const rows = outer * selected;
+
+  if constexpr (is_tensor) {
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    kernel.outer_rank = coalesce(kernel.outer_sizes, &kernel.outer_strides[0][0], operands, kernel.outer_rank);
+    if (kernel.dense && kernel.inner_count > 1 && kernel.outer_rank <= 1) {
+      cpu::CopyRowsKernel<I> const copies{reinterpret_cast<char*>(out), static_cast<char const*>(kernel.bound.data[1]), index, selected,
+                                          kernel.inner_count * size, (kernel.outer_rank == 1 ? kernel.outer_strides[1][0] : 0) * size,
+                                          kernel.axis_strides[1] * size, bounds};
+      device_traits<D>::launch(copies, rows, 8 * cpu::index_grain / (copies.bytes + 8) + 1);
+      return true;
+    }
+    if (kernel.inner_count < 16) {
+      using Word = moved_as<T>;
+      Shape steps[3] = {result.strides, e.strides(), Shape::filled(shape.rank(), 0)};
+      int64_t const axis_stride = steps[1][axis];
+      steps[1][axis] = 0, steps[2][axis] = 1;
+      launch_gather<D>(cpu_kernels{}, GatherProgram<Word, I>{reinterpret_cast<Word*>(out), static_cast<Word const*>(kernel.bound.data[1]), index, axis_stride, bounds,
+                                                             IndexSpace<3>(selection, steps)});
+      return true;
+    }
+  }
+  cpu::bind_tree<T>(kernel.bound, lower<0>(e));
+  kernel.index = index;
+  kernel.selected = selected;
+  kernel.bounds = bounds;
+  kernel.grid = {};
+  if (!kernel.dense) {
+    cpu::StridedSpace space = kernel.space(kernel.bound.data);
+    space.choose_grid();
+    kernel.grid = space.grid;
+  }
+  device_traits<D>::launch(kernel, rows, kernel.bound.grain / kernel.inner_count + 1);
+  return true;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,177 @@
+/// Pooling on the CPU: rows of the input are evaluated into a buffer, reduced over the window's height by packs, then over its width.
+#pragma once
+
+#include <situ/expr/cpu/launch.hpp>
+#include <situ/expr/math.hpp>
+#include <situ/ops/window2d.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The largest element of a window; NaN where there is one.
+struct max_pooling {
+  static constexpr bool counts = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
+    return math::maximum(a, b);
+  }
+};
+/// The mean of a window.
+struct mean_pooling {
+  static constexpr bool counts = true;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
+    return a + b;
+  }
+};
+
+/// The windows of a pooling, on one axis: those of WindowAxis, or `adaptive` ones that cut the axis into equal parts.
+struct PoolAxis {
+  WindowAxis axis;
+  bool adaptive;
+
+  /// The indices [first, last) of a window inside the image, `axis.dilation` apart.
+  SITU_HOST_DEVICE void range(int64_t window, int64_t& first, int64_t& last) const {
+    if (adaptive) {
+      first = window * axis.extent / axis.windows;
+      last = ((window + 1) * axis.extent + axis.windows - 1) / axis.windows;
+      return;
+    }
+    first = axis.start(window);
+    int64_t const behind = first + (axis.kernel - 1) * axis.dilation + 1;
+    last = behind < axis.extent ? behind : axis.extent;
+    if (first < 0) first += (-first + axis.dilation - 1) / axis.dilation * axis.dilation;
+  }
+  /// How many indices of the window count when padding does.
+  SITU_HOST_DEVICE int64_t padded_count(int64_t window) const {
+    int64_t const first = axis.start(window), behind = axis.extent + axis.padding;
+    int64_t const last = first + axis.kernel < behind ? first + axis.kernel : behind;
+    return last - first;
+  }
+};
+
+struct PoolPlan {
+  PoolAxis y, x;
+  bool count_padding;
+  int64_t planes;
+};
+
+namespace cpu {
+
+/// Lanes Offset, Offset + 2, Offset + 4, … of two packs.
+template <int Offset, class P, int... K>
+SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K...>) {
+#if defined(__clang__)
+  return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
+#else
+  using I = signed_of_size<typename P::value_type>;
+  typedef I indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(2 * K + Offset)...}));
+#endif
+}
+
+/// Rows of whole packs. Vertical: to[i] = combine(a[i], b[i]). Pairs: to[i] = combine(a[2 i], a[2 i + 1]).
+template <class Pooling, class C>
+struct PoolRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* a, C const* b, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    for (int64_t k = 0; k < count; k += lanes) Pooling::combine(P::load(a + k), P::load(b + k)).store(to + k);
+    return 0;
+  }
+};
+template <class Pooling, class C>
+struct PoolPairsBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* from, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    constexpr std::make_integer_sequence<int, lanes> steps{};
+    for (int64_t k = 0; k < count; k += lanes) {
+      P const a = P::load(from + 2 * k), b = P::load(from + 2 * k + lanes);
+      Pooling::combine(every_second<0>(a, b, steps), every_second<1>(a, b, steps)).store(to + k);
+    }
+    return 0;
+  }
+};
+
+/// Items are rows of windows: planes x window rows.
+template <class Pooling, class T, int Operands, int TreeBytes>
+struct PoolKernel {
+  using C = compute_t<T>;
+  BoundTree<Operands, TreeBytes> bound;  ///< of the first row of the first plane; contiguous inputs, into C
+  PoolPlan plan;
+  T* result;
+  bool direct;  ///< the input is a tensor of C
+
+  static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
+
+  void operator()(int64_t first, int64_t last) const {
+    WindowAxis const& x = plan.x.axis;
+    int64_t const padded = (x.extent + 63) / 64 * 64 + 64;
+    constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
+    alignas(64) C fixed[fixed_elements];
+    bool const small = 3 * padded <= fixed_elements;
+    C* const buffer = small ? fixed : static_cast<C*>(::operator new(static_cast<std::size_t>(3 * padded) * sizeof(C), std::align_val_t{64}));
+    C* const row = buffer;
+    C* const other = row + padded;
+    C* const pairs = other + padded;
+    for (int64_t k = 0; k < 3 * padded; ++k) buffer[k] = C(0);
+    bool const in_pairs = !plan.x.adaptive && x.kernel == 2 && x.stride == 2 && x.padding == 0 && x.dilation == 1 && x.extent % 2 == 0;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const window = item % plan.y.axis.windows, first_row = item / plan.y.axis.windows * plan.y.axis.extent;
+      int64_t from, behind;
+      plan.y.range(window, from, behind);
+      int64_t rows = 0;
+      C const* top = nullptr;
+      for (int64_t y = from; y < behind; y += plan.y.axis.dilation, ++rows) {
+        C const* const next = read_row(rows == 0 ? row : other, first_row + y);
+        if (rows > 0) dispatch<PoolRowsBody<Pooling, C>>(row, top, next, x.extent);
+        top = rows > 0 ? row : next;
+      }
+      T* const to = result + item * x.windows;
+      int64_t const counted_rows = plan.count_padding ? plan.y.padded_count(window) : rows;
+      if (in_pairs) {
+        dispatch<PoolPairsBody<Pooling, C>>(pairs, top, x.windows);
+        C const share = Pooling::counts ? C(2 * counted_rows) : C(1);
+        for (int64_t j = 0; j < x.windows; ++j) {
+          if constexpr (Pooling::counts) to[j] = convert_scalar<T>(pairs[j] / share);
+          else to[j] = convert_scalar<T>(pairs[j]);
+        }
+        continue;
+      }
+      for (int64_t j = 0; j < x.windows; ++j) {
+        int64_t left, right;
+        plan.x.range(j, left, right);
+        C value = top[left];
+        int64_t columns = 1;
+        for (int64_t k = left + x.dilation; k < right; k += x.dilation, ++columns) value = Pooling::combine(value, top[k]);
+        if constexpr (Pooling::counts) {
+          int64_t const count = counted_rows * (plan.count_padding ? plan.x.padded_count(j) : columns);
+          value = value / static_cast<C>(count);
+        }
+        to[j] = convert_scalar<T>(value);
+      }
+    }
+    if (!small) ::operator delete(buffer, std::align_val_t{64});
+  }
+
+ private:
+  /// One row of the input: where it lies, when that is in whole packs of what is asked for, else evaluated into `to`, which is padded.
+  C const* read_row(C* to, int64_t number) const {
+    int64_t const offset = number * plan.x.axis.extent;
+    if (direct && plan.x.axis.extent % longest_pack == 0) return static_cast<C const*>(bound.data[1]) + offset;
+    Run<Operands> run;
+    run.data[0] = to;
+    for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + offset * bound.sizes[o];
+    run.count = plan.x.axis.extent;
+    run.origin = offset;
+    bound.run_contiguous(run, false);
+    return to;
+  }
+};
+
+}  // namespace cpu
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,285 @@
+/// Centred reductions on the CPU: var, stddev, logsumexp.
+///
+/// The formula is evaluated into a tile that stays in the cache, or read where it lies when it is a dense tensor; the pack code
+/// below then works on plain arrays, so that it is compiled once for each reducer, whatever the formula is.
+#pragma once
+
+#include <situ/expr/cpu/launch.hpp>
+#include <situ/ops/cpu/reduce_plan.hpp>
+#include <situ/ops/reducers_centred.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// A row of elements to the two numbers.
+template <class R>
+struct CentredRow {
+  using E = typename R::element;
+  using C = typename R::component;
+
+  template <class Isa>
+  SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    using P = pack<E, N, Isa>;
+    P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N) {
+      for (int k = 0; k < 4; ++k) first[k] = R::gather(first[k], P::load(x + i + k * N));
+    }
+    for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
+    E last[N];
+    int64_t const whole = i;
+    if (i < count) {
+      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
+      first[0] = R::gather(first[0], P::load(last));
+    }
+    E lanes[N], other[N];
+    R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3])).store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
+    }
+    E const c = R::centre(lanes[0], static_cast<E>(count));
+    P const around(c), none(E(0));
+    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+    for (i = 0; i + 4 * N <= whole; i += 4 * N) {  // what comes next is asked for: most often it follows
+      for (int k = 0; k < 4; ++k) {
+        __builtin_prefetch(x + count + i + k * N, 0, 3);
+        R::spread(s[k], t[k], P::load(x + i + k * N), around);
+      }
+    }
+    for (; i < whole; i += N) R::spread(s[0], t[0], P::load(x + i), around);
+    if (i < count) {
+      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::absent(c);
+      R::spread(s[0], t[0], P::load(last), around);
+    }
+    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
+    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
+    C total_s = 0, total_t = 0;
+    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
+    R::part(*centre, *spread, static_cast<C>(c), total_s, total_t, static_cast<C>(count));
+    return 0;
+  }
+};
+
+/// A few rows of elements joined to the numbers of every column, of `before` elements each; these are padded to whole packs. The
+/// rows `ahead` bytes further are asked for at the same time.
+template <class R>
+struct CentredStrip {
+  using E = typename R::element;
+  using C = typename R::component;
+  static constexpr int most_rows = 16;
+
+  template <class Isa>
+  SITU_INLINE static int run(E const* const* rows, int count, int64_t columns, C* centres, C* spreads, C before, int64_t ahead) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    E const* from[most_rows];
+    for (int r = 0; r < count; ++r) from[r] = rows[r];
+    alignas(64) E last[most_rows][N];
+    int64_t i = 0, n = columns;
+    for (;;) {
+      for (; i + N <= n; i += N) join<Isa, N>(from, count, i, centres, spreads, before, ahead);
+      if (i >= n) return 0;
+      for (int r = 0; r < count; ++r) {
+        for (int k = 0; k < N; ++k) last[r][k] = i + k < n ? from[r][i + k] : E(0);
+        from[r] = last[r];
+      }
+      centres += i, spreads += i;
+      i = 0, n = N, ahead = 0;
+    }
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void join(E const* const* rows, int count, int64_t i, C* centres, C* spreads, C before, int64_t ahead) {
+    using P = pack<E, N, Isa>;
+    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
+    P first(R::none());
+    for (int r = 0; r < count; ++r) {
+      __builtin_prefetch(reinterpret_cast<char const*>(rows[r] + i) + ahead, 0, 2);
+      first = R::gather(first, P::load(rows[r] + i));
+    }
+    P const c = R::centre(first, static_cast<E>(count));
+    P s(E(0)), t(E(0));
+    for (int r = 0; r < count; ++r) R::spread(s, t, P::load(rows[r] + i), c);
+    if constexpr (M == N) {
+      settle<Isa, M>(c, s, t, count, centres + i, spreads + i, before);
+    } else {
+      alignas(64) E found[3][N];
+      c.store(found[0]), s.store(found[1]), t.store(found[2]);
+      for (int k = 0; k < N; k += M) {
+        using H = pack<E, M, Isa>;
+        settle<Isa, M>(H::load(found[0] + k), H::load(found[1] + k), H::load(found[2] + k), count, centres + i + k, spreads + i + k, before);
+      }
+    }
+  }
+
+  template <class Isa, int M, class H>
+  SITU_INLINE static void settle(H const& c, H const& s, H const& t, int count, C* centres, C* spreads, C before) {
+    using Q = pack<C, M, Isa>;
+    Q centre(C(0)), spread(C(0));
+    C const n = static_cast<C>(count);
+    R::part(centre, spread, convert_unchecked<C>(c), convert_unchecked<C>(s), convert_unchecked<C>(t), n);
+    if (before > 0) {
+      Q a = Q::load(centres), b = Q::load(spreads);
+      R::merge(a, b, centre, spread, before, n);
+      a.store(centres);
+      b.store(spreads);
+    } else {
+      centre.store(centres);
+      spread.store(spreads);
+    }
+  }
+};
+
+/// The kernel of a centred reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
+template <class P>
+struct CentredKernel {
+  using R = typename P::reducer;
+  using Tree = typename P::tree_type;
+  using E = typename R::element;
+  using C = typename R::component;
+  using Total = typename R::accumulator;
+  static constexpr int operands = P::leaves + 1;
+  static constexpr int64_t strip_columns = 1024;
+  static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
+  /// A dense tensor of the right type is read where it lies.
+  static constexpr bool in_place = std::is_same_v<Tree, Input<E, 0>>;
+
+  BoundTree<operands, tree_bytes<Tree>> bound;
+  P program;
+  ReducePlan plan;
+  Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
+
+  explicit CentredKernel(P const& p) : program(p) { bind_tree<E>(bound, program.tree); }
+  ReduceSpace space() const { return reduce_space(program); }
+  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows); }
+  static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
+
+  void operator()(int64_t first, int64_t last) const {
+    ReduceSpace const space = this->space();
+    int64_t gathered = 64;
+    for (int o = 1; o < operands; ++o) gathered += tile_columns * space.element_sizes[o] + 64;
+    int64_t const elements = plan.by_strips ? CentredStrip<R>::most_rows * strip_columns : tile;
+    int64_t const numbers = plan.by_strips ? 2 * (strip_columns + 64) : 0;
+    std::size_t const bytes = static_cast<std::size_t>(elements) * sizeof(E) + static_cast<std::size_t>(numbers) * sizeof(C) + static_cast<std::size_t>(gathered);
+    auto* const memory = static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64}));
+    E* const buffer = reinterpret_cast<E*>(memory);
+    C* const centres = reinterpret_cast<C*>(buffer + elements);
+    unsigned char* const scratch = reinterpret_cast<unsigned char*>(centres + numbers);
+    ReduceFeed feed;
+    for (int64_t unit = first; unit < last; ++unit) {
+      if (plan.by_strips) run_strip(space, feed, buffer, centres, scratch, unit);
+      else run_rows(space, feed, buffer, scratch, unit);
+    }
+    ::operator delete(memory, std::align_val_t{64});
+  }
+
+ private:
+  /// Evaluates up to `wanted` elements to a buffer. Returns how many.
+  int64_t evaluate(ReduceSpace const& space, ReduceFeed& feed, char* const* from, int axis, int64_t wanted, E* to, unsigned char* scratch) const {
+    int64_t const count = feed.bring(space, from, axis, wanted, scratch);
+    Run<operands> run;
+    for (int o = 1; o < operands; ++o) run.data[o] = feed.data[o], run.mask[o] = feed.mask[o];
+    run.data[0] = to;
+    run.mask[0] = -1;
+    run.count = count;
+    run.origin = 0;
+    bound.run(run, false);
+    return count;
+  }
+
+  static void join(Total& total, E const* x, int64_t count) {
+    Total part{static_cast<double>(count), 0, 0};
+    dispatch<CentredRow<R>>(x, count, &part.centre, &part.spread);
+    total = R::merge(total, part);
+  }
+
+  void run_rows(ReduceSpace const& space, ReduceFeed& feed, E* buffer, unsigned char* scratch, int64_t unit) const {
+    int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
+    ReduceSpace::Rows const rows = space.rows_of(plan, part);
+    int const axis = rows.axis;
+    char* base[max_operands];
+    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
+    space.advance(base, 0, space.kept, output);
+    Total total = R::identity();
+    int64_t filled = 0;
+    for (int64_t row = rows.first; row < rows.end; ++row) {
+      char* place[max_operands];
+      for (int o = 1; o < operands; ++o) place[o] = base[o];
+      if (axis >= 0) space.advance(place, space.kept, axis, row);
+      for (int64_t i = rows.begin; i < rows.stop;) {
+        char* from[max_operands];
+        for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
+        int64_t wanted = rows.stop - i;
+        if constexpr (in_place) {
+          if (filled == 0 && axis >= 0 && space.stride(1, axis) == 1 && (wanted >= 256 || rows.end - rows.first == 1)) {
+            int64_t const count = wanted < tile ? wanted : tile;
+            join(total, reinterpret_cast<E const*>(from[1]), count);
+            i += count;
+            continue;
+          }
+        }
+        if (wanted > tile - filled) wanted = tile - filled;
+        int64_t const count = evaluate(space, feed, from, axis, wanted, buffer + filled, scratch);
+        i += count, filled += count;
+        if (filled == tile) join(total, buffer, filled), filled = 0;
+      }
+    }
+    if (filled > 0) join(total, buffer, filled);
+    deliver(output, part, total);
+  }
+
+  void run_strip(ReduceSpace const& space, ReduceFeed& feed, E* buffer, C* centres, unsigned char* scratch, int64_t unit) const {
+    int64_t const part = unit % plan.units_per_output;
+    int64_t const strip = unit / plan.units_per_output % plan.strips;
+    int64_t const outer = unit / plan.units_per_output / plan.strips;
+    int const axis = space.kept - 1;
+    int64_t const column = strip * strip_columns;
+    int64_t const columns = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
+    int64_t const first = part * plan.rows_per_unit;
+    int64_t const end = first + plan.rows_per_unit < space.count ? first + plan.rows_per_unit : space.count;
+    C* const spreads = centres + strip_columns + 64;
+    char* base[max_operands];
+    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
+    space.advance(base, 0, axis, outer);
+    for (int64_t row = first; row < end;) {
+      constexpr int most = CentredStrip<R>::most_rows;
+      int const rows = end - row < most ? static_cast<int>(end - row) : most;
+      E const* from[most];
+      int64_t ahead = 0;
+      for (int r = 0; r < rows; ++r) {
+        char* place[max_operands];
+        for (int o = 1; o < operands; ++o) place[o] = base[o];
+        space.advance(place, space.kept, space.rank, row + r);
+        E* const to = buffer + r * strip_columns;
+        from[r] = to;
+        if constexpr (in_place) {
+          if (space.stride(1, axis) == 1) {
+            from[r] = reinterpret_cast<E const*>(place[1]);
+            if (space.rank - space.kept == 1) ahead = most * space.stride(1, space.kept) * static_cast<int64_t>(sizeof(E));
+            continue;
+          }
+        }
+        for (int64_t i = 0; i < columns;) {
+          char* at[max_operands];
+          for (int o = 1; o < operands; ++o) at[o] = place[o] + i * space.stride(o, axis) * space.element_sizes[o];
+          i += evaluate(space, feed, at, axis, columns - i, to + i, scratch);
+        }
+      }
+      dispatch<CentredStrip<R>>(static_cast<E const* const*>(from), rows, columns, centres, spreads, static_cast<C>(row - first), ahead);
+      row += rows;
+    }
+    int64_t const output = outer * plan.columns + column;
+    for (int64_t c = 0; c < columns; ++c) {
+      deliver(output + c, part, end > first ? Total{static_cast<double>(end - first), centres[c], spreads[c]} : R::identity());
+    }
+  }
+
+  void deliver(int64_t output, int64_t part, Total const& total) const {
+    if (parts) parts[part * program.outputs + output] = total;
+    else static_cast<typename R::result*>(program.where.data[0])[output] = finished<R>(total, program.count, program.parameter);
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,292 @@
+/// The pack code of reductions that keep one number, or a number and its place.
+#pragma once
+
+#include <situ/expr/cpu/evaluate.hpp>
+#include <situ/ops/reducers.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The pack code of a reducer that combines values alone.
+template <class R, class Tree, int Operands>
+struct CombineBody {
+  using T = typename Tree::value_type;
+  using A = typename R::element;
+  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+  static constexpr int unroll = cost_of<Tree> <= 24 ? 4 : 1;
+  /// Rows that a strip's kernel takes at once: as many as their pointers find registers.
+  static constexpr int together = unroll == 1 ? 1 : Operands == 2 ? 8 : 4;
+
+  template <class Isa, int N>
+  SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+  }
+
+  /// A single operand is always contiguous: no mask stands in its loop.
+  SITU_INLINE static Run<Operands> bound(Run<Operands> const* run_) {
+    Run<Operands> run = *run_;
+    if constexpr (Operands == 2) run.mask[1] = -1;
+    return run;
+  }
+
+  /// The sum of a block, which -ffast-math may not dissolve into one long sum.
+  template <class P>
+  SITU_INLINE static P apart(P const& block) {
+    if constexpr (std::is_floating_point_v<A>) return keep_order(block);
+    else return block;
+  }
+
+  static constexpr bool finds_extremum = std::is_floating_point_v<A> && requires { R::extremum; };
+
+  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite.
+  template <class P>
+  SITU_INLINE static void quickly(P& best, P& odd, P const& x) {
+    odd = multiply_add(x, P(A(0)), odd);
+#if SITU_MATH_X86_ASM
+    if constexpr (math::detail::has_avx512<A, P::lanes, typename P::isa_type>) {  // g++ 12 makes a comparison and a blend of it
+      auto const v = x.v;
+      if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else if constexpr (R::extremum > 0) __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else __asm__("vminpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      return;
+    }
+#endif
+    best = select(R::extremum > 0 ? x > best : x < best, x, best);
+  }
+
+  /// A row of elements to one number.
+  struct Row {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* result) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> run = bound(run_);
+      int64_t i = 0;
+      P const none(static_cast<A>(R::identity()));
+      P a = none;
+      if constexpr (unroll == 4) {
+        while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
+          int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
+          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+          P b = none, c = none, d = none, e = none;
+          if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
+            int64_t const start = i;
+            P odd = P(A(0)), even = odd;
+            for (; i < stop; i += 4 * N) {
+              quickly(b, odd, value<Isa, N>(tree, run, i));
+              quickly(c, even, value<Isa, N>(tree, run, i + N));
+              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N));
+              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N));
+            }
+            P const all = odd + even;
+            if (SITU_UNLIKELY(any_of(all != all))) i = start, b = c = d = e = none;
+          }
+          for (; i < stop; i += 4 * N) {
+            b = R::combine(b, value<Isa, N>(tree, run, i));
+            c = R::combine(c, value<Isa, N>(tree, run, i + N));
+            d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
+            e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
+          }
+          a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
+        }
+      }
+      while (i + N <= run.count) {
+        int64_t const whole = (run.count - i) / N * N;
+        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        P b = none;
+        for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+        a = R::combine(a, apart(b));
+      }
+      alignas(64) unsigned char buffers[Operands][64];
+      if (i < run.count) {
+        int const tail = static_cast<int>(run.count - i);
+        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        A lanes[N];
+        value<Isa, N>(tree, run, 0).store(lanes);
+        for (int k = tail; k < N; ++k) lanes[k] = static_cast<A>(R::identity());
+        a = R::combine(a, P::load(lanes));
+      }
+      A lanes[N];
+      a.store(lanes);
+      for (int half = N / 2; half > 0; half /= 2) {
+        for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
+      }
+      *result = lanes[0];
+    }
+  };
+
+  /// `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand. The rows that come next are asked for at the same time: the hardware does not foresee them.
+  struct Strip {
+    template <class Isa>
+    SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> run = bound(run_);
+      int64_t i = 0;
+      if constexpr (unroll == 4) {
+        if (rows == together) {
+          Run<Operands> at[together];
+          for (int row = 0; row < together; ++row) {
+            at[row] = run;
+            for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
+          }
+          int64_t bytes[Operands];
+          for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+          for (; i + N <= run.count; i += N) {
+            P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
+            R::combine(P::load(strip + i), sum).store(strip + i);
+          }
+          // The last columns are left to the loop below, row by row.
+          for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
+          return 0;
+        }
+      }
+      add_row<Isa, N>(tree, run, strip, i);
+      return 0;
+    }
+
+    template <class Isa, int N, int First, int Count>
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i) {
+      if constexpr (Count == 1) {
+        for (int o = 1; o < Operands; ++o) {
+          int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+          if (size > 0) __builtin_prefetch(static_cast<char const*>(at[First].data[o]) + (i & at[First].mask[o]) * size + together * bytes[o], 0, 2);
+        }
+        return value<Isa, N>(tree, at[First], i);
+      } else {
+        return R::combine(joined<Isa, N, First, Count / 2>(tree, at, bytes, i), joined<Isa, N, First + Count / 2, Count / 2>(tree, at, bytes, i));
+      }
+    }
+
+    template <class Isa, int N>
+    SITU_INLINE static void add_row(Tree const& tree, Run<Operands> run, A* strip, int64_t i) {
+      using P = pack<A, N, Isa>;
+      alignas(64) unsigned char buffers[Operands][64];
+      int64_t n = run.count;
+      for (;;) {
+        for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
+        if (i >= n) return;
+        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
+        strip += i;
+        i = 0, n = N;
+      }
+    }
+  };
+};
+
+/// The pack code of argmin and argmax: values and, beside them, indices as lanes of the same size.
+template <class R, class Tree, int Operands>
+struct IndexBody {
+  using T = typename Tree::value_type;
+  using E = typename R::element;
+  using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
+  using I = signed_of_size<A>;
+  static constexpr int sign = std::is_same_v<R, reducers::argmax<T>> ? 1 : -1;
+  static constexpr int together = 1;
+  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+
+  template <class Isa, int N>
+  SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+  }
+  template <class P>
+  SITU_INLINE static typename P::mask_type beats(P const& x, P const& best) {
+    auto const better = sign > 0 ? x > best : x < best;
+    if constexpr (std::is_floating_point_v<A>) return better | (math::isnan(x) & !math::isnan(best));
+    else return better;
+  }
+
+  struct Row {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> run = *run_;
+      alignas(64) unsigned char buffers[Operands][64];
+      P best(A(0));
+      Q where(I(0)), here;
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(k));
+      bool first = true;
+      int64_t i = 0, n = run.count;
+      int lanes_used = static_cast<int>(n < N ? n : N);
+      for (;;) {
+        for (; i + N <= n; i += N) {
+          P const x = value<Isa, N>(tree, run, i);
+          if (first) best = x, where = here, first = false;
+          else {
+            auto const m = beats(x, best);
+            best = select(m, x, best);
+            where = select(m, here, where);
+          }
+          here = here + Q(static_cast<I>(N));
+        }
+        if (i >= n) break;
+        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
+        i = 0, n = N;
+      }
+      A values[N];
+      I indices[N];
+      best.store(values);
+      where.store(indices);
+      reducers::indexed<A> found{values[0], indices[0]};
+      for (int k = 1; k < lanes_used; ++k) found = merged(found, {values[k], indices[k]});
+      *result = found;
+    }
+  };
+
+  struct Strip {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> run = *run_;
+      alignas(64) unsigned char buffers[Operands][64];
+      int64_t i = 0, n = run.count;
+      for (;;) {
+        for (; i + N <= n; i += N) {
+          P const x = value<Isa, N>(tree, run, i), best = P::load(bests + i);
+          auto const m = beats(x, best);
+          select(row == 0 ? typename P::mask_type(true) : m, x, best).store(bests + i);
+          select(row == 0 ? typename P::mask_type(true) : m, Q(row), Q::load(wheres + i)).store(wheres + i);
+        }
+        if (i >= n) return;
+        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
+        bests += i, wheres += i;
+        i = 0, n = N;
+      }
+    }
+  };
+
+  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) {
+    using Wide = reducers::arg_extremum<A, sign>;
+    return Wide::merge(a, b);
+  }
+};
+
+/// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
+template <class R, class A, class Total>
+struct SetAsideBody {
+  template <class Isa>
+  SITU_INLINE static int run(A* values, Total* totals, int64_t padded) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(Total) > sizeof(A) ? sizeof(Total) : sizeof(A));
+    using P = pack<A, N, Isa>;
+    using Q = pack<Total, N, Isa>;
+    P const none(static_cast<A>(R::identity()));
+    for (int64_t i = 0; i < padded; i += N) {
+      R::combine(Q::load(totals + i), convert_unchecked<Total>(P::load(values + i))).store(totals + i);
+      none.store(values + i);
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,158 @@
+/// How a reduction is cut into units, and how its operands are brought to the kernels.
+///
+/// Units depend on shapes and strides alone, so results do not depend on the number of threads.
+#pragma once
+
+#include <situ/expr/cpu/evaluate.hpp>
+#include <situ/expr/cpu/tiles.hpp>
+#include <situ/ops/reduce_program.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t row_run = 16384;  ///< elements added in float before they are added in double
+
+/// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
+struct ReducePlan {
+  bool by_strips;
+  int64_t units_per_output;  ///< by rows: parts of one output; by strips: parts of one strip
+  int64_t rows_per_unit, run_per_unit;
+  int64_t outer, strips, columns, strip_columns;  ///< by strips
+  int64_t units() const { return by_strips ? outer * strips * units_per_output : outer * units_per_output; }
+};
+
+/// The strided space of a reduction's inputs; operand 0 is not used.
+struct ReduceSpace {
+  int rank, kept, operands;
+  int64_t const* sizes;
+  int64_t const* strides;
+  void* const* data;
+  int element_sizes[max_operands];
+  int64_t outputs, count;
+
+  int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
+
+  /// Adds the offset of the `index`-th position of axes [first, last) to every operand's place.
+  void advance(char** place, int first, int last, int64_t index) const {
+    for (int k = last - 1; k >= first; --k) {
+      int64_t const at = index % sizes[k];
+      index /= sizes[k];
+      if (at == 0) continue;
+      for (int o = 1; o < operands; ++o) place[o] += at * stride(o, k) * element_sizes[o];
+    }
+  }
+
+  /// The rows of a unit that reduces rows, and the part of each: elements [begin, stop) along `axis`.
+  struct Rows {
+    int axis;  ///< -1 where nothing is reduced
+    int64_t length, first, end, begin, stop;
+  };
+  Rows rows_of(ReducePlan const& plan, int64_t part) const {
+    Rows rows{};
+    rows.axis = kept < rank ? rank - 1 : -1;
+    rows.length = rows.axis >= 0 ? sizes[rows.axis] : 1;
+    int64_t const runs_per_row = rows.length > 0 ? (rows.length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
+    int64_t const all = rows.length > 0 ? count / rows.length : 0;
+    rows.first = part / runs_per_row * plan.rows_per_unit;
+    rows.end = rows.first + plan.rows_per_unit < all ? rows.first + plan.rows_per_unit : all;
+    rows.begin = part % runs_per_row * plan.run_per_unit;
+    rows.stop = rows.begin + plan.run_per_unit < rows.length ? rows.begin + plan.run_per_unit : rows.length;
+    return rows;
+  }
+
+  /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`.
+  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows) const {
+    ReducePlan plan{};
+    plan.strip_columns = strip_columns;
+    int const last_kept = kept - 1, last_reduced = rank - 1;
+    if (kept > 0 && kept < rank && sizes[last_kept] >= 8) {
+      int votes = 0;
+      for (int o = 1; o < operands; ++o) {
+        if (element_sizes[o] == 0) continue;
+        int64_t const a = stride(o, last_kept) < 0 ? -stride(o, last_kept) : stride(o, last_kept);
+        int64_t const b = stride(o, last_reduced) < 0 ? -stride(o, last_reduced) : stride(o, last_reduced);
+        if (a != 0 && b != 0) votes += a < b ? 1 : -1;
+        else if (a != 0) votes += a == 1 ? 1 : 0;
+        else if (b != 0) votes -= b == 1 ? 1 : 0;
+      }
+      plan.by_strips = votes > 0;
+    }
+    if (plan.by_strips) {
+      plan.columns = sizes[last_kept];
+      plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
+      plan.outer = outputs / plan.columns;
+      int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns;
+      int64_t rows = (grain + wide - 1) / wide;
+      if (rows < least_rows) rows = least_rows;
+      if (count * outputs < 2 * grain) rows = count;
+      plan.rows_per_unit = rows < count ? rows : (count > 0 ? count : 1);
+      plan.units_per_output = count > 0 ? (count + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
+      return plan;
+    }
+    plan.outer = outputs;
+    int64_t const run = kept < rank ? sizes[last_reduced] : 1;
+    int64_t const rows = run > 0 ? count / run : 0;
+    plan.rows_per_unit = rows > 0 ? rows : 1;
+    plan.run_per_unit = run > 0 ? run : 1;
+    plan.units_per_output = 1;
+    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each
+      if (run >= grain) {
+        plan.run_per_unit = (grain + row_run - 1) / row_run * row_run;
+        plan.rows_per_unit = 1;
+        plan.units_per_output = rows * ((run + plan.run_per_unit - 1) / plan.run_per_unit);
+      } else {
+        plan.rows_per_unit = (grain + run - 1) / run;
+        plan.units_per_output = (rows + plan.rows_per_unit - 1) / plan.rows_per_unit;
+      }
+    }
+    return plan;
+  }
+};
+
+template <class P>
+ReduceSpace reduce_space(P const& program) {
+  constexpr int operands = P::leaves + 1;
+  using Elementwise = ElementwiseBody<typename P::tree_type, typename P::value_type, operands>;
+  ReduceSpace space{program.where.rank, program.kept_rank, operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {},
+                    program.outputs, program.count};
+  for (int o = 1; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
+  return space;
+}
+
+/// Brings `count` elements from `place` on, `axis` apart, to a form that kernels read. Returns how many were brought.
+struct ReduceFeed {
+  void* data[max_operands];
+  int64_t mask[max_operands];
+  alignas(64) unsigned char splats[max_operands][64];
+
+  int64_t bring(ReduceSpace const& space, char* const* place, int axis, int64_t count, unsigned char* scratch) {
+    // Where there is one operand, its kernel takes it as contiguous: a repeated element is written out.
+    bool const repeats = space.operands > 2;
+    bool gathers = false;
+    for (int o = 1; o < space.operands; ++o) {
+      int64_t const s = axis >= 0 ? space.stride(o, axis) : 0;
+      gathers = gathers || (s != 1 && !(s == 0 && repeats) && count > 1);
+    }
+    if (gathers && count > tile_columns) count = tile_columns;
+    for (int o = 1; o < space.operands; ++o) {
+      int const size = space.element_sizes[o];
+      int64_t const s = axis >= 0 ? space.stride(o, axis) : 0;
+      data[o] = place[o];
+      mask[o] = -1;
+      if (s == 1 || (count == 1 && (s != 0 || !repeats))) continue;
+      auto const gather = movers_for(size).gather;
+      if (s == 0 && repeats) {
+        gather(splats[o], place[o], 0, 64 / (size > 0 ? size : 1));
+        data[o] = splats[o], mask[o] = 0;
+      } else {
+        data[o] = scratch;
+        gather(scratch, place[o], s, count);
+        scratch += (count * size + 63) / 64 * 64;
+      }
+    }
+    return count;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,536 @@
+/// The pack code of operations on rows: statistics of a row, or of rows side by side, and the elements that are made with them.
+///
+/// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
+/// expression that they are made from.
+#pragma once
+
+#include <situ/expr/cpu/evaluate.hpp>
+#include <situ/ops/row_program.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t row_block = 4096;  ///< elements that are added in a row before they are added in double
+
+/// The larger of two lanes, b where one is NaN.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> larger(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+#if SITU_MATH_X86_ASM
+  if constexpr (math::detail::has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
+    auto r = a.v;
+    auto const bv = b.v;
+    if constexpr (sizeof(T) == 4) __asm__("vmaxps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    else __asm__("vmaxpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  return select(a > b, a, b);
+}
+
+/// exp(x) for x <= 0, -inf and NaN; 0 where that is below 2^-126, the least normal number.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> exp_of_negative(pack<float, N, Isa> const& given) {
+  using P = pack<float, N, Isa>;
+  using V = typename P::vector;  // g++ 12 writes named packs to the stack, where nobody reads them
+  V const x = math::detail::at_least(given, -88.0f).v, magic = P(math::detail::round_magic<float> + 127.0f).v;
+  V const sum = keep_order(P(x * 1.44269504f + magic)).v;
+  V const n = keep_order(P(sum - magic)).v;
+  V const r = keep_order(P(n * -0.693359375f + x)).v - n * -2.12194440e-4f;
+  V const s = bitcast<float>(bitcast<int32_t>(P(sum)) << 23).v;  // 2^n, 0 for the least x
+  V const u = r * r;
+  V const a = r * 0.166665196f + 0.49999994f, b = r * 0.00836881157f + 0.0416683964f;
+  V const t = u * (u * (u * 0.00138143916f + b) + a) + r;  // as in math::exp
+  return P(V(s * t + s));
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp_of_negative(pack<double, N, Isa> const& x) {
+  return math::exp(x);
+}
+
+/// All lanes to one: halves on halves.
+template <class T, int N, class Isa>
+SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
+  if constexpr (N == 2) {
+    return a[0] + a[1];
+  } else {
+    typename vector_of<T, N / 2>::type low, high;
+    __builtin_memcpy(&low, &a.v, sizeof low);
+    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
+    return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
+  }
+}
+template <class T, int N, class Isa>
+SITU_INLINE T largest_lane(pack<T, N, Isa> const& a) {
+  if constexpr (N == 2) {
+    return a[0] > a[1] ? a[0] : a[1];
+  } else {
+    typename vector_of<T, N / 2>::type low, high;
+    __builtin_memcpy(&low, &a.v, sizeof low);
+    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
+    return largest_lane(larger(pack<T, N / 2, Isa>(low), pack<T, N / 2, Isa>(high)));
+  }
+}
+
+/// The lanes below `count`.
+template <class T, int N, class Isa>
+SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
+  using P = pack<T, N, Isa>;
+  P steps;
+  for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
+  return steps < P(static_cast<T>(count));
+}
+
+/// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> load_tail(T const* from, int64_t left, int64_t readable, T filler) {
+  using P = pack<T, N, Isa>;
+  if (readable >= N) return select(lanes_below<T, N, Isa>(left), P::load(from), P(filler));
+  T lanes[N];
+  P(filler).store(lanes);
+  copy_short(lanes, from, left * static_cast<int64_t>(sizeof(T)));
+  return P::load(lanes);
+}
+/// The first `left` < N lanes to memory, of which `writable` elements may be overwritten.
+template <class Out, class T, int N, class Isa>
+SITU_INLINE void store_tail(pack<T, N, Isa> const& x, Out* to, int64_t left, int64_t writable) {
+  if (writable >= N) return store_lanes<Out, N, Isa>(x, to);
+  alignas(64) Out lanes[N];
+  store_lanes<Out, N, Isa>(x, lanes);
+  copy_short(to, lanes, left * static_cast<int64_t>(sizeof(Out)));
+}
+
+/// Where the inputs of the next row lie: they are asked for while this one is computed, so that memory does not wait for arithmetic.
+struct NextRow {
+  char const* of[2] = {};
+  int64_t sizes[2] = {};  ///< of an element; 0 for none
+  SITU_INLINE void prefetch(int64_t i) const {
+    __builtin_prefetch(of[0] + i * sizes[0]);
+    if (of[1]) __builtin_prefetch(of[1] + i * sizes[1]);
+  }
+};
+
+/// Rows that lie one after the other. Statistics first; then the elements.
+template <class Op>
+struct RowsArguments {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  C const* x;
+  C* work;  ///< room for a row and a register; every row uses it again
+  Out* out;
+  int64_t rows, count;
+  int64_t pitch, out_pitch;
+  int64_t slack;      ///< elements behind the last row that may be read
+  NextRow next;       ///< behind the last of these rows
+  bool stream;
+  Op op;
+};
+
+/// What the operations do to one row, by packs.
+template <class Op>
+struct RowMath;
+
+template <class Op>
+struct SoftmaxMath {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  static constexpr bool logarithmic = std::is_same_v<Op, rows::log_softmax<Out>>;
+  static constexpr C infinity = std::numeric_limits<C>::infinity();
+  /// Whether the elements of the output are made from what `gather` has kept, not from the input again.
+  static constexpr bool keeps = !logarithmic;
+
+  template <class Isa, bool Keep>
+  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C* work, int64_t n, NextRow const& next) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const whole = n / N * N;
+    int64_t i = 0;
+    P m(-infinity);
+    if (n >= 4 * N) {
+      P m1 = m, m2 = m, m3 = m;
+      for (; i + 4 * N <= n; i += 4 * N) {
+        m = larger(P::load(x + i), m);
+        m1 = larger(P::load(x + i + N), m1);
+        m2 = larger(P::load(x + i + 2 * N), m2);
+        m3 = larger(P::load(x + i + 3 * N), m3);
+      }
+      m = larger(larger(m, m1), larger(m2, m3));
+    }
+    for (; i < whole; i += N) m = larger(P::load(x + i), m);
+    P tail(-infinity);
+    if (i < n) {
+      tail = load_tail<C, N, Isa>(x + i, n - i, readable - i, -infinity);
+      m = larger(tail, m);
+    }
+    C const maximum = largest_lane(m);
+    P const shift(Op::shift_of(maximum));
+    double total = 0;
+    for (i = 0; i < whole;) {
+      int64_t const stop = i + row_block < whole ? i + row_block : whole;
+      P s(C(0)), s1(C(0));
+      for (; i + 2 * N <= stop; i += 2 * N) {
+        next.prefetch(i);
+        next.prefetch(i + N);
+        P const e = exp_of_negative(P::load(x + i) - shift), e1 = exp_of_negative(P::load(x + i + N) - shift);
+        if constexpr (Keep) e.store(work + i), e1.store(work + i + N);
+        s = s + e;
+        s1 = s1 + e1;
+      }
+      if (i < stop) {
+        P const e = exp_of_negative(P::load(x + i) - shift);
+        if constexpr (Keep) e.store(work + i);
+        s = s + e;
+        i += N;
+      }
+      total += static_cast<double>(sum_of_lanes(s + s1));
+    }
+    if (i < n) {
+      P const e = exp_of_negative(tail - shift);
+      if constexpr (Keep) e.store(work + i);
+      total += static_cast<double>(sum_of_lanes(e));
+    }
+    return {static_cast<double>(maximum), total, n};
+  }
+
+  /// Element by element, from what was kept (`Kept`) or from the input.
+  template <class Isa, bool Kept, int N>
+  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const&, pack<C, N, Isa> const& scale) {
+    if constexpr (logarithmic) return keep_order(x - shift) - scale;
+    else if constexpr (Kept) return x * scale;
+    else return exp_of_negative(x - shift) * scale;
+  }
+
+  // Rows side by side: a pack of them at once, `pitch` elements from one element to the next.
+  template <class Isa, bool Keep, int N>
+  SITU_INLINE static void gather_columns(Op const&, C* x, int64_t pitch, int64_t n, C* a, C* b, C*) {
+    using P = pack<C, N, Isa>;
+    P m(-infinity), m1 = m;
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) {
+      m = larger(P::load(x + i * pitch), m);
+      m1 = larger(P::load(x + (i + 1) * pitch), m1);
+    }
+    if (i < n) m = larger(P::load(x + i * pitch), m);
+    m = larger(m, m1);
+    m.store(a);
+    P const shift = select(m == P(-infinity), P(C(0)), m);
+    P total(C(0));
+    for (i = 0; i < n;) {
+      int64_t const stop = i + 64 < n ? i + 64 : n;
+      P s(C(0));
+      for (; i < stop; ++i) {
+        P const e = exp_of_negative(P::load(x + i * pitch) - shift);
+        if constexpr (Keep) e.store(x + i * pitch);
+        s = s + e;
+      }
+      total = total + keep_order(s);
+    }
+    total.store(b);
+  }
+  /// a, b, c become shift, low, scale.
+  template <class Isa, int N>
+  SITU_INLINE static void finish_columns(Op const&, int64_t, C* a, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P const m = P::load(a), s = P::load(b);
+    select(m == P(-infinity), P(C(0)), m).store(a);
+    P(C(0)).store(b);
+    if constexpr (logarithmic) math::log(s).store(c);
+    else (P(C(1)) / s).store(c);
+  }
+  static RowStatistics column(C a, C b, C, int64_t n) { return {static_cast<double>(a), static_cast<double>(b), n}; }
+};
+template <class Out>
+struct RowMath<rows::softmax<Out>> : SoftmaxMath<rows::softmax<Out>> {};
+template <class Out>
+struct RowMath<rows::log_softmax<Out>> : SoftmaxMath<rows::log_softmax<Out>> {};
+
+/// The mean in two passes: about the rounded mean the rest is small, so nothing cancels.
+template <class Op>
+struct NormMath {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<Out>>;
+  static constexpr bool keeps = false;
+
+  template <class Isa, bool Keep>
+  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C*, int64_t n, NextRow const& next) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const whole = n / N * N;
+    P tail(C(0));
+    if (whole < n) tail = load_tail<C, N, Isa>(x + whole, n - whole, readable - whole, C(0));
+    double mean = 0;
+    if constexpr (centred) {
+      double total = static_cast<double>(sum_of_lanes(tail));
+      for (int64_t i = 0; i < whole;) {
+        int64_t const stop = i + row_block < whole ? i + row_block : whole;
+        P s(C(0)), s1 = s, s2 = s, s3 = s;
+        for (; i + 4 * N <= stop; i += 4 * N) {
+          s = s + P::load(x + i);
+          s1 = s1 + P::load(x + i + N);
+          s2 = s2 + P::load(x + i + 2 * N);
+          s3 = s3 + P::load(x + i + 3 * N);
+        }
+        for (; i < stop; i += N) s = s + P::load(x + i);
+        total += static_cast<double>(sum_of_lanes((s + s1) + (s2 + s3)));
+      }
+      mean = total / static_cast<double>(n);  // rounded to C: what is lost is found again below
+    }
+    P const shift(static_cast<C>(mean));
+    double rest = 0, squares = 0;
+    if (whole < n) {
+      P const d = centred ? select(lanes_below<C, N, Isa>(n - whole), tail - shift, P(C(0))) : tail;
+      rest = static_cast<double>(sum_of_lanes(d));
+      squares = static_cast<double>(sum_of_lanes(d * d));
+    }
+    for (int64_t i = 0; i < whole;) {
+      int64_t const stop = i + row_block < whole ? i + row_block : whole;
+      P s(C(0)), s1 = s, q = s, q1 = s, q2 = s, q3 = s;
+      for (; i + 4 * N <= stop; i += 4 * N) {
+        for (int k = 0; k < 4; ++k) next.prefetch(i + k * N);
+        P d = P::load(x + i), d1 = P::load(x + i + N), d2 = P::load(x + i + 2 * N), d3 = P::load(x + i + 3 * N);
+        if constexpr (centred) {
+          d = d - shift, d1 = d1 - shift, d2 = d2 - shift, d3 = d3 - shift;
+          s = s + (d + d1);
+          s1 = s1 + (d2 + d3);
+        }
+        q = multiply_add(d, d, q);
+        q1 = multiply_add(d1, d1, q1);
+        q2 = multiply_add(d2, d2, q2);
+        q3 = multiply_add(d3, d3, q3);
+      }
+      for (; i < stop; i += N) {
+        P d = P::load(x + i);
+        if constexpr (centred) d = d - shift, s = s + d;
+        q = multiply_add(d, d, q);
+      }
+      if constexpr (centred) rest += static_cast<double>(sum_of_lanes(s + s1));
+      squares += static_cast<double>(sum_of_lanes((q + q1) + (q2 + q3)));
+    }
+    if constexpr (!centred) return {0, squares, n};
+    double const off = rest / static_cast<double>(n);
+    return {static_cast<double>(static_cast<C>(mean)) + off, squares - rest * off, n};
+  }
+
+  template <class Isa, bool Kept, int N>
+  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& scale) {
+    if constexpr (centred) return multiply_add(keep_order(x - shift), scale, low);
+    else return x * scale;
+  }
+
+  template <class Isa, bool Keep, int N>
+  SITU_INLINE static void gather_columns(Op const&, C* x, int64_t pitch, int64_t n, C* a, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P shift(C(0));
+    if constexpr (centred) {
+      P total(C(0));
+      for (int64_t i = 0; i < n;) {
+        int64_t const stop = i + 64 < n ? i + 64 : n;
+        P s(C(0));
+        for (; i < stop; ++i) s = s + P::load(x + i * pitch);
+        total = total + keep_order(s);
+      }
+      shift = total / P(static_cast<C>(n));
+    }
+    P rest(C(0)), squares(C(0));
+    for (int64_t i = 0; i < n;) {
+      int64_t const stop = i + 64 < n ? i + 64 : n;
+      P s(C(0)), q(C(0));
+      for (; i < stop; ++i) {
+        P d = P::load(x + i * pitch);
+        if constexpr (centred) d = d - shift, s = s + d;
+        q = multiply_add(d, d, q);
+      }
+      rest = rest + keep_order(s);
+      squares = squares + keep_order(q);
+    }
+    P const off = rest / P(static_cast<C>(n));
+    shift.store(a);
+    off.store(b);
+    (centred ? squares - rest * off : squares).store(c);
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void finish_columns(Op const& op, int64_t n, C*, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P const variance = P::load(c) / P(static_cast<C>(n)) + P(static_cast<C>(op.eps));
+    P const scale = P(C(1)) / math::sqrt(variance);
+    (-(P::load(b) * scale)).store(b);
+    scale.store(c);
+  }
+  static RowStatistics column(C a, C b, C c, int64_t n) { return {static_cast<double>(a) + static_cast<double>(b), static_cast<double>(c), n}; }
+};
+template <class Out>
+struct RowMath<rows::layer_norm<Out>> : NormMath<rows::layer_norm<Out>> {};
+template <class Out>
+struct RowMath<rows::rms_norm<Out>> : NormMath<rows::rms_norm<Out>> {};
+
+/// y times the weights and plus the biases of the elements from number k on, `left` of which exist.
+template <bool Weighed, class Op, class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> weighed(Op const& op, pack<C, N, Isa> const& y, int64_t k, int64_t left) {
+  using P = pack<C, N, Isa>;
+  P result(y);
+  if constexpr (Weighed) {
+    if (op.weight) result = result * (left >= N ? P::load(op.weight + k) : load_tail<C, N, Isa>(op.weight + k, left, left, C(0)));
+    if (op.bias) result = result + (left >= N ? P::load(op.bias + k) : load_tail<C, N, Isa>(op.bias + k, left, left, C(0)));
+  }
+  return result;
+}
+
+/// Writes `n` elements of a row, the first of which has the number `first` in it.
+template <class Op, class Isa, bool Kept, bool Weighed>
+SITU_INLINE void write_elements(Op const& op, typename Op::compute const* x, int64_t readable, int64_t n, RowCoefficients<typename Op::compute> const& row,
+                                typename Op::result* out, int64_t writable, int64_t first, bool stream) {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using P = pack<C, N, Isa>;
+  using Math = RowMath<Op>;
+  P const shift(row.shift), low(row.low), scale(row.scale);
+  int64_t i = 0;
+  if constexpr (std::is_same_v<C, Out>) {
+    if (stream && reinterpret_cast<std::uintptr_t>(out) % static_cast<std::uintptr_t>(Isa::bytes) == 0) {
+      for (; i + N <= n; i += N) {
+        stream_to(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(P::load(x + i), shift, low, scale), first + i, n - i), out + i);
+      }
+    }
+  }
+  for (; i + N <= n; i += N) {
+    store_lanes<Out, N, Isa>(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(P::load(x + i), shift, low, scale), first + i, n - i), out + i);
+  }
+  if (i < n) {
+    P const tail = load_tail<C, N, Isa>(x + i, n - i, readable - i, C(0));
+    store_tail<Out>(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(tail, shift, low, scale), first + i, n - i), out + i, n - i, writable - i);
+  }
+}
+template <class Op, class Isa, bool Kept>
+SITU_INLINE void write_row(Op const& op, typename Op::compute const* x, int64_t readable, int64_t n, RowCoefficients<typename Op::compute> const& row,
+                           typename Op::result* out, int64_t writable, int64_t first, bool stream) {
+  if constexpr (requires { op.weight; }) {
+    if (op.weight || op.bias) return write_elements<Op, Isa, Kept, true>(op, x, readable, n, row, out, writable, first, stream);
+  }
+  write_elements<Op, Isa, Kept, false>(op, x, readable, n, row, out, writable, first, stream);
+}
+
+/// Whole rows: statistics and elements.
+template <class Op>
+struct RowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(RowsArguments<Op> const* given) {
+    using C = typename Op::compute;
+    RowsArguments<Op> const arguments = *given;
+    C const* x = arguments.x;
+    C* const work = arguments.work;
+    auto* out = arguments.out;
+    int64_t const n = arguments.count;
+    bool const dense = arguments.out_pitch == n;
+    for (int64_t row = 0; row < arguments.rows; ++row) {
+      int64_t const after = arguments.rows - 1 - row;
+      int64_t const readable = n + arguments.slack + (arguments.pitch > 0 ? after * arguments.pitch : 0);
+      int64_t const writable = dense ? n + after * n : n;
+      NextRow const next = after > 0 ? NextRow{{reinterpret_cast<char const*>(x + arguments.pitch), nullptr}, {static_cast<int64_t>(sizeof(C)), 0}} : arguments.next;
+      RowStatistics const statistics = RowMath<Op>::template gather<Isa, RowMath<Op>::keeps>(arguments.op, x, readable, work, n, next);
+      C const* const from = RowMath<Op>::keeps ? work : x;
+      write_row<Op, Isa, RowMath<Op>::keeps>(arguments.op, from, RowMath<Op>::keeps ? n + 64 : readable, n, arguments.op.finish(statistics), out, writable, 0,
+                                             arguments.stream);
+      x += arguments.pitch;
+      out += arguments.out_pitch;
+    }
+    return 0;
+  }
+};
+
+/// The statistics of a part of a row.
+template <class Op>
+struct GatherBody {
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, typename Op::compute const* x, int64_t readable, int64_t n, RowStatistics* result) {
+    *result = RowMath<Op>::template gather<Isa, false>(*op, x, readable, nullptr, n, NextRow{});
+    return 0;
+  }
+};
+template <class Op>
+struct WriteBody {
+  using C = typename Op::compute;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C const* x, int64_t readable, int64_t n, RowCoefficients<C> const* row, typename Op::result* out, int64_t first,
+                             bool stream) {
+    write_row<Op, Isa, false>(*op, x, readable, n, *row, out, n, first, stream);
+    return 0;
+  }
+};
+
+/// Copies `n` lines of `columns` elements, `x_pitch` apart, into the buffer of a strip. Such lines are too short for the hardware to see
+/// which one comes next.
+template <class C>
+struct CopyColumnsBody {
+  template <class Isa>
+  SITU_INLINE static int run(C const* x, int64_t x_pitch, C* to, int64_t pitch, int64_t columns, int64_t n) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int64_t ahead = 12;
+    for (int64_t i = 0; i < n; ++i) {
+      C const* const later = i + ahead < n ? x + ahead * x_pitch : x;
+      int64_t k = 0;
+      for (; k + N <= columns; k += N) {
+        __builtin_prefetch(later + k);
+        pack<C, N, Isa>::load(x + k).store(to + k);
+      }
+      for (; k < columns; ++k) to[k] = x[k];
+      x += x_pitch;
+      to += pitch;
+    }
+    return 0;
+  }
+};
+
+/// `n` rows of a strip of `columns`, which are the lanes of whole packs in the buffer x: statistics, in three arrays.
+template <class Op, bool Keep>
+struct GatherColumnsBody {
+  using C = typename Op::compute;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C* x, int64_t pitch, int64_t n, C* statistics, bool finishes) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t k = 0; k < pitch; k += N) {
+      C *const a = statistics + k, *const b = a + pitch, *const c = b + pitch;
+      RowMath<Op>::template gather_columns<Isa, Keep, N>(*op, x + k, pitch, n, a, b, c);
+      if (finishes) RowMath<Op>::template finish_columns<Isa, N>(*op, n, a, b, c);
+    }
+    return 0;
+  }
+};
+
+/// Elements of a strip, row by row: `n` rows, the first of which has the number `first`.
+template <class Op, bool Kept>
+struct WriteColumnsBody {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C const* x, int64_t pitch, int64_t columns, int64_t n, C const* statistics, Out* out, int64_t out_pitch, int64_t first,
+                             bool stream) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    for (int64_t i = 0; i < n; ++i) {
+      bool const past = stream && reinterpret_cast<std::uintptr_t>(out) % static_cast<std::uintptr_t>(Isa::bytes) == 0;
+      for (int64_t k = 0; k < columns; k += N) {
+        C const *const a = statistics + k, *const b = a + pitch, *const c = b + pitch;
+        P y = RowMath<Op>::template value<Isa, Kept, N>(P::load(x + k), P::load(a), P::load(b), P::load(c));
+        if constexpr (requires { op->weight; }) {
+          if (op->weight) y = y * P(op->weight[first + i]);
+          if (op->bias) y = y + P(op->bias[first + i]);
+        }
+        if constexpr (std::is_same_v<C, Out>) {
+          if (past && columns - k >= N) {
+            stream_to(y, out + k);
+            continue;
+          }
+        }
+        if (columns - k >= N) store_lanes<Out, N, Isa>(y, out + k);
+        else store_tail<Out>(y, out + k, columns - k, columns - k);
+      }
+      x += pitch;
+      out += out_pitch;
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,202 @@
+/// The k best of a row on the CPU, in one pass: what beats the k-th best so far is collected, and whenever the room is full, all
+/// but the k best are dropped. Linear in the length of the row, for any order of its elements.
+#pragma once
+
+#include <situ/ops/cpu/sort.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The candidates of one row in room for `capacity` records; keys are such that the least is the best.
+template <class T>
+struct Candidates {
+  using K = sort_key_t<T>;
+  using R = Records<K>;
+  using Record = typename R::record;
+  Record* records;
+  int64_t k, capacity;
+  int64_t count = 0;
+  bool full = false;  ///< k have been found, and only what is less than `limit` matters
+  K limit = static_cast<K>(~K(0));
+
+  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
+
+  /// Elements [first, end) of a row.
+  void take(T const* row, int64_t first, int64_t end, K flip) {
+    K keys[key_block];
+    for (int64_t base = first; base < end;) {
+      int64_t const block = full ? key_block / 2 : key_block;
+      int64_t const m = end - base < block ? end - base : block;
+      K const least = dispatch<EncodeKeys<T>>(row + base, &keys[0], m, flip);
+      if (!full || least < limit) {
+        if (count + m > capacity) select();
+        Record* to = records + count;
+        if (full) {
+          for (int64_t i = 0; i < m; ++i) {
+            *to = R::make(keys[i], base + i);
+            to += keys[i] < limit;
+          }
+        } else {
+          for (int64_t i = 0; i < m; ++i) *to++ = R::make(keys[i], base + i);
+        }
+        count = to - records;
+        if (!full && count >= k + key_block) select();
+      }
+      base += m;
+    }
+  }
+
+  /// Keeps the k best, in the order of their indices.
+  void select() {
+    if (count <= k) return;
+    uint64_t any = 0, all = ~uint64_t{0};
+    for (int64_t i = 0; i < count; ++i) {
+      any |= R::key(records[i]);
+      all &= R::key(records[i]);
+    }
+    // The k-th least key, digit by digit from the top; `rank` counts within those that share the digits above.
+    uint64_t prefix = all;
+    int64_t rank = k;
+    for (int shift = 8 * static_cast<int>(sizeof(K)) - 8; shift >= 0; shift -= 8) {
+      if (((any & ~all) >> shift & 255) == 0) continue;
+      int64_t counts[256] = {};
+      uint64_t const above = shift == 56 ? 0 : ~uint64_t{0} << (shift + 8);
+      for (int64_t i = 0; i < count; ++i) {
+        uint64_t const key = R::key(records[i]);
+        if (((key ^ prefix) & above) == 0) ++counts[key >> shift & 255];
+      }
+      unsigned digit = 0;
+      while (rank > counts[digit]) rank -= counts[digit++];
+      prefix = (prefix & ~(uint64_t{255} << shift)) | uint64_t{digit} << shift;
+    }
+    limit = static_cast<K>(prefix);
+    int64_t kept = 0;  // `rank` of those that equal the limit stay: the first ones
+    for (int64_t i = 0; i < count; ++i) {
+      Record const record = records[i];
+      K const key = R::key(record);
+      records[kept] = record;
+      if (key < limit) ++kept;
+      else if (key == limit && rank > 0) ++kept, --rank;
+    }
+    count = kept;
+    full = true;
+  }
+};
+
+/// Stable sort of records by all of their key; `spare` has room for as many. Returns where they lie then.
+template <class K>
+typename Records<K>::record* sort_records(typename Records<K>::record* records, typename Records<K>::record* spare, int64_t n) {
+  using R = Records<K>;
+  if (n <= 2 * insertion_limit) {
+    for (int64_t i = 1; i < n; ++i) {
+      auto const record = records[i];
+      int64_t j = i;
+      for (; j > 0 && R::key(records[j - 1]) > R::key(record); --j) records[j] = records[j - 1];
+      records[j] = record;
+    }
+    return records;
+  }
+  KeyBits bits;
+  for (int64_t i = 0; i < n; ++i) bits.add({R::key(records[i]), R::key(records[i])});
+  Digits const digits(bits.difference());
+  for (int p = 0; p < digits.passes; ++p) {
+    Counts places = {};
+    for (int64_t i = 0; i < n; ++i) ++places[digits[p].of(R::key(records[i]))];
+    places_of(places, false);
+    scatter_records<K>(records, spare, 0, n, digits[p], places, NextPass{{0, 0}, nullptr});
+    std::swap(records, spare);
+  }
+  return records;
+}
+
+/// The k best of every row, or of parts of it that are joined by a second launch.
+template <class T>
+struct TopkKernel {
+  using K = sort_key_t<T>;
+  using R = Records<K>;
+  using Record = typename R::record;
+  TopkProblem<T> problem;
+  Record* scratch;     ///< 2 * capacity for each slot
+  int64_t* counts;     ///< of a row in parts: how many candidates each has
+  int64_t capacity;
+  int64_t slots;       ///< of rows, or the parts of each row
+  bool parts, join;
+
+  K flip() const { return problem.largest ? static_cast<K>(~K(0)) : K(0); }
+
+  void operator()(int64_t first, int64_t last) const {
+    if (join) return join_rows(first, last);
+    for (int64_t slot = first; slot < last; ++slot) {
+      if (parts) {
+        int64_t const row = slot / slots, part = slot % slots, n = problem.n;
+        Candidates<T> best{scratch + slot * capacity, problem.k, capacity};
+        best.take(problem.source + row * n, n / slots * part, part + 1 == slots ? n : n / slots * (part + 1), flip());
+        best.select();
+        counts[slot] = best.count;
+      } else {
+        Record* const room = scratch + slot * 2 * capacity;
+        for (int64_t row = problem.rows * slot / slots; row < problem.rows * (slot + 1) / slots; ++row) {
+          Candidates<T> best{room, problem.k, capacity};
+          best.take(problem.source + row * problem.n, 0, problem.n, flip());
+          best.select();
+          put(row, sort_records<K>(room, room + capacity, best.count));
+        }
+      }
+    }
+  }
+
+  /// The parts follow each other in the order of their indices, so joining them keeps equal elements in order.
+  void join_rows(int64_t first, int64_t last) const {
+    for (int64_t row = first; row < last; ++row) {
+      Record* const room = scratch + row * slots * capacity;
+      int64_t count = 0;
+      for (int64_t part = 0; part < slots; ++part) {
+        for (int64_t i = 0; i < counts[row * slots + part]; ++i) room[count++] = room[part * capacity + i];
+      }
+      Candidates<T> best{room, problem.k, capacity, count};
+      best.select();
+      put(row, sort_records<K>(room, room + best.count, best.count));
+    }
+  }
+
+  void put(int64_t row, Record const* sorted) const {
+    int64_t const at = row * problem.k;
+    for (int64_t i = 0; i < problem.k; ++i) {
+      int64_t const index = R::index(sorted[i]);
+      problem.indices[at + i] = index;
+      problem.values[at + i] = problem.source[row * problem.n + index];
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// The k best of every row on D, which has the CPU's kernels. 2 k <= n.
+template <class D, class T>
+void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
+  using Kernel = cpu::TopkKernel<T>;
+  int64_t const capacity = cpu::Candidates<T>::capacity_for(problem.k);
+  int64_t const slots = cpu::sort_parts(problem.rows * problem.n, problem.rows);
+  int64_t const parts = cpu::sort_parts(problem.n, problem.n / (256 * problem.k + 1) + 1);
+  bool const in_parts = parts > slots && parts > 1;
+  int64_t const rooms = in_parts ? parts : 2 * slots;
+  Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
+  Temporary<D> const counts(static_cast<std::size_t>(in_parts ? parts : 0) * sizeof(int64_t));
+  Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slots, in_parts, false};
+  if (!in_parts) return device_traits<D>::launch(kernel, slots, 1);
+  for (int64_t row = 0; row < problem.rows; ++row) {  // fewer than there are threads
+    kernel.problem.source = problem.source + row * problem.n;
+    kernel.problem.values = problem.values + row * problem.k;
+    kernel.problem.indices = problem.indices + row * problem.k;
+    kernel.problem.rows = 1;
+    kernel.join = false;
+    device_traits<D>::launch(kernel, parts, 1);
+    kernel.join = true;
+    device_traits<D>::launch(kernel, int64_t{1}, 1);
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,176 @@
+/// cuSOLVER, and what linear algebra needs of cuBLAS: found when they are first used, through prototypes written here, so that
+/// programs neither link nor include them.
+#pragma once
+
+#include <situ/ops/cuda/cublas.hpp>
+
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+// The libraries' enumerations, as int.
+inline constexpr int fill_lower = 0, fill_upper = 1;        // cublasFillMode_t
+inline constexpr int as_it_is = 0, as_its_transpose = 1;    // cublasOperation_t
+inline constexpr int values_alone = 0, values_and_vectors = 1;  // cusolverEigMode_t
+
+/// The functions of an element type; tests/cuda/linalg.cu compares them with the libraries' headers.
+template <class T>
+struct SolverFunctions {
+  int (*getrf_size)(void* handle, int m, int n, T* a, int lda, int* size);
+  int (*getrf)(void* handle, int m, int n, T* a, int lda, T* work, int* pivots, int* info);
+  int (*getrs)(void* handle, int trans, int n, int nrhs, T const* a, int lda, int const* pivots, T* b, int ldb, int* info);
+  int (*potrf_size)(void* handle, int uplo, int n, T* a, int lda, int* size);
+  int (*potrf)(void* handle, int uplo, int n, T* a, int lda, T* work, int size, int* info);
+  int (*geqrf_size)(void* handle, int m, int n, T* a, int lda, int* size);
+  int (*geqrf)(void* handle, int m, int n, T* a, int lda, T* tau, T* work, int size, int* info);
+  int (*orgqr_size)(void* handle, int m, int n, int k, T const* a, int lda, T const* tau, int* size);
+  int (*orgqr)(void* handle, int m, int n, int k, T* a, int lda, T const* tau, T* work, int size, int* info);
+  int (*gesvd_size)(void* handle, int m, int n, int* size);
+  int (*gesvd)(void* handle, signed char jobu, signed char jobvt, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* vt, int ldvt, T* work, int size, T* rwork,
+               int* info);
+  int (*syevd_size)(void* handle, int jobz, int uplo, int n, T const* a, int lda, T const* w, int* size);
+  int (*syevd)(void* handle, int jobz, int uplo, int n, T* a, int lda, T* w, T* work, int size, int* info);
+  // of cuBLAS
+  int (*geam)(void* handle, int transa, int transb, int m, int n, T const* alpha, T const* a, int lda, T const* beta, T const* b, int ldb, T* c, int ldc);
+  int (*copy)(void* handle, int n, T const* x, int incx, T* y, int incy);
+  int (*pack_triangle)(void* handle, int uplo, int n, T const* a, int lda, T* packed);
+  int (*unpack_triangle)(void* handle, int uplo, int n, T const* packed, T* a, int lda);
+};
+
+struct SolverLibrary {
+  int (*create)(void** handle);
+  int (*destroy)(void* handle);
+  int (*set_stream)(void* handle, cudaStream_t stream);
+  SolverFunctions<float> of_float;
+  SolverFunctions<double> of_double;
+
+  template <class T>
+  SolverFunctions<T> const& of() const {
+    if constexpr (std::is_same_v<T, float>) return of_float;
+    else return of_double;
+  }
+};
+
+/// cuSOLVER counts its versions on its own: that of CUDA 13 is 12. Throws CudaError.
+inline void* open_cusolver() {
+  constexpr int version = CUDART_VERSION / 1000 == 11 ? 11 : CUDART_VERSION / 1000 - 1;
+  for (std::string const& file : {text("libcusolver.so.", version), std::string("libcusolver.so")}) {
+    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  char const* const why = ::dlerror();
+  fail<CudaError>("cuda: libcusolver.so.", version, " was not found: ", why ? why : "no reason is known",
+                  "; install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
+}
+
+template <class T>
+SolverFunctions<T> solver_functions(void* solver, void* blas, char const* letter) {
+  std::string const s = std::string("cusolverDn") + letter, b = std::string("cublas") + letter;
+  SolverFunctions<T> f;
+  find_function(f.getrf_size, solver, (s + "getrf_bufferSize").c_str());
+  find_function(f.getrf, solver, (s + "getrf").c_str());
+  find_function(f.getrs, solver, (s + "getrs").c_str());
+  find_function(f.potrf_size, solver, (s + "potrf_bufferSize").c_str());
+  find_function(f.potrf, solver, (s + "potrf").c_str());
+  find_function(f.geqrf_size, solver, (s + "geqrf_bufferSize").c_str());
+  find_function(f.geqrf, solver, (s + "geqrf").c_str());
+  find_function(f.orgqr_size, solver, (s + "orgqr_bufferSize").c_str());
+  find_function(f.orgqr, solver, (s + "orgqr").c_str());
+  find_function(f.gesvd_size, solver, (s + "gesvd_bufferSize").c_str());
+  find_function(f.gesvd, solver, (s + "gesvd").c_str());
+  find_function(f.syevd_size, solver, (s + "syevd_bufferSize").c_str());
+  find_function(f.syevd, solver, (s + "syevd").c_str());
+  find_function(f.geam, blas, (b + "geam").c_str());
+  find_function(f.copy, blas, (b + "copy_v2").c_str());
+  find_function(f.pack_triangle, blas, (b + "trttp").c_str());
+  find_function(f.unpack_triangle, blas, (b + "tpttr").c_str());
+  return f;
+}
+
+/// Opened once in a process; a failure throws, and the next call tries again.
+SITU_PROCESS_STATE SolverLibrary const& solver_library() {
+  static SolverLibrary const library = [] {
+    void* const solver = open_cusolver();
+    void* const blas = open_library("cublas");
+    SolverLibrary all;
+    find_function(all.create, solver, "cusolverDnCreate");
+    find_function(all.destroy, solver, "cusolverDnDestroy");
+    find_function(all.set_stream, solver, "cusolverDnSetStream");
+    all.of_float = solver_functions<float>(solver, blas, "S");
+    all.of_double = solver_functions<double>(solver, blas, "D");
+    return all;
+  }();
+  return library;
+}
+
+/// A handle for each device, kept for the next caller. One per process.
+SITU_PROCESS_STATE void** spare_solver_handles() {
+  static constinit void* spares[max_devices] = {};
+  return spares;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_solver(int device, int status, char const* call) {
+  constexpr char const* names[] = {"NOT_INITIALIZED", "ALLOC_FAILED", "INVALID_VALUE", "ARCH_MISMATCH", "MAPPING_ERROR",
+                                   "EXECUTION_FAILED", "INTERNAL_ERROR", "MATRIX_TYPE_NOT_SUPPORTED", "NOT_SUPPORTED"};
+  fail<CudaError>("cuda:", device, ": ", call, " failed: CUSOLVER_STATUS_", status >= 1 && status <= 9 ? names[status - 1] : "", " (", status, ")");
+}
+inline void check_solver(int device, int status, char const* call) {
+  if (status != 0) [[unlikely]] fail_solver(device, status, call);
+}
+
+/// For calls of cuSOLVER: the device made current, and a handle on its current stream that no other thread uses meanwhile.
+template <class T>
+class SolverCall {
+ public:
+  explicit SolverCall(int device) : f(solver_library().of<T>()), guard_(device), device_(device) {
+    handle = __atomic_exchange_n(&spare_solver_handles()[device], nullptr, __ATOMIC_ACQ_REL);
+    if (!handle) check(solver_library().create(&handle), "cusolverDnCreate");
+    if (int const status = solver_library().set_stream(handle, current_stream(device)); status != 0) {
+      solver_library().destroy(handle);
+      fail_solver(device, status, "cusolverDnSetStream");
+    }
+  }
+  SolverCall(SolverCall const&) = delete;
+  SolverCall& operator=(SolverCall const&) = delete;
+  ~SolverCall() {
+    if (void* const other = __atomic_exchange_n(&spare_solver_handles()[device_], handle, __ATOMIC_ACQ_REL)) solver_library().destroy(other);
+  }
+  void check(int status, char const* what) const { check_solver(device_, status, what); }
+
+  SolverFunctions<T> const& f;
+  void* handle = nullptr;
+
+ private:
+  DeviceGuard guard_;
+  int device_;
+};
+
+/// For calls of cuBLAS: the same, with the one handle that all of situ uses, which is locked meanwhile.
+template <class T>
+class BlasCall {
+ public:
+  explicit BlasCall(int device) : f(solver_library().of<T>()), guard_(device), device_(device) {
+    load_cublas();
+    CublasState& state = cublas_state();
+    void*& shared = state.handles[device];
+    if (!shared) check(state.blas.create(&shared), "cublasCreate");
+    check(state.blas.set_stream(shared, current_stream(device)), "cublasSetStream");
+    handle = shared;
+  }
+  void check(int status, char const* what) const { check_cublas(device_, status, what); }
+
+  SolverFunctions<T> const& f;
+  void* handle = nullptr;
+
+ private:
+  DeviceGuard guard_;
+  CublasLock lock_;
+  int device_;
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif

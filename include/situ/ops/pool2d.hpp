@@ -1,0 +1,147 @@
+/// Pooling of images.
+///
+///     max_pool2d(x, 2)   avg_pool2d(x, {3, 2}, {.stride = 2, .padding = 1})   adaptive_avg_pool2d(x, {7, 7})
+///
+/// Shape     x [N, C, H, W] or [C, H, W] → [N, C, H', W'] or [C, H', W'], H' = ⌊(H + 2 p - d (k - 1) - 1) / s⌋ + 1, or ⌈…⌉ + 1 with
+///           `ceil`, without windows that would start behind the image.
+/// Dtype     that of x: floating for means (16-bit floats are summed in float), any but bool for the largest.
+/// Device    runs where x lives; enqueued.
+/// Throws    ShapeError when ranks or extents do not fit, or padding is more than half of the kernel.
+/// Special   NaN in, NaN out. Padding is no candidate for the largest element; it counts as zeros in means unless `count_padding` is false.
+/// Cost      reads x once for windows that do not overlap; one launch, fused with a formula whose tensors are contiguous.
+/// Gradient  of the largest to its place, the first where there are several; of means to all elements alike.
+#pragma once
+
+#include <situ/ops/cpu/pool2d.hpp>
+#include <situ/tensor/tensor.hpp>
+#if defined(__CUDACC__)
+#include <situ/ops/cuda/pool2d.hpp>
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// The options of max_pool2d and avg_pool2d. Without a stride windows lie side by side.
+struct pool2d_options {
+  extent2d stride = 0, padding = 0, dilation = 1;  ///< avg_pool2d has no dilation
+  bool ceil = false;
+  bool count_padding = true;
+};
+
+namespace error {
+template <class Element>
+struct pooling_of_these_elements_is_not_defined__use_cast {};
+}  // namespace error
+
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class Pooling, class T, class E>
+void launch_pooling(cuda_kernels, PoolPlan const&, E const&, T*) {
+  static_assert(compiled_by_nvcc<E>, "situ: pooling_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+template <class D, class Pooling, class T, class E>
+void launch_pooling(cpu_kernels, PoolPlan const& plan, E const& e, T* result) {
+  constexpr int operands = leaf_count<E> + 1;
+  cpu::PoolKernel<Pooling, T, operands, cpu::tree_bytes<tree_of<E>>> kernel;
+  cpu::bind_tree<compute_t<T>>(kernel.bound, lower<0>(e));
+  collect_places(e, kernel.bound.data);
+  kernel.plan = plan;
+  kernel.result = result;
+  kernel.direct = std::is_same_v<tree_of<E>, Input<compute_t<T>, 0>>;
+  int64_t const rows = plan.planes * plan.y.axis.windows;
+  int64_t const work = (plan.y.axis.kernel + 1) * plan.x.axis.extent;
+  device_traits<D>::launch(kernel, rows, (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1);
+}
+
+inline void check_images(Shape const& shape, char const* who) {
+  if (shape.rank() != 4 && shape.rank() != 3) fail<ShapeError>(who, ": shape ", shape, " was given: images are [N, C, H, W] or [C, H, W]");
+}
+
+/// Pools an expression. Formulas of contiguous tensors of one shape are read as they are, others become a tensor first.
+template <class Pooling, class E>
+auto pool(E const& e, PoolPlan plan, char const* who) {
+  using T = value_of<E>;
+  using D = result_device_t<device_of<E>>;
+  Shape shape = e.shape();
+  int const at = shape.rank() - 2;
+  plan.planes = shape[at - 1] * (at == 2 ? shape[0] : 1);
+  shape[at] = plan.y.axis.windows, shape[at + 1] = plan.x.axis.windows;
+  auto result = Tensor<T, D>::uninitialized(shape, who);
+  if (result.size() == 0) return result;
+  bool plain = is_uniform(e);
+  for_each_leaf(e, [&](auto const& leaf) { plain = plain && leaf.is_contiguous(); });
+  if (plain) {
+    launch_pooling<D, Pooling, T>(typename device_traits<D>::kernels{}, plan, e, result.data());
+  } else {
+    Tensor<T, D> value = Tensor<T, D>::uninitialized(e.shape(), who);
+    evaluate<D>(value.data(), value.layout(), true, e);
+    launch_pooling<D, Pooling, T>(typename device_traits<D>::kernels{}, plan, value, result.data());
+  }
+  return result;
+}
+
+template <class Pooling, class E>
+auto pool_windows(E const& e, extent2d kernel, pool2d_options const& options, char const* who) {
+  Shape const& shape = e.shape();
+  check_images(shape, who);
+  extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
+  if (2 * options.padding.height > kernel.height || 2 * options.padding.width > kernel.width) {
+    fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
+  }
+  int const at = shape.rank() - 2;
+  Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil, who);
+  return pool<Pooling>(e, {{windows.y, false}, {windows.x, false}, options.count_padding, 0}, who);
+}
+
+template <class E>
+concept has_largest = expression<E> && !std::is_same_v<value_of<E>, bool>;
+template <class E>
+concept has_mean = expression<E> && floating<value_of<E>>;
+
+}  // namespace detail
+
+/// The largest element of every window; see the top of this file.
+template <class E>
+  requires detail::has_largest<E>
+auto max_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
+  return detail::pool_windows<detail::max_pooling>(x, kernel, options, "max_pool2d");
+}
+
+/// The mean of every window.
+template <class E>
+  requires detail::has_mean<E>
+auto avg_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
+  if (!(options.dilation == extent2d(1))) detail::fail<ShapeError>("avg_pool2d: a dilation of ", detail::by(options.dilation), " was given; it has none");
+  return detail::pool_windows<detail::mean_pooling>(x, kernel, options, "avg_pool2d");
+}
+
+/// The means of windows that cut the image into `size` parts: window i covers [⌊i H / H'⌋, ⌈(i + 1) H / H'⌉).
+template <class E>
+  requires detail::has_mean<E>
+auto adaptive_avg_pool2d(E const& x, extent2d size) {
+  Shape const& shape = x.shape();
+  detail::check_images(shape, "adaptive_avg_pool2d");
+  int const at = shape.rank() - 2;
+  if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
+    detail::fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", detail::by(size), ": all extents must be 1 or more");
+  }
+  auto const axis = [](int64_t extent, int64_t windows) {
+    return detail::PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true};
+  };
+  return detail::pool<detail::mean_pooling>(x, {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0}, "adaptive_avg_pool2d");
+}
+
+#define SITU_POOLING_REJECTION(NAME, CONCEPT)                                                                              \
+  template <class E, class Error = error::pooling_of_these_elements_is_not_defined__use_cast<value_of<E>>>                 \
+    requires(expression<E> && !detail::CONCEPT<E>)                                                                         \
+  void NAME(E const&, auto const&...) = delete;
+SITU_POOLING_REJECTION(max_pool2d, has_largest)
+SITU_POOLING_REJECTION(avg_pool2d, has_mean)
+SITU_POOLING_REJECTION(adaptive_avg_pool2d, has_mean)
+#undef SITU_POOLING_REJECTION
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,227 @@
+#include <situ/ops/arrange.hpp>
+#include <situ/ops/matrix_parts.hpp>
+
+#include <ops/expected/check_places.hpp>
+#include <situ/ops/index.hpp>
+#include <support/probe.hpp>
+
+using namespace situ;
+using situ_test::Operation;
+using situ_test::thrown;
+
+namespace {
+
+/// What every row of the table does to x; expected/places.py has the same rows.
+template <class X>
+struct Arranging {
+  using T = value_of<X>;
+  using D = detail::result_device_t<device_of<X>>;
+  using R = Tensor<T, D>;
+  static std::vector<Operation<X>> operations() {
+    return {
+        {"concat 0", [](X const& x) -> R { return concat(x, x); }},
+        {"concat 1 of three", [](X const& x) -> R { return concat(1, x, flip(x, 1), split(x, {1, 2}, 1)[0]); }},
+        {"concat -1", [](X const& x) -> R { return concat({R(x), R(flip(x, 0))}, -1); }},
+        {"concat nothing", [](X const& x) -> R { return concat(std::vector<R>{R(), R(x)}, 1); }},
+        {"stack 0", [](X const& x) -> R { return stack(x, flip(x, 0)); }},
+        {"stack 2", [](X const& x) -> R { return stack(2, x, flip(x, 2)); }},
+        {"stack -1", [](X const& x) -> R { return stack({R(x), R(x), R(flip(x, 0))}, -1); }},
+        {"split 3 last", [](X const& x) -> R { return split(x, 3, 2)[1]; }},
+        {"split sizes", [](X const& x) -> R { return split(x, {1, 0, 2}, 1)[2]; }},
+        {"chunk 3", [](X const& x) -> R { return chunk(x, 3, 2)[1]; }},
+        {"tile all", [](X const& x) -> R { return tile(x, {2, 1, 3}); }},
+        {"tile fewer", [](X const& x) -> R { return tile(x, 2); }},
+        {"tile more", [](X const& x) -> R { return tile(x, {2, 1, 2, 1}); }},
+        {"tile none", [](X const& x) -> R { return tile(x, {0, 1, 1}); }},
+        {"repeat 0", [](X const& x) -> R { return repeat(x, 3, 0); }},
+        {"repeat 1", [](X const& x) -> R { return repeat(x, 2, 1); }},
+        {"repeat 2", [](X const& x) -> R { return repeat(x, 2, -1); }},
+        {"repeat flat", [](X const& x) -> R { return repeat(x, 2); }},
+        {"repeat counts", [](X const& x) -> R { return repeat(x, {1, 0, 3}, 1); }},
+        {"pad last", [](X const& x) -> R { return pad(x, {1, 2}, true); }},
+        {"pad three", [](X const& x) -> R { return pad(x, {1, 0, 2, 1, 0, 1}, true); }},
+        {"pad negative", [](X const& x) -> R { return pad(x, {-1, 2, 1, -1}, true); }},
+        {"pad reflect", [](X const& x) -> R { return pad(x, {3, 1, 1, 2}, pad_mode::reflect); }},
+        {"pad replicate", [](X const& x) -> R { return pad(x, {3, 1, 1, 5}, pad_mode::replicate); }},
+        {"pad circular", [](X const& x) -> R { return pad(x, {4, 1, 0, 3}, pad_mode::circular); }},
+        {"roll 2", [](X const& x) -> R { return roll(x, 1, 2); }},
+        {"roll two", [](X const& x) -> R { return roll(x, {1, -1}, {0, 2}); }},
+        {"roll far", [](X const& x) -> R { return roll(x, -7, 1); }},
+        {"roll twice", [](X const& x) -> R { return roll(x, {1, 2}, {2, -1}); }},
+        {"roll flat", [](X const& x) -> R { return roll(x, 5); }},
+        {"flip all", [](X const& x) -> R { return flip(x); }},
+        {"flip two", [](X const& x) -> R { return flip(x, {0, -1}); }},
+        {"triu", [](X const& x) -> R { return triu(x); }},
+        {"triu 2", [](X const& x) -> R { return triu(x, 2); }},
+        {"tril 1", [](X const& x) -> R { return tril(x, 1); }},
+        {"tril -9", [](X const& x) -> R { return tril(x, -9); }},
+        {"diag", [](X const& x) -> R { return diag(x); }},
+        {"diag 1", [](X const& x) -> R { return diag(x, 1); }},
+        {"diag -2", [](X const& x) -> R { return diag(x, -2); }},
+        {"diag 9", [](X const& x) -> R { return diag(x, 9); }},
+        {"diag of row", [](X const& x) -> R { return diag(x); }},
+        {"diag of row -2", [](X const& x) -> R { return diag(x, -2); }},
+        {"meshgrid ij", [](X const& x) -> R { return meshgrid({R(x), split(R(flip(x)), 2)[0]})[0]; }},
+        {"meshgrid xy", [](X const& x) -> R { return meshgrid({R(x), split(R(flip(x)), 2)[0]}, indexing::xy)[1]; }},
+        {"roll of one", [](X const& x) -> R { return roll(x, 3, 0); }},
+        {"tile of one", [](X const& x) -> R { return tile(x, 5); }},
+        {"concat of none", [](X const& x) -> R { return concat(1, x, x); }},
+        {"pad of none", [](X const& x) -> R { return pad(x, {0, 0, 1, 1}, true); }},
+        {"repeat of none", [](X const& x) -> R { return repeat(x, 2, 1); }},
+    };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("arranging puts every element where PyTorch and NumPy put it") {
+  situ_test::with_every_instruction_set<Cpu>([] { situ_test::check_table<float, Cpu, Arranging>(); });
+  situ_test::check_table<bool, Cpu, Arranging>();
+  situ_test::check_table<int16_t, Pinned, Arranging>();
+  situ_test::check_table<double, Emulated<0>, Arranging>();
+  situ_test::check_table_of_formulas<float16, Cpu, Arranging>();
+}
+
+TEST_CASE("every element type can be arranged") {
+  auto const check = []<class T>(T) {
+    Tensor<T> const x = situ_test::marked<T>({2, 3});
+    std::vector<T> twice = x.to_vector();
+    auto const values = x.to_vector();
+    twice.insert(twice.end(), values.begin(), values.end());
+    CHECK(situ_test::difference(concat({x, x}).to_vector(), twice) == "");
+    CHECK(situ_test::difference(roll(roll(x, 4), -4).to_vector(), values) == "");
+  };
+  check(bfloat16{}), check(int8_t{}), check(int32_t{}), check(int64_t{}), check(uint8_t{});
+}
+
+TEST_CASE("parts of different types promote, and Pinned mixes with Cpu") {
+  Tensor<float> const a{1, 2};
+  Tensor<int32_t> const b{3, 4};
+  auto const c = concat(0, a, b, pin(a) * 2);
+  static_assert(std::is_same_v<decltype(c), Tensor<float> const>);
+  CHECK(c.to_vector() == std::vector<float>{1, 2, 3, 4, 2, 4});
+  static_assert(std::is_same_v<decltype(stack(b, b > 3)), Tensor<int32_t>>);
+  CHECK(stack(b, b > 3).to_vector() == std::vector<int32_t>{3, 4, 0, 1});
+}
+
+namespace {
+template <class L, class R>
+concept concatenates = requires(L const& l, R const& r) { concat(0, l, r); };
+template <class L, class R>
+concept stacks = requires(L const& l, R const& r) { stack(l, r); };
+}  // namespace
+
+TEST_CASE("parts on different devices do not compile") {
+  using A = Tensor<float>;
+  using B = Tensor<float, Emulated<0>>;
+  static_assert(concatenates<A, A> && concatenates<A, Tensor<int, Pinned>> && concatenates<B, B>);
+  static_assert(!concatenates<A, B> && !concatenates<Tensor<float, Emulated<1>>, B>);
+  static_assert(stacks<A, A> && !stacks<A, B>);
+}
+
+TEST_CASE("views of tensors share their storage, views of formulas compute nothing") {
+  Tensor<float> x = arange(12).reshape({3, 4});
+  split(x, 2, 1)[1].assign(zeros({3, 2}));
+  flip(x, 0)[0] = ones({4});
+  diag(x.slice(1, 0, 3)) += 10;
+  CHECK(x.to_vector() == std::vector<float>{10, 1, 0, 0, 4, 15, 0, 0, 1, 1, 11, 1});
+  auto const grids = meshgrid({x[0], x[1]});
+  CHECK(grids[0].strides() == Shape(1, 0));
+  CHECK(grids[0].storage() == x.storage());
+
+  Tensor<float, Probe> const a{{1, 2}, {3, 4}};
+  Probe::reset();
+  auto const parts = split(a * 2, 1);
+  auto const turned = flip(parts[1] + 1);
+  auto const part = triu(a * 2 + 1);
+  CHECK(Probe::launches == 2);  // the two rows of numbers of triu
+  Probe::reset();
+  Tensor<float, Probe> const y = turned;
+  CHECK(Probe::launches == 1);
+  CHECK(Probe::allocations == 1);
+  CHECK(y.to_vector() == std::vector<float>{9, 7});
+  CHECK(Tensor<float, Probe>(part).to_vector() == std::vector<float>{3, 5, 0, 9});
+}
+
+TEST_CASE("parts are evaluated straight into the result") {
+  Tensor<float, Probe> const a{{1, 2}, {3, 4}}, b{{5, 6}, {7, 8}};
+  auto const costs = [](auto f, int launches) {
+    Probe::reset();
+    auto const y = f();
+    CHECK(Probe::allocations == 1);
+    CHECK(Probe::launches == launches);
+  };
+  costs([&] { return concat(1, a * 2, a + b, b); }, 3);
+  costs([&] { return stack(a * b, b); }, 2);
+  costs([&] { return pad(a * b, {1, 0}); }, 2);
+  costs([&] { return roll(a * b, 1, 0); }, 2);
+  costs([&] { return roll(a * b, 1); }, 2);
+  costs([&] { return tile(a * b, {2, 1}); }, 2);
+  costs([&] { return repeat(a * b, 3, 0); }, 2);
+}
+
+TEST_CASE("large tensors are arranged as small ones are") {
+  Tensor<int32_t> const x = arange<int32_t>(600 * 700).reshape({600, 700});
+  auto const y = roll(x, {50, -3}, {0, 1});
+  auto const z = pad(x, {2, 3}, pad_mode::reflect);
+  auto const w = concat(1, x, x + 1);
+  int64_t wrong = 0;
+  for (int i = 0; i < 600; ++i) {
+    for (int j = 0; j < 700; ++j) wrong += y((i + 50) % 600, (j + 697) % 700) != x(i, j) || z(i, j + 2) != x(i, j) || w(i, j + 700) != x(i, j) + 1;
+    wrong += z(i, 0) != x(i, 2) || z(i, 704) != x(i, 696);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("rank 8 is repeated and tiled") {
+  Tensor<float> const x = arange(4).reshape({1, 1, 1, 1, 1, 1, 2, 2});
+  CHECK(repeat(x, 2, 7).to_vector() == std::vector<float>{0, 0, 1, 1, 2, 2, 3, 3});
+  CHECK(tile(x, {1, 1, 1, 1, 1, 1, 2, 1}).to_vector() == std::vector<float>{0, 1, 2, 3, 0, 1, 2, 3});
+  CHECK(repeat(full({}, 3), 2).to_vector() == std::vector<float>{3, 3});
+}
+
+TEST_CASE_TEMPLATE("the trace is the sum of the diagonal", D, Cpu, Emulated<0>) {
+  Tensor<float, D> const x = arange(24).reshape({2, 3, 4}).to(D{});
+  CHECK(trace(x).to_vector() == std::vector<float>{0 + 5 + 10, 12 + 17 + 22});
+  CHECK(trace(x[0] * 2, 1).item() == 2 * (1 + 6 + 11));
+  CHECK(trace(x[0], -5).item() == 0);
+  CHECK(trace(cast<int8_t>(x[1]), -1).item() == 16 + 21);
+}
+
+TEST_CASE("chunks of nothing, and fewer than were asked for, are PyTorch's") {
+  CHECK(chunk(zeros({0}), 3).size() == 3);
+  CHECK(chunk(zeros({10}), 4).size() == 4);
+  CHECK(chunk(zeros({10}), 4)[3].size() == 1);
+  CHECK(chunk(zeros({6}), 4).size() == 3);
+  CHECK(split(zeros({0}), 0).size() == 1);
+}
+
+TEST_CASE("what cannot be arranged is named") {
+  Tensor<float> const x = zeros({2, 3}), y = zeros({2, 4}), r = zeros({3});
+  auto const says = [](auto f, char const* message) { CHECK(thrown<ShapeError>(f, message) == ""); };
+  says([&] { concat({x, y}); }, "concat: shapes [2, 3] and [2, 4] cannot be joined along axis 0: 3 != 4 in dimension 1");
+  says([&] { concat(1, x, r); }, "concat: shapes [2, 3] and [3] cannot be joined along axis 1: they have 2 and 1 axes");
+  says([&] { concat({x, x}, 2); }, "concat: axis 2 is out of range for shape [2, 3]: axes are -2 to 1");
+  says([&] { concat(std::vector<Tensor<float>>{}); }, "concat: no tensors were given; at least one is needed");
+  says([&] { stack({x, x, y}); }, "stack: tensors 0 and 2 have shapes [2, 3] and [2, 4]; all must have the same, or use concat");
+  says([&] { stack({x, x}, 3); }, "stack: axis 3 is out of range for shape [2, 3] and one more axis: axes are -3 to 2");
+  says([&] { split(x, {1, 1}, 1); }, "split: the sizes add up to 2, but axis 1 of shape [2, 3] has 3 elements");
+  says([&] { split(x, {4, -1}, 1); }, "split: a size of -1 was asked for; sizes are 0 or more");
+  says([&] { split(x, 0); }, "split: slices of 0 indices cannot cover 2; a size is 1 or more");
+  says([&] { chunk(x, 0); }, "chunk: 0 chunks were asked for; there is at least 1");
+  says([&] { tile(x, {1, -2}); }, "tile: -2 repetitions were asked for along axis 1; counts are 0 or more");
+  says([&] { tile(x, {int64_t{1} << 62, 2}); }, "tile: shape [2, 3] repeated [4611686018427387904, 2] times has more elements than can be addressed");
+  says([&] { repeat(x, -1, 0); }, "repeat: -1 repetitions were asked for; a count is 0 or more");
+  says([&] { repeat(x, {1, 2}, 1); }, "repeat: 2 counts were given for axis 1 of shape [2, 3]: one for each of its 3 indices is needed");
+  says([&] { pad(x, {1}); }, "pad: 1 widths were given for shape [2, 3]: a pair for each axis is needed, from the last axis on, at most 4");
+  says([&] { pad(x, {-2, -2}); }, "pad: widths -2 and -2 do not fit axis 1 of shape [2, 3]");
+  says([&] { pad(x, {3, 0}, pad_mode::reflect); }, "pad: a width of 3 is too much for mode reflect: axis 1 has 3 elements; at most 2 can be added");
+  says([&] { pad(x, {0, 4}, pad_mode::circular); }, "pad: a width of 4 is too much for mode circular: axis 1 has 3 elements; at most 3 can be added");
+  says([&] { pad(zeros({0}), {0, 1}, pad_mode::replicate); }, "pad: a width of 1 is too much for mode replicate: axis 0 has 0 elements");
+  says([&] { roll(x, {1, 2}, 0); }, "roll: 2 shifts were given for 1 axis; each axis needs one");
+  says([&] { flip(x, {0, -2}); }, "flip: axis -2 appears twice in [0, -2]");
+  says([&] { triu(r); }, "triu: shape [3] has 1 axis; a matrix has two");
+  says([&] { trace(r); }, "trace: shape [3] has 1 axis; a matrix has two");
+  says([&] { diag(zeros({1, 2, 3})); }, "diag: shape [1, 2, 3] has 3 axes; 1 or 2 are needed");
+  says([&] { meshgrid({x, x}); }, "meshgrid: shape [2, 3] has 2 axes; rows of numbers are needed");
+}

@@ -1,0 +1,318 @@
+#include <situ/ops/compare.hpp>
+#include <situ/ops/linear.hpp>
+
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+
+#include "expected/matmul.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+using namespace situ;
+using situ_test::thrown;
+
+namespace {
+
+/// The element with index i in row-major order is (7 i + 3 seed) mod 11 - 5, or its absolute value for unsigned T.
+template <class T>
+Tensor<T> numbers(Shape const& shape, int64_t seed) {
+  auto result = empty<T>(shape);
+  for (int64_t i = 0; i < result.size(); ++i) {
+    int64_t const x = (7 * i + 3 * seed) % 11 - 5;
+    result.data()[i] = detail::convert_scalar<T>(std::is_same_v<T, uint8_t> && x < 0 ? -x : x);
+  }
+  return result;
+}
+
+template <class T>
+using wide = std::conditional_t<floating<T>, double, uint64_t>;
+template <class T>
+wide<T> widened(T x) {
+  if constexpr (floating<T>) return static_cast<double>(static_cast<compute_t<T>>(x));
+  else return static_cast<uint64_t>(x);
+}
+
+/// The product by plain loops over elements, in double or wrapping integers; matrices of any strides.
+template <class T>
+std::vector<wide<T>> plain_product(Tensor<T> const& a, Tensor<T> const& b) {
+  std::vector<wide<T>> result;
+  for (int64_t i = 0; i < a.size(0); ++i) {
+    for (int64_t j = 0; j < b.size(1); ++j) {
+      wide<T> sum = 0;
+      for (int64_t k = 0; k < a.size(1); ++k) {
+        sum += widened(a.data()[i * a.strides()[0] + k * a.strides()[1]]) * widened(b.data()[k * b.strides()[0] + j * b.strides()[1]]);
+      }
+      result.push_back(sum);
+    }
+  }
+  return result;
+}
+
+/// Elements that differ from the expected ones by more than rounding a sum of `terms` products of numbers up to 5 allows.
+template <class T, class Expected>
+int64_t wrong_elements(std::vector<T> const& got, std::vector<Expected> const& expected, int64_t terms) {
+  if (got.size() != expected.size()) return -1;
+  int64_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if constexpr (floating<T>) {
+      double const unit = std::is_same_v<T, double> ? 2.3e-16 : std::is_same_v<T, float> ? 1.2e-7 : std::is_same_v<T, float16> ? 1e-3 : 8e-3;
+      double const x = static_cast<double>(static_cast<compute_t<T>>(got[i])), y = static_cast<double>(expected[i]);
+      double const slack = unit * std::fabs(y) + 25e-7 * static_cast<double>(terms) * (std::is_same_v<T, double> ? 1e-9 : 1e-1);
+      wrong += !(std::fabs(x - y) <= slack);
+    } else {
+      wrong += got[i] != static_cast<T>(static_cast<int64_t>(expected[i]));
+    }
+  }
+  return wrong;
+}
+
+/// Views of one shape that lie in memory in different ways.
+enum class Form { contiguous, transposed, rows_apart, stepped, flipped, broadcast, count };
+
+template <class T, class D>
+Tensor<T, D> matrix(Form form, int64_t rows, int64_t columns, int64_t seed) {
+  auto const on = [&](Shape const& shape) { return numbers<T>(shape, seed).to(D{}); };
+  switch (form) {
+    case Form::transposed: return on({columns, rows}).t();
+    case Form::rows_apart: return on({rows, columns + 5})(all(), range(2, 2 + columns));
+    case Form::stepped: return on({2 * rows + 1, 3 * columns + 1})(range(1, end(), 2), range(1, end(), 3))(range(0, rows), range(0, columns));
+    case Form::flipped: return on({rows, columns}).flip(0).flip(1);
+    case Form::broadcast: return on({1, columns}).expand({rows, columns});
+    default: return on({rows, columns});
+  }
+}
+
+template <class T, class D>
+void check_forms() {
+  struct Size {
+    int64_t m, k, n;
+  };
+  for (Size const s : {Size{1, 1, 1}, Size{2, 2, 2}, Size{3, 3, 3}, Size{5, 7, 1}, Size{1, 9, 13}, Size{13, 5, 17}, Size{30, 41, 50}, Size{67, 33, 70}}) {
+    for (int f = 0; f < static_cast<int>(Form::count); ++f) {
+      for (int g = 0; g < static_cast<int>(Form::count); ++g) {
+        auto const a = matrix<T, D>(static_cast<Form>(f), s.m, s.k, 1);
+        auto const b = matrix<T, D>(static_cast<Form>(g), s.k, s.n, 2);
+        auto const c = matmul(a, b);
+        INFO(std::string(dtype_name<T>()), " ", s.m, " ", s.k, " ", s.n, ", forms ", f, " ", g);
+        CHECK(c.shape() == Shape{s.m, s.n});
+        CHECK(c.is_contiguous());
+        CHECK(wrong_elements(c.to_vector(), plain_product(a.cpu(), b.cpu()), s.k) == 0);
+      }
+    }
+  }
+}
+
+template <class D>
+void check_products() {
+  int64_t number = 0;
+  for (auto const& expected : situ_test::expected::products()) {
+    auto const a = numbers<double>(expected.shapes[0], 0).to(D{}), b = numbers<double>(expected.shapes[1], 1).to(D{});
+    INFO("product ", number++);
+    auto const c = matmul(a, b);
+    CHECK(c.shape() == expected.shape);
+    CHECK(c.to_vector() == expected.values);
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("matmul gives what PyTorch gives", D, SITU_TEST_DEVICES) { check_products<D>(); }
+
+TEST_CASE("matmul of any strides is the plain sum, for every element type and instruction set") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    check_forms<float, Cpu>();
+    check_forms<double, Cpu>();
+    check_forms<float16, Cpu>();
+    check_forms<bfloat16, Cpu>();
+    check_forms<int8_t, Cpu>();
+    check_forms<uint8_t, Cpu>();
+    check_forms<int16_t, Cpu>();
+    check_forms<int32_t, Cpu>();
+    check_forms<int64_t, Cpu>();
+  });
+  check_forms<float, Emulated<0>>();
+}
+
+TEST_CASE("sums longer than a block, and all sizes around those of tiles") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t k : {383, 384, 385, 1000}) {
+      for (int64_t n : {1, 3, 16, 24, 37, 64}) {
+        auto const a = numbers<float>({29, k}, 1), b = numbers<float>({k, n}, 2), w = numbers<float>({n, k}, 3);
+        INFO("k ", k, ", n ", n);
+        CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), k) == 0);
+        CHECK(wrong_elements(matmul(a, w.t()).to_vector(), plain_product<float>(a, w.t()), k) == 0);
+        auto const half = a.to<float16>(), other = b.to<float16>();
+        CHECK(wrong_elements(matmul(half, other).to_vector(), plain_product(half, other), k) == 0);
+      }
+    }
+    for (int64_t m = 1; m <= 40; ++m) {
+      for (int64_t n = 1; n <= 70; n += m % 3 + 1) {
+        auto const a = numbers<float>({m, 6}, m), b = numbers<float>({6, n}, n);
+        INFO("m ", m, ", n ", n);
+        CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 6) == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("large products in all their blocks") {
+  auto const a = numbers<float>({2500, 70}, 1), b = numbers<float>({70, 900}, 2);
+  CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 70) == 0);
+  auto const c = numbers<bfloat16>({1100, 500}, 1), d = numbers<bfloat16>({500, 60}, 2);
+  CHECK(wrong_elements(matmul(c, d).to_vector(), plain_product(c, d), 500) == 0);
+  auto const tall = numbers<float>({5000, 9000}, 1), x = numbers<float>({9000, 1}, 2), y = numbers<float>({1, 5000}, 3);
+  CHECK(wrong_elements(matmul(tall, x).to_vector(), plain_product(tall, x), 9000) == 0);
+  CHECK(wrong_elements(matmul(y, tall).to_vector(), plain_product(y, tall), 9000) == 0);
+}
+
+TEST_CASE("the result does not depend on the number of threads, bit for bit") {
+  auto const numbers_between = [](Shape const& shape, int64_t seed) { return Tensor<float>(numbers<float>(shape, seed) * 0.3f + 0.01f); };
+  auto const same = [&](Tensor<float> const& a, Tensor<float> const& b) {
+    set_num_threads(1);
+    auto const one = matmul(a, b).to_vector();
+    for (int threads : {2, 3, 7}) {
+      set_num_threads(threads);
+      auto const many = matmul(a, b).to_vector();
+      CHECK(std::memcmp(one.data(), many.data(), one.size() * sizeof(float)) == 0);
+    }
+    set_num_threads(1);
+  };
+  int const before = num_threads();
+  same(numbers_between({301, 517}, 1), numbers_between({517, 203}, 2));
+  same(numbers_between({13, 517}, 1), numbers_between({517, 2003}, 2));
+  same(numbers_between({40, 33, 35}, 1), numbers_between({40, 35, 37}, 2));
+  same(numbers_between({3001, 517}, 1), numbers_between({517}, 2));
+  same(numbers_between({517}, 1), numbers_between({517, 3001}, 2));
+  set_num_threads(before);
+}
+
+TEST_CASE("batches broadcast, permuted ones too") {
+  auto const q = numbers<float>({2, 7, 3, 8}, 1), k = numbers<float>({2, 9, 3, 8}, 2);
+  auto const scores = matmul(q.permute({0, 2, 1, 3}), k.permute({0, 2, 3, 1}));
+  CHECK(scores.shape() == Shape{2, 3, 7, 9});
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t h = 0; h < 3; ++h) {
+      CHECK(wrong_elements(scores[b][h].to_vector(), plain_product<float>(q[b](all(), h), k[b](all(), h).t()), 8) == 0);
+    }
+  }
+  CHECK(equal(bmm(q[0], k[0](range(0, 7), all(), all()).transpose(1, 2)), matmul(q[0], k[0](range(0, 7), all(), all()).transpose(1, 2))));
+  auto const shared = matmul(q.expand({4, 2, 7, 3, 8}), k[0][0].t());
+  CHECK(equal(shared[3], matmul(q, k[0][0].t())));
+}
+
+TEST_CASE("integers wrap, 16-bit floats are rounded once, infinities and NaN stay") {
+  Tensor<int8_t> const small{{100, 100}};
+  CHECK(matmul(small, small.t()).item() == static_cast<int8_t>(20000));
+  Tensor<int64_t> const large{{int64_t{1} << 62, 3}};
+  CHECK(matmul(large, large.t()).item() == 9);
+  auto const ones = full<float16>({1, 4096}, float16(1.f));
+  CHECK(static_cast<float>(matmul(ones, ones.t()).item()) == 4096.f);  // a chain of float16 additions ends at 2048
+  Tensor<float> special = zeros({4, 40});
+  special(1, 20) = INFINITY;
+  special(2, 33) = NAN;
+  auto const x = full({40}, 1.f);
+  auto const y = matmul(special, x).to_vector(), z = matmul(special, x.unsqueeze(1).expand({40, 20}))(all(), 19).to_vector();
+  for (auto const& v : {y, z}) {
+    CHECK(v[0] == 0);
+    CHECK(v[1] == INFINITY);
+    CHECK(std::isnan(v[2]));
+    CHECK(v[3] == 0);
+  }
+}
+
+TEST_CASE("operands promote, and formulas are operands") {
+  Tensor<float> const a{{1, 2}, {3, 4}};
+  Tensor<int32_t> const n{{1, 0}, {2, 1}};
+  Tensor<bool> const mask{{true, false}, {true, true}};
+  static_assert(std::is_same_v<decltype(matmul(n, a)), Tensor<float>>);
+  static_assert(std::is_same_v<decltype(matmul(n, n)), Tensor<int32_t>>);
+  static_assert(std::is_same_v<decltype(matmul(pin(a), pin(a))), Tensor<float>>);
+  CHECK(matmul(n, a).to_vector() == std::vector<float>{1, 2, 5, 8});
+  CHECK(matmul(mask, a).to_vector() == std::vector<float>{1, 2, 4, 6});
+  CHECK(matmul(a + 1, 2 * a).to_vector() == std::vector<float>{22, 32, 38, 56});
+  Tensor<float> z = a;
+  for (int k = 0; k < 3; ++k) z = matmul(z, a);
+  CHECK(z.to_vector() == std::vector<float>{199, 290, 435, 634});
+}
+
+TEST_CASE_TEMPLATE("dot and outer", D, Cpu, Emulated<0>) {
+  auto const a = numbers<float>({100}, 1).to(D{}), b = numbers<float>({100}, 2).to(D{});
+  CHECK(dot(a, b).shape() == Shape{});
+  CHECK(dot(a, b).item() == matmul(a, b).item());
+  CHECK(dot(a.flip(0), b).item() == matmul(a.flip(0), b).item());
+  auto const c = outer(a, b(range(0, 7)));
+  CHECK(c.shape() == Shape{100, 7});
+  CHECK(c.to_vector() == matmul(a.unsqueeze(1), b(range(0, 7)).unsqueeze(0)).to_vector());
+  auto const n = numbers<int8_t>({3}, 1).to(D{});
+  static_assert(std::is_same_v<value_of<decltype(dot(n, n))>, int8_t>);
+  CHECK(dot(n, n).item() == matmul(n, n).item());
+}
+
+TEST_CASE_TEMPLATE("linear gives what PyTorch gives", D, SITU_TEST_DEVICES) {
+  auto const x = numbers<double>({3, 4}, 0).to(D{}), w = Tensor<double, D>((numbers<double>({2, 4}, 1) / 8.0).to(D{})), b = numbers<double>({2}, 2).to(D{});
+  CHECK(linear(x, w, b).to_vector() == situ_test::expected::linear());
+  CHECK(linear_relu(x, w, b).to_vector() == situ_test::expected::linear_relu());
+  auto const y = linear_gelu_tanh(x, w, b).to_vector();
+  for (std::size_t k = 0; k < y.size(); ++k) CHECK(std::fabs(y[k] - situ_test::expected::linear_gelu_tanh()[k]) <= 1e-14 * (1 + std::fabs(y[k])));
+  CHECK(linear(x[1], w, b).to_vector() == linear(x, w, b)[1].to_vector());
+  CHECK(linear(x, w[1], b.select(0, 1)).to_vector() == linear(x, w, b)(all(), 1).to_vector());
+}
+
+TEST_CASE("bias and activation reach every tile once") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    auto const check = []<class T>(std::type_identity<T>, Shape const& shape, int64_t out, double tolerance) {
+      int64_t const in = shape.back();
+      Tensor<T> const x(numbers<T>(shape, 1)), w = ((numbers<T>({out, in}, 2)) * 0.125).template to<T>(), b = numbers<T>({out}, 3);
+      auto const y = (matmul(x.template to<double>(), w.template to<double>().t()) + b.template to<double>());
+      INFO(std::string(dtype_name<T>()), " ", to_string(shape), " ", out);
+      auto const close = [&](auto const& got, auto const& expected) {
+        return allclose(got.template to<double>(), expected, {.rtol = tolerance, .atol = tolerance * static_cast<double>(in)});
+      };
+      CHECK(close(linear(x, w, b), y));
+      CHECK(close(linear_relu(x, w, b), relu(y)));
+      CHECK(close(linear_gelu_tanh(x, w, b), gelu(y, approximate_tanh)));
+      CHECK(close(linear_relu(x, w), relu(y - b.template to<double>())));
+    };
+    for (int64_t out : {1, 5, 20, 50, 100}) {
+      check(std::type_identity<float>{}, {3, 7, 19}, out, 1e-6);
+      check(std::type_identity<float>{}, {33, 800}, out, 1e-6);
+      check(std::type_identity<float16>{}, {9, 800}, out, 1e-3);
+      check(std::type_identity<float>{}, {40}, out, 1e-6);
+      check(std::type_identity<double>{}, {2, 3}, out, 1e-14);
+    }
+  });
+  Tensor<int32_t> const n{{1, -2}, {3, 4}}, b{-4, 1};
+  CHECK(linear_relu(n, n, b[0].expand({2})).to_vector() == std::vector<int32_t>{1, 0, 0, 21});
+}
+
+TEST_CASE("shapes that do not fit are named") {
+  auto const a = zeros({2, 3}), b = zeros({4, 5}), v = zeros({3}), c = zeros({3, 2, 3}), d = zeros({2, 3, 2}), s = zeros({});
+  CHECK(thrown<ShapeError>([&] { matmul(a, b); }, "matmul: shapes [2, 3] and [4, 5] cannot be multiplied: 3 != 4") == "");
+  CHECK(thrown<ShapeError>([&] { matmul(v, b); }, "matmul: shapes [3] and [4, 5] cannot be multiplied: 3 != 4") == "");
+  CHECK(thrown<ShapeError>([&] { matmul(b, v); }, "matmul: shapes [4, 5] and [3] cannot be multiplied: 5 != 3") == "");
+  CHECK(thrown<ShapeError>([&] { matmul(c, d); }, "matmul: shapes [3, 2, 3] and [2, 3, 2] cannot be multiplied: 3 != 2, the batches do not broadcast") == "");
+  CHECK(thrown<ShapeError>([&] { matmul(s, a); },
+                           "matmul: shapes [] and [2, 3] cannot be multiplied: each operand needs an axis; use * for products with one number") == "");
+  CHECK(thrown<ShapeError>([&] { bmm(a, d); }, "bmm: shapes [2, 3] and [2, 3, 2] were given: both operands have 3 axes; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { bmm(c, d); }, "bmm: shapes [3, 2, 3] and [2, 3, 2] cannot be multiplied: 3 != 2 batches; matmul broadcasts") == "");
+  CHECK(thrown<ShapeError>([&] { dot(a, v); }, "dot: shapes [2, 3] and [3] were given: both operands have 1 axis; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { dot(v, zeros({4})); }, "dot: shapes [3] and [4] cannot be multiplied: 3 != 4") == "");
+  CHECK(thrown<ShapeError>([&] { outer(a, v); }, "outer: shapes [2, 3] and [3] were given: both operands have 1 axis; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { linear(b, a); }, "linear: shapes [4, 5] and [2, 3] cannot be multiplied: 5 != 3; the weights are [out, in]") == "");
+  CHECK(thrown<ShapeError>([&] { linear(v, a, v); },
+                           "linear: a bias of shape [3] does not fit weights of shape [2, 3]: it has one element for each output") == "");
+  CHECK(thrown<ShapeError>([&] { linear_relu(v, d); },
+                           "linear_relu: shapes [3] and [2, 3, 2] were given: x needs an axis, and the weights are [out, in] or [in]") == "");
+}
+
+template <class A, class B>
+concept multipliable = requires(A const& a, B const& b) { matmul(a, b); };
+static_assert(multipliable<Tensor<float>, Tensor<int8_t, Pinned>>);
+static_assert(!multipliable<Tensor<float>, Tensor<float, Emulated<0>>>);
+static_assert(!multipliable<Tensor<bool>, Tensor<bool>>);
+static_assert(!multipliable<Tensor<float>, float>);

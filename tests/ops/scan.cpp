@@ -1,0 +1,204 @@
+#include <situ/ops/scan.hpp>
+
+#include <ops/expected/reduce.hpp>
+#include <ops/reduce_support.hpp>
+#include <support/compare.hpp>
+
+#include <cstring>
+
+using namespace situ;
+using namespace situ_test;
+
+namespace {
+
+/// The running sum or product of a row-major array, by a plain loop.
+std::vector<double> scan_of(std::vector<double> const& x, Shape const& shape, int axis, bool product) {
+  std::vector<double> y = x;
+  int64_t inner = 1;
+  for (int k = axis + 1; k < shape.rank(); ++k) inner *= shape[k];
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    int64_t const at = static_cast<int64_t>(i) / inner % shape[axis];
+    if (at > 0) y[i] = product ? y[i - static_cast<std::size_t>(inner)] * x[i] : y[i - static_cast<std::size_t>(inner)] + x[i];
+  }
+  return y;
+}
+
+template <class T, class D>
+std::vector<double> numbers_of(Tensor<T, D> const& x) {
+  std::vector<double> result;
+  auto const values = x.to_vector();
+  for (std::size_t k = 0; k < values.size(); ++k) result.push_back(number_of(static_cast<T>(values[k])));
+  return result;
+}
+
+template <class Y>
+void check(char const* what, Y const& found, std::vector<double> const& expected, Shape const& shape, double tolerance) {
+  INFO(std::string(what), " of shape ", to_string(shape));
+  REQUIRE(found.shape() == shape);
+  REQUIRE(found.is_contiguous());
+  auto const values = numbers_of(found);
+  std::size_t wrong = 0;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    double wanted = expected[k];
+    if constexpr (sizeof(typename Y::value_type) == 2) wanted = number_of(detail::convert_scalar<typename Y::value_type>(wanted));  // its range, too
+    if (close(values[k], wanted, tolerance)) continue;
+    if (wrong++ == 0) MESSAGE("element ", k, " is ", values[k], " instead of ", wanted);
+  }
+  CHECK(wrong == 0);
+}
+
+template <class T, class D>
+void check_scans(Tensor<T, D> const& x) {
+  auto const values = numbers_of(x);
+  double const tolerance = floating<T> ? tolerance_of<T>() : 0;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    INFO("axis ", axis, " with strides ", to_string(x.strides()));
+    check("cumsum", cumsum(x, axis), scan_of(values, x.shape(), axis, false), x.shape(), tolerance);
+    check("cumprod", cumprod(x, axis - x.rank()), scan_of(values, x.shape(), axis, true), x.shape(), tolerance);
+  }
+}
+
+/// 1, -1 and, seldom, 2 or 0.5: neither sums nor products of a few dozen leave any type's exact range.
+template <class T>
+Tensor<T> units(Shape const& shape) {
+  Tensor<T> result = empty<T>(shape);
+  for (int64_t i = 0; i < result.size(); ++i) {
+    int64_t const k = (i * 37 + 11) % 17;
+    float const value = k == 3 ? 2.f : k == 5 && floating<T> ? 0.5f : std::is_same_v<T, uint8_t> || k % 2 ? 1.f : -1.f;
+    result.data()[i] = detail::convert_scalar<T>(value);
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("scans agree with plain loops in every layout", T, float, double, float16, int32_t, bool) {
+  for_each_instruction_set([] {
+    for (Shape const& shape : {Shape{1}, Shape{5}, Shape{67}, Shape{9, 33}, Shape{33, 9}, Shape{1, 9}, Shape{9, 1}, Shape{3, 5, 21}, Shape{2, 3, 1, 5},
+                               Shape{0}, Shape{4, 0, 3}}) {
+      for_each_layout(units<T>(shape), [](auto const& x) { check_scans(x); });
+    }
+  });
+}
+
+TEST_CASE("scans of every length, along rows and across them") {
+  for_each_instruction_set([] {
+    Tensor<float> const x = units<float>({20, 150});
+    for (int64_t n = 1; n <= 150; n = n < 70 ? n + 1 : n + 13) {
+      check_scans(x.slice(1, 0, n));
+      check_scans(x.slice(1, 0, n).contiguous());
+      check_scans(x.t().slice(0, 0, n).contiguous());
+    }
+  });
+}
+
+TEST_CASE("element types of scans") {
+  static_assert(std::is_same_v<decltype(cumsum(Tensor<float>{}, 0)), Tensor<float>>);
+  static_assert(std::is_same_v<decltype(cumsum(Tensor<bfloat16>{}, 0)), Tensor<bfloat16>>);
+  static_assert(std::is_same_v<decltype(cumsum(Tensor<bool>{}, 0)), Tensor<int64_t>>);
+  static_assert(std::is_same_v<decltype(cumprod(Tensor<uint8_t>{}, 0)), Tensor<int64_t>>);
+  static_assert(std::is_same_v<decltype(cumsum(Tensor<float, Pinned>{}, 0)), Tensor<float, Cpu>>);
+  static_assert(std::is_same_v<decltype(cumsum(Tensor<float, Emulated<1>>{}, 0)), Tensor<float, Emulated<1>>>);
+}
+
+TEST_CASE("scans agree with PyTorch") {
+  Tensor<float> x = empty({3, 4, 5});
+  for (int64_t i = 0; i < 60; ++i) x.data()[i] = static_cast<float>((i * 37 + 11) % 17 - 8) / 4;
+  for (auto const& expected : expected::scans) {
+    bool const product = std::strcmp(expected.name, "cumprod") == 0;
+    check(expected.name, product ? cumprod(x, expected.axis) : cumsum(x, expected.axis), expected.values, x.shape(), 2e-7);
+  }
+}
+
+TEST_CASE("scans run where their input lives") {
+  for (Shape const& shape : {Shape{5}, Shape{33, 17}, Shape{3, 5, 21}, Shape{4, 0, 3}}) {
+    Tensor<float> const x = units<float>(shape);
+    check_scans(x.to(Emulated<0>{}));
+    check_scans(x.to(Pinned{}));
+  }
+  Tensor<float> const large = uniforms({2'000'000});
+  CHECK(cumsum(large.to(Emulated<0>{}), 0).to_vector() == cumsum(large, 0).to_vector());
+}
+
+TEST_CASE("long float scans are accurate, and the same bits with one thread and with two") {
+  int const threads = num_threads();
+  constexpr int64_t n = 3'000'001;
+  Tensor<float> const x = uniforms({n});
+  for (Tensor<float> const& in : {x, full({n}, 0.1f)}) {
+    for_each_instruction_set([&] {
+      set_num_threads(1);
+      Tensor<float> const one = cumsum(in, 0);
+      set_num_threads(2);
+      Tensor<float> const two = cumsum(in, 0);
+      CHECK(std::memcmp(one.data(), two.data(), static_cast<std::size_t>(n) * 4) == 0);
+      double total = 0, worst = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        total += static_cast<double>(in.data()[i]);
+        worst = std::fmax(worst, std::fabs(static_cast<double>(one.data()[i]) - total) / total);
+      }
+      CHECK(worst < 5e-7);
+    });
+  }
+  Tensor<float> const flat = uniforms({3'000'000});
+  for (Shape const& shape : {Shape{2, 1500000}, Shape{1500000, 2}, Shape{300000, 10}, Shape{50000, 60}, Shape{1500, 2000}}) {
+    Tensor<float> const m = flat.view(shape);
+    for (int axis : {0, 1}) {
+      INFO("axis ", axis, " of shape ", to_string(shape));
+      auto const expected = scan_of(numbers_of(m), shape, axis, false);
+      for (Tensor<float> const& in : {m, m.t().contiguous().t()}) {
+        set_num_threads(1);
+        Tensor<float> const one = cumsum(in, axis);
+        set_num_threads(2);
+        Tensor<float> const two = cumsum(in, axis);
+        CHECK(std::memcmp(one.data(), two.data(), 12'000'000) == 0);
+        check("cumsum", one, expected, shape, 5e-7);
+      }
+    }
+  }
+  set_num_threads(threads);
+}
+
+TEST_CASE("a scan is fused with its input") {
+  Tensor<float> const a = units<float>({37, 53}), b = units<float>({53, 37}).t(), row = units<float>({53});
+  Tensor<float> const products = a * b, shifted = a + row;
+  for_each_instruction_set([&] {
+    for (int axis : {0, 1}) {
+      CHECK(cumsum(a * b, axis).to_vector() == cumsum(products, axis).to_vector());
+      CHECK(cumsum(a + row, axis).to_vector() == cumsum(shifted, axis).to_vector());
+      CHECK(cumsum(a + row.slice(0, 0, 37).unsqueeze(1), axis).to_vector() == cumsum(Tensor<float>(a + row.slice(0, 0, 37).unsqueeze(1)), axis).to_vector());
+      CHECK(cumsum(a > 0, axis).to_vector() == cumsum(Tensor<bool>(a > 0), axis).to_vector());
+    }
+  });
+}
+
+#if !defined(__FAST_MATH__)
+TEST_CASE("a NaN is in every later result, and infinities meet as in IEEE arithmetic") {
+  for_each_instruction_set([] {
+    for (int64_t at : {0, 3, 15, 16, 30, 47}) {
+      Tensor<float> x = ones({48});
+      x(at) = NAN;
+      auto const y = cumsum(x, 0).to_vector();
+      for (int64_t i = 0; i < 48; ++i) CHECK(std::isnan(y[static_cast<std::size_t>(i)]) == (i >= at));
+    }
+    Tensor<float> x = ones({40});
+    x(5) = INFINITY, x(30) = -INFINITY;
+    auto const y = cumsum(x, 0).to_vector();
+    for (int i = 0; i < 40; ++i) {
+      CHECK((i < 5 ? y[static_cast<std::size_t>(i)] == static_cast<float>(i + 1) : i < 30 ? y[static_cast<std::size_t>(i)] == INFINITY : std::isnan(y[static_cast<std::size_t>(i)])));
+    }
+  });
+}
+#endif
+
+TEST_CASE("integers are scanned in 64 bits, which wrap") {
+  CHECK(cumsum(full<int8_t>({3}, 127), 0).to_vector() == std::vector<int64_t>{127, 254, 381});
+  CHECK(cumprod(full<int32_t>({3}, 2000000), 0).item(2) == 8000000000000000000);
+  CHECK(cumsum(Tensor<int64_t>(std::vector<int64_t>{INT64_MAX, 1}), 0).item(1) == INT64_MIN);
+}
+
+TEST_CASE("a scan along an axis that does not exist is refused") {
+  Tensor<float> const x = zeros({8, 16});
+  CHECK(thrown<ShapeError>([&] { cumsum(x, 2); }, "cumsum: axis 2 is out of range for shape [8, 16]: axes are -2 to 1") == "");
+  CHECK(thrown<ShapeError>([&] { cumprod(x.select(0, 0).select(0, 0), 0); }, "cumprod: axis 0 is out of range for shape []: it has no axes") == "");
+  CHECK(cumsum(x, 1).size() == 128);
+}
