@@ -193,4 +193,40 @@ void column_sums(State& state) {
   verify(state, Row::column_sums, y.data());
 }
 
+void softmax(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), y = a;
+  for (auto _ : state) {
+    for (Index row = 0; row < a.rows(); ++row) {
+      y.row(row) = (a.row(row) - a.row(row).maxCoeff()).exp();
+      y.row(row) *= 1.0f / y.row(row).sum();
+    }
+    keep(*y.data());
+  }
+  verify(state, Row::softmax, y.data());
+}
+void layer_norm(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), y = a;
+  for (auto _ : state) {
+    for (Index row = 0; row < a.rows(); ++row) {
+      float mean = a.row(row).mean();
+      float variance = (a.row(row) - mean).square().mean();
+      y.row(row) = (a.row(row) - mean) * (1.0f / std::sqrt(variance + 1e-5f));
+    }
+    keep(*y.data());
+  }
+  verify(state, Row::layer_norm, y.data());
+}
+void product(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), b = matrix(Input::b, n), y = a;
+  for (auto _ : state) {
+    y.matrix().noalias() = a.matrix() * b.matrix();
+    keep(*y.data());
+  }
+  verify(state, Row::product, y.data());
+}
+void sort(State& state) { lacking(state); }
+
 }  // namespace workloads

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace workloads {
 namespace {
@@ -36,6 +37,22 @@ double expected(Row row, std::size_t n, std::size_t i) {
       double total = 0;
       for (std::size_t j = 0; j < n; ++j) total += at(Input::a, row == Row::row_sums ? i * n + j : j * n + i);
       return total;
+    }
+    case Row::product: {
+      double total = 0;
+      for (std::size_t j = 0; j < n; ++j) total += at(Input::a, r * n + j) * at(Input::b, j * n + k);
+      return total;
+    }
+    case Row::softmax: {
+      double total = 0;
+      for (std::size_t j = 0; j < n; ++j) total += std::exp(at(Input::a, r * n + j) - a);
+      return static_cast<double>(n) / total;  // of the size of 1
+    }
+    case Row::layer_norm: {
+      double mean = 0, square = 0;
+      for (std::size_t j = 0; j < n; ++j) mean += at(Input::a, r * n + j) / static_cast<double>(n);
+      for (std::size_t j = 0; j < n; ++j) square += std::pow(at(Input::a, r * n + j) - mean, 2) / static_cast<double>(n);
+      return (a - mean) / std::sqrt(square + 1e-5);
     }
     default: std::abort();
   }
@@ -68,10 +85,22 @@ void verify(State& state, Row row, const float* result) {
   std::size_t n = size(state), count = n;
   if (row == Row::add_row || row == Row::add_column || row == Row::outer || row == Row::add_transposed) count = n * n;
   std::size_t step = count > 1000 ? count / 997 : 1;
+  bool rows = row == Row::product || row == Row::softmax || row == Row::layer_norm;
+  if (rows) count = n * n, step = count / 97;
+  if (row == Row::sort) {
+    std::vector<float> wanted(n);
+    fill(Input::a, wanted.data(), n);
+    std::sort(wanted.begin(), wanted.end());
+    for (std::size_t i = 0; i < n; ++i) {
+      // Compilers may round the inputs differently, by using fused multiplication or not.
+      if (!(std::abs(result[i] - wanted[i]) <= 1e-6f) || (i > 0 && result[i] < result[i - 1])) return fail(state, static_cast<double>(result[i]), static_cast<double>(wanted[i]), i);
+    }
+    return;
+  }
   bool sums = row == Row::row_sums || row == Row::column_sums;
   for (std::size_t i = 0; i < count; i += step * (sums ? 100 : 1)) {
-    double wanted = expected(row, n, i), found = static_cast<double>(result[i]);
-    double allowed = sums ? 1e-5 * static_cast<double>(n) : 4e-6 * (1 + std::abs(wanted));
+    double wanted = expected(row, n, i), found = static_cast<double>(result[i]) * (row == Row::softmax ? static_cast<double>(n) : 1);
+    double allowed = row == Row::product ? 1e-5 * static_cast<double>(n) : rows ? 2e-5 * (1 + std::abs(wanted)) : sums ? 1e-5 * static_cast<double>(n) : 4e-6 * (1 + std::abs(wanted));
     if (!(std::abs(found - wanted) <= allowed)) return fail(state, found, wanted, i);
   }
 }
@@ -109,6 +138,10 @@ void add_all() {
   add("norm", norm, {10000000});
   add("row_sums", row_sums, {side});
   add("column_sums", column_sums, {side});
+  add("softmax", softmax, {2048});
+  add("layer_norm", layer_norm, {2048});
+  add("product", product, {64, 256, 1024, 2048});
+  add("sort", sort, {1000000});
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ template <class F>
 void run_matrix(State& state, Row row, F f) {
   c10::InferenceMode no_gradients;
   std::size_t n = size(state);
-  Tensor a = matrix(Input::a, n), b = row == Row::add_transposed ? matrix(Input::b, n) : vector(Input::b, n);
+  Tensor a = matrix(Input::a, n), b = row == Row::add_transposed || row == Row::product ? matrix(Input::b, n) : vector(Input::b, n);
   Tensor y = row == Row::row_sums || row == Row::column_sums ? at::zeros_like(b) : at::zeros_like(a);
   for (auto _ : state) {
     f(y, a, b);
@@ -165,6 +165,26 @@ void row_sums(State& state) {
 }
 void column_sums(State& state) {
   run_matrix(state, Row::column_sums, [](Tensor& y, T a, T) { at::sum_out(y, a, 0); });
+}
+
+void softmax(State& state) {
+  run_matrix(state, Row::softmax, [](Tensor& y, T a, T) { at::_softmax_out(y, a, 1, false); });
+}
+void layer_norm(State& state) {
+  auto n = static_cast<std::int64_t>(size(state));
+  run_matrix(state, Row::layer_norm, [n](Tensor& y, T a, T) { y = at::layer_norm(a, {n}); });
+}
+void product(State& state) {
+  run_matrix(state, Row::product, [](Tensor& y, T a, T b) { at::mm_out(y, a, b); });
+}
+void sort(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor a = vector(Input::a, size(state)), y;
+  for (auto _ : state) {
+    y = std::get<0>(a.sort());
+    keep(*y.data_ptr<float>());
+  }
+  verify(state, Row::sort, y.data_ptr<float>());
 }
 
 }  // namespace workloads

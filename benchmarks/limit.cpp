@@ -6,6 +6,9 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+#include <cblas.h>
+extern "C" void openblas_set_num_threads(int);  // in OpenBLAS's <cblas.h> only
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -386,6 +389,79 @@ void column_sums(State& state) {
       store(y + i, s);
     }
   });
+}
+
+namespace {
+
+template <class F>
+void run_rows(State& state, Row row, F f) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n * n), y(n * n);
+  for (auto _ : state) {
+    by_rows(n, 16, [&, n](std::size_t first, std::size_t last) {
+      for (; first < last; ++first) f(y + first * n, a + first * n, n);
+    });
+    keep(y);
+  }
+  verify(state, row, y);
+}
+
+}  // namespace
+
+void softmax(State& state) {
+  run_rows(state, Row::softmax, [](float* y, P a, std::size_t n) {
+    V most = load(a), most1 = load(a + width);
+    for (std::size_t i = 0; i < n; i += 2 * width) most = limit::max(most, load(a + i)), most1 = limit::max(most1, load(a + i + width));
+    V largest = set(limit::largest(limit::max(most, most1))), sum = set(0), sum1 = set(0);
+    for (std::size_t i = 0; i < n; i += 2 * width) {
+      V e = limit::exp(load(a + i) - largest), e1 = limit::exp(load(a + i + width) - largest);
+      store(y + i, e), store(y + i + width, e1);
+      sum = sum + e, sum1 = sum1 + e1;
+    }
+    V scale = set(1.0f / limit::add_up(sum + sum1));
+    for (std::size_t i = 0; i < n; i += width) store(y + i, load(y + i) * scale);
+  });
+}
+void layer_norm(State& state) {
+  run_rows(state, Row::layer_norm, [](float* y, P a, std::size_t n) {
+    V s[4] = {set(0), set(0), set(0), set(0)}, q[4] = {set(0), set(0), set(0), set(0)};
+    for (std::size_t i = 0; i < n; i += 4 * width)
+      for (std::size_t k = 0; k < 4; ++k) s[k] = s[k] + load(a + i + k * width);
+    float mean = limit::add_up((s[0] + s[1]) + (s[2] + s[3])) / static_cast<float>(n);
+    V m = set(mean);
+    for (std::size_t i = 0; i < n; i += 4 * width)
+      for (std::size_t k = 0; k < 4; ++k) {
+        V d = load(a + i + k * width) - m;
+        q[k] = fma(d, d, q[k]);
+      }
+    float variance = limit::add_up((q[0] + q[1]) + (q[2] + q[3])) / static_cast<float>(n);
+    V scale = set(1.0f / std::sqrt(variance + 1e-5f)), shift = m * scale;
+    for (std::size_t i = 0; i < n; i += width) store(y + i, limit::fms(load(a + i), scale, shift));
+  });
+}
+
+/// No loop by hand: OpenBLAS.
+void product(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n * n), b(Input::b, n * n), y(n * n);
+  openblas_set_num_threads(team);
+  auto m = static_cast<int>(n);
+  for (auto _ : state) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1.0f, a, m, b, m, 0.0f, y, m);
+    keep(y);
+  }
+  verify(state, Row::product, y);
+}
+/// No loop by hand: std::sort.
+void sort(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), y(n);
+  for (auto _ : state) {
+    std::memcpy(y, a, n * sizeof(float));
+    std::sort(static_cast<float*>(y), y + n);
+    keep(y);
+  }
+  verify(state, Row::sort, y);
 }
 
 }  // namespace workloads

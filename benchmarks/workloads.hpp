@@ -40,7 +40,8 @@ inline void fill(Input which, float* values, std::size_t n) {
 
 enum class Row {
   chain, exp, log, tanh, sigmoid, gelu_tanh, gelu_erf, fresh, power,
-  add_row, add_column, outer, add_transposed, sum, max, norm, row_sums, column_sums
+  add_row, add_column, outer, add_transposed, sum, max, norm, row_sums, column_sums,
+  product, softmax, layer_norm, sort
 };
 
 /// Compares a result with a double-precision evaluation of the row's formula, and stops the benchmark when it is wrong.
@@ -82,5 +83,18 @@ void max(State& state);           ///< of n elements, read back
 void norm(State& state);          ///< of n elements, read back
 void row_sums(State& state);      ///< of an n x n matrix, into an existing result where the library has a way to
 void column_sums(State& state);   ///< of an n x n matrix, likewise
+
+// Rows of an n x n matrix, into an existing result where the library has a way to.
+void softmax(State& state);     ///< of every row
+void layer_norm(State& state);  ///< of every row: (x - mean) / sqrt(variance + 1e-5)
+void product(State& state);     ///< of two n x n matrices
+void sort(State& state);        ///< a vector of n elements, copied first
+
+/// For a library that lacks an operation.
+inline void lacking(State& state) {
+  for (auto _ : state) {
+  }
+  state.SkipWithError("not in this library");
+}
 
 }  // namespace workloads

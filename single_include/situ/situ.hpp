@@ -13597,6 +13597,111 @@ void equal(A const&, B const&) = delete;
 /// Gradient  that of the sum: ∂L/∂w correlates x with ∂L/∂y, ∂L/∂x is the transposed convolution of ∂L/∂y, ∂L/∂bias = Σ ∂L/∂y.
 
 
+// ---- <situ/ops/conv2d_plan.hpp>
+/// The geometry of a convolution, for every device's kernels.
+
+
+// ---- <situ/ops/window2d.hpp>
+/// Windows that slide over images: what convolution and pooling have in common.
+
+
+namespace situ::inline SITU_ABI {
+
+/// A height and a width: 3 for both, or {3, 5}.
+struct extent2d {
+  int64_t height, width;
+  template <std::integral I>
+  constexpr extent2d(I both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
+  template <std::integral I, std::integral J>
+  constexpr extent2d(I h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
+  friend constexpr bool operator==(extent2d const&, extent2d const&) = default;
+};
+
+namespace detail {
+
+/// Where windows lie along one axis: window i starts at i * stride - padding and takes every `dilation`-th index.
+struct WindowAxis {
+  int64_t extent, windows;
+  int64_t kernel, stride, padding, dilation;
+
+  SITU_HOST_DEVICE int64_t start(int64_t window) const { return window * stride - padding; }
+};
+
+/// The windows over images of height x width.
+struct Windows {
+  WindowAxis y, x;
+  SITU_HOST_DEVICE int64_t outputs() const { return y.windows * x.windows; }
+};
+
+inline std::string by(extent2d const& extent) { return std::to_string(extent.height) + " x " + std::to_string(extent.width); }
+
+/// Counts the windows that fit. `ceil` counts one more where it starts inside the image or its padding on the left. Throws ShapeError.
+inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d padding, extent2d dilation, bool ceil, char const* who) {
+  auto const refuse = [who](char const* what, extent2d const& found, int64_t least) {
+    fail<ShapeError>(who, ": ", what, " of ", by(found), " was given; both must be ", least, " or more");
+  };
+  if (kernel.height < 1 || kernel.width < 1) refuse("a kernel", kernel, 1);
+  if (stride.height < 1 || stride.width < 1) refuse("a stride", stride, 1);
+  if (dilation.height < 1 || dilation.width < 1) refuse("a dilation", dilation, 1);
+  if (padding.height < 0 || padding.width < 0) refuse("a padding", padding, 0);
+  auto const axis = [&](int64_t extent, int64_t k, int64_t s, int64_t p, int64_t d) {
+    int64_t reach, padded;
+    bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
+                          __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
+    if (overflow || padded < reach) {
+      fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
+                       by(padding), ": pad more, or take a smaller kernel");
+    }
+    int64_t windows = (padded - reach) / s + 1;
+    if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;
+    return WindowAxis{extent, windows, k, s, p, d};
+  };
+  return {axis(image.height, kernel.height, stride.height, padding.height, dilation.height),
+          axis(image.width, kernel.width, stride.width, padding.width, dilation.width)};
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The shapes of a convolution, checked.
+struct ConvolutionPlan {
+  Shape shape;  ///< of the result
+  Windows windows;
+  int64_t images, channels, outputs;  ///< channels and outputs of one group
+};
+
+inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape const& bias, bool has_bias, extent2d stride, extent2d padding,
+                                        extent2d dilation, int64_t groups) {
+  if ((x.rank() != 4 && x.rank() != 3) || w.rank() != 4) {
+    fail<ShapeError>("conv2d: shapes ", x, " and ", w, " were given: images are [N, C, H, W] or [C, H, W], weights [O, C / groups, kh, kw]");
+  }
+  int const at = x.rank() - 3;
+  int64_t const channels = x[at];
+  if (groups < 1 || channels % groups != 0 || w[0] % groups != 0) {
+    fail<ShapeError>("conv2d: ", groups, " groups do not divide ", channels, " input and ", w[0], " output channels of shapes ", x, " and ", w);
+  }
+  if (w[1] != channels / groups) {
+    fail<ShapeError>("conv2d: weights of shape ", w, " do not fit images of shape ", x, " in ", groups, groups == 1 ? " group: " : " groups: ", w[1],
+                     " != ", channels / groups, " channels");
+  }
+  if (has_bias && (bias.rank() != 1 || bias[0] != w[0])) {
+    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], " outputs");
+  }
+  ConvolutionPlan plan;
+  plan.windows = slide({x[at + 1], x[at + 2]}, {w[2], w[3]}, stride, padding, dilation, false, "conv2d");
+  plan.images = at == 1 ? x[0] : 1;
+  plan.channels = channels / groups, plan.outputs = w[0] / groups;
+  if (at == 1) plan.shape.push_back(x[0]);
+  for (int64_t extent : {w[0], plan.windows.y.windows, plan.windows.x.windows}) plan.shape.push_back(extent);
+  return plan;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/ops/cpu/conv2d.hpp>
 /// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed, or, for one
 /// channel by one, sums of shifted rows.
@@ -14445,68 +14550,6 @@ inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size,
 }
 
 }  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/ops/window2d.hpp>
-/// Windows that slide over images: what convolution and pooling have in common.
-
-
-namespace situ::inline SITU_ABI {
-
-/// A height and a width: 3 for both, or {3, 5}.
-struct extent2d {
-  int64_t height, width;
-  template <std::integral I>
-  constexpr extent2d(I both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
-  template <std::integral I, std::integral J>
-  constexpr extent2d(I h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
-  friend constexpr bool operator==(extent2d const&, extent2d const&) = default;
-};
-
-namespace detail {
-
-/// Where windows lie along one axis: window i starts at i * stride - padding and takes every `dilation`-th index.
-struct WindowAxis {
-  int64_t extent, windows;
-  int64_t kernel, stride, padding, dilation;
-
-  SITU_HOST_DEVICE int64_t start(int64_t window) const { return window * stride - padding; }
-};
-
-/// The windows over images of height x width.
-struct Windows {
-  WindowAxis y, x;
-  int64_t outputs() const { return y.windows * x.windows; }
-};
-
-inline std::string by(extent2d const& extent) { return std::to_string(extent.height) + " x " + std::to_string(extent.width); }
-
-/// Counts the windows that fit. `ceil` counts one more where it starts inside the image or its padding on the left. Throws ShapeError.
-inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d padding, extent2d dilation, bool ceil, char const* who) {
-  auto const refuse = [who](char const* what, extent2d const& found, int64_t least) {
-    fail<ShapeError>(who, ": ", what, " of ", by(found), " was given; both must be ", least, " or more");
-  };
-  if (kernel.height < 1 || kernel.width < 1) refuse("a kernel", kernel, 1);
-  if (stride.height < 1 || stride.width < 1) refuse("a stride", stride, 1);
-  if (dilation.height < 1 || dilation.width < 1) refuse("a dilation", dilation, 1);
-  if (padding.height < 0 || padding.width < 0) refuse("a padding", padding, 0);
-  auto const axis = [&](int64_t extent, int64_t k, int64_t s, int64_t p, int64_t d) {
-    int64_t reach, padded;
-    bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
-                          __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
-    if (overflow || padded < reach) {
-      fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
-                       by(padding), ": pad more, or take a smaller kernel");
-    }
-    int64_t windows = (padded - reach) / s + 1;
-    if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;
-    return WindowAxis{extent, windows, k, s, p, d};
-  };
-  return {axis(image.height, kernel.height, stride.height, padding.height, dilation.height),
-          axis(image.width, kernel.width, stride.width, padding.width, dilation.width)};
-}
-
-}  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
@@ -15639,39 +15682,6 @@ template <class X, class W>
 using convolved_t = promote_t<value_of<X>, value_of<W>>;
 template <class X, class W>
 using convolution_device_t = result_device_t<typename common_device<device_of<X>, device_of<W>>::type>;
-
-/// The shapes of a convolution, checked.
-struct ConvolutionPlan {
-  Shape shape;  ///< of the result
-  Windows windows;
-  int64_t images, channels, outputs;  ///< channels and outputs of one group
-};
-
-inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape const& bias, bool has_bias, extent2d stride, extent2d padding,
-                                        extent2d dilation, int64_t groups) {
-  if ((x.rank() != 4 && x.rank() != 3) || w.rank() != 4) {
-    fail<ShapeError>("conv2d: shapes ", x, " and ", w, " were given: images are [N, C, H, W] or [C, H, W], weights [O, C / groups, kh, kw]");
-  }
-  int const at = x.rank() - 3;
-  int64_t const channels = x[at];
-  if (groups < 1 || channels % groups != 0 || w[0] % groups != 0) {
-    fail<ShapeError>("conv2d: ", groups, " groups do not divide ", channels, " input and ", w[0], " output channels of shapes ", x, " and ", w);
-  }
-  if (w[1] != channels / groups) {
-    fail<ShapeError>("conv2d: weights of shape ", w, " do not fit images of shape ", x, " in ", groups, groups == 1 ? " group: " : " groups: ", w[1],
-                     " != ", channels / groups, " channels");
-  }
-  if (has_bias && (bias.rank() != 1 || bias[0] != w[0])) {
-    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], " outputs");
-  }
-  ConvolutionPlan plan;
-  plan.windows = slide({x[at + 1], x[at + 2]}, {w[2], w[3]}, stride, padding, dilation, false, "conv2d");
-  plan.images = at == 1 ? x[0] : 1;
-  plan.channels = channels / groups, plan.outputs = w[0] / groups;
-  if (at == 1) plan.shape.push_back(x[0]);
-  for (int64_t extent : {w[0], plan.windows.y.windows, plan.windows.x.windows}) plan.shape.push_back(extent);
-  return plan;
-}
 
 /// Runs a planned convolution on D, which has the CPU's kernels. Weights and bias are contiguous.
 template <class D, class T>

@@ -28,7 +28,7 @@ struct WindowAxis {
 /// The windows over images of height x width.
 struct Windows {
   WindowAxis y, x;
-  int64_t outputs() const { return y.windows * x.windows; }
+  SITU_HOST_DEVICE int64_t outputs() const { return y.windows * x.windows; }
 };
 
 inline std::string by(extent2d const& extent) { return std::to_string(extent.height) + " x " + std::to_string(extent.width); }

@@ -1,8 +1,8 @@
 /// Convolution on a GPU: the matrix of pixels, for as many images at a time as a quarter of a gigabyte holds, and batched products.
 #pragma once
 
+#include <situ/ops/conv2d_plan.hpp>
 #include <situ/ops/matmul.hpp>
-#include <situ/ops/window2d.hpp>
 #if defined(__CUDACC__)
 #include <situ/device/cuda/launch.hpp>
 #endif

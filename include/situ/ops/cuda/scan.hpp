@@ -5,6 +5,7 @@
 /// the same from run to run.
 #pragma once
 
+#include <situ/core/storage.hpp>
 #include <situ/ops/cuda/reduce.hpp>
 #include <situ/ops/scan_program.hpp>
 
