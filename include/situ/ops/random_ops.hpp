@@ -63,7 +63,7 @@ auto randomized(E const& e, F const& op, char const* who) {
 /// Throws    ShapeError unless p is in [0, 1].
 /// Special   a dropped element is 0 whatever it was, NaN too. Which are dropped depends on the generator, its call and the element's index in
 ///           row-major order alone: not on the device, the number of threads, or the layout of x.
-/// Cost      one launch in which every input is read once and every element written once; on the CPU two where a tensor of x is strided or broadcast.
+/// Cost      one launch; every input is read once and every element written once.
 /// Gradient  dx = dy / (1 - p) where the element was kept, else 0.
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
