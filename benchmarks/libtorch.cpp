@@ -172,6 +172,7 @@ void softmax(State& state) {
 }
 void layer_norm(State& state) {
   auto n = static_cast<std::int64_t>(size(state));
+  // A fresh result each time: its form for an existing one makes a fresh one too, and copies it.
   run_matrix(state, Row::layer_norm, [n](Tensor& y, T a, T) { y = at::layer_norm(a, {n}); });
 }
 void product(State& state) {
@@ -181,7 +182,7 @@ void sort(State& state) {
   c10::InferenceMode no_gradients;
   Tensor a = vector(Input::a, size(state)), y;
   for (auto _ : state) {
-    y = std::get<0>(a.sort());
+    y = std::get<0>(a.sort());  // which makes the indices as well: there is no other
     keep(*y.data_ptr<float>());
   }
   verify(state, Row::sort, y.data_ptr<float>());
