@@ -5026,6 +5026,7 @@ struct StridedSpace {
   int64_t const* strides;
   void* const* data;
   bool stream;  ///< write the result past the caches
+  MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
@@ -5233,7 +5234,7 @@ class TileWalk {
   void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
             int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
     int const size = space_.element_sizes[o];
-    auto const move = movers_for(size).move;
+    auto const move = space_.movers[o]->move;
     char* const to = static_cast<char*>(to_);
     char const* const from = static_cast<char const*>(from_);
     if (layers == 1 || rows * count >= 64 || from_step == 0) {
@@ -5266,7 +5267,7 @@ class TileWalk {
           char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
           ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
           for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
-          movers_for(size).move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
+          space_.movers[o]->move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
         } else if (step_[o] == 1 && row_[o] != 0) {
           for (int64_t j = row; j < row_end; ++j) {
             char const* const ahead = last ? at(o, 0, r + grid_.pack_rows + j, 0) : at(o, 0, r + j, c + count);
@@ -5281,7 +5282,7 @@ class TileWalk {
   void* repeated(int o, void const* from) {
     if (kept_[o].from != from) {
       int const size = space_.element_sizes[o];
-      if (size > 0) movers_for(size).move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
+      if (size > 0) space_.movers[o]->move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
       kept_[o] = {from, 1, 64 / (size > 0 ? size : 1)};
     }
     return buffer_[o];
@@ -5332,6 +5333,7 @@ struct BoundTree : Run<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
   int sizes[Operands];  ///< of an element
+  MoverFunctions const* movers[Operands];
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
   alignas(16) unsigned char tree[TreeBytes];
@@ -5427,7 +5429,7 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, {}};
+    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -5485,6 +5487,27 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
+/// The mover for elements of T: only those that a program's expressions need are compiled.
+template <class T>
+inline constexpr MoverFunctions const* mover_of =
+    &movers_of<std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>>;
+
+/// The mover for the input number k of a tree; a null pointer where it is elsewhere.
+template <class T, int K>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
+  return k == K ? mover_of<T> : nullptr;
+}
+template <class Leaf>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
+  return nullptr;
+}
+template <class Op, class... Ts>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
+  MoverFunctions const* result = nullptr;
+  for (MoverFunctions const* one : {input_mover(std::type_identity<Ts>{}, k)...}) result = one ? one : result;
+  return result;
+}
+
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
 SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tree) {
@@ -5492,7 +5515,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
-  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o);
+  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_mover(std::type_identity<Tree>{}, o - 1);
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
   bound.lanes = 64 / Body::widest_lane;
@@ -16494,7 +16517,7 @@ struct SelectRowsKernel {
   TileGrid grid;
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, {}};
+    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -20160,7 +20183,7 @@ struct RowKernel {
     }
     data[0] = to;
     for (int o = 1; o < Operands; ++o) data[o] = from.of[o];
-    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, {}};
+    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     if (count == 0) return;
     space.choose_grid();
@@ -20186,7 +20209,7 @@ struct RowKernel {
       run.data[o] = from.of[o];
       run.mask[o] = -1;
       if (strides[o][plan.kept] != 0 || bound.sizes[o] == 0) continue;
-      movers_for(bound.sizes[o]).gather(splats[o], from.of[o], 0, 64 / bound.sizes[o]);
+      bound.movers[o]->gather(splats[o], from.of[o], 0, 64 / bound.sizes[o]);
       run.data[o] = splats[o], run.mask[o] = 0;
     }
     bound.run(run, false);
@@ -22397,7 +22420,7 @@ struct RandomInBoxes {
         for (int o = 0; o < Operands; ++o) box_strides[o * max_rank + k - cut] = strides[o][k];
       }
       box_sizes[0] = sizes[cut] - at < part ? sizes[cut] - at : part;
-      StridedSpace space{{}, rank - cut, Operands, box_sizes, box_strides, data, false, {}};
+      StridedSpace space{{}, rank - cut, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
       for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
       space.choose_grid();
       run_tiles(space, 0, space.grid.tiles, &run_part, this);

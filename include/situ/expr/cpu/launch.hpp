@@ -19,6 +19,7 @@ struct BoundTree : Run<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
   int sizes[Operands];  ///< of an element
+  MoverFunctions const* movers[Operands];
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
   alignas(16) unsigned char tree[TreeBytes];
@@ -114,7 +115,7 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, {}};
+    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -172,6 +173,27 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
+/// The mover for elements of T: only those that a program's expressions need are compiled.
+template <class T>
+inline constexpr MoverFunctions const* mover_of =
+    &movers_of<std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>>;
+
+/// The mover for the input number k of a tree; a null pointer where it is elsewhere.
+template <class T, int K>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
+  return k == K ? mover_of<T> : nullptr;
+}
+template <class Leaf>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
+  return nullptr;
+}
+template <class Op, class... Ts>
+SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
+  MoverFunctions const* result = nullptr;
+  for (MoverFunctions const* one : {input_mover(std::type_identity<Ts>{}, k)...}) result = one ? one : result;
+  return result;
+}
+
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
 SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tree) {
@@ -179,7 +201,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
-  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o);
+  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_mover(std::type_identity<Tree>{}, o - 1);
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
   bound.lanes = 64 / Body::widest_lane;

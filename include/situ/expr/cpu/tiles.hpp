@@ -43,6 +43,7 @@ struct StridedSpace {
   int64_t const* strides;
   void* const* data;
   bool stream;  ///< write the result past the caches
+  MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
@@ -250,7 +251,7 @@ class TileWalk {
   void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
             int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
     int const size = space_.element_sizes[o];
-    auto const move = movers_for(size).move;
+    auto const move = space_.movers[o]->move;
     char* const to = static_cast<char*>(to_);
     char const* const from = static_cast<char const*>(from_);
     if (layers == 1 || rows * count >= 64 || from_step == 0) {
@@ -283,7 +284,7 @@ class TileWalk {
           char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
           ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
           for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
-          movers_for(size).move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
+          space_.movers[o]->move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
         } else if (step_[o] == 1 && row_[o] != 0) {
           for (int64_t j = row; j < row_end; ++j) {
             char const* const ahead = last ? at(o, 0, r + grid_.pack_rows + j, 0) : at(o, 0, r + j, c + count);
@@ -298,7 +299,7 @@ class TileWalk {
   void* repeated(int o, void const* from) {
     if (kept_[o].from != from) {
       int const size = space_.element_sizes[o];
-      if (size > 0) movers_for(size).move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
+      if (size > 0) space_.movers[o]->move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
       kept_[o] = {from, 1, 64 / (size > 0 ? size : 1)};
     }
     return buffer_[o];

@@ -228,7 +228,7 @@ struct SelectRowsKernel {
   TileGrid grid;
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, {}};
+    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }

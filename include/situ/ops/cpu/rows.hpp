@@ -119,7 +119,7 @@ struct RowKernel {
     }
     data[0] = to;
     for (int o = 1; o < Operands; ++o) data[o] = from.of[o];
-    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, {}};
+    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     if (count == 0) return;
     space.choose_grid();
@@ -145,7 +145,7 @@ struct RowKernel {
       run.data[o] = from.of[o];
       run.mask[o] = -1;
       if (strides[o][plan.kept] != 0 || bound.sizes[o] == 0) continue;
-      movers_for(bound.sizes[o]).gather(splats[o], from.of[o], 0, 64 / bound.sizes[o]);
+      bound.movers[o]->gather(splats[o], from.of[o], 0, 64 / bound.sizes[o]);
       run.data[o] = splats[o], run.mask[o] = 0;
     }
     bound.run(run, false);
