@@ -229,4 +229,94 @@ void product(State& state) {
 }
 void sort(State& state) { lacking(state); }
 
+void argmax(State& state) {
+  Vector a = vector(Input::a, size(state));
+  Index place = 0;
+  for (auto _ : state) {
+    keep(*a.data());
+    a.maxCoeff(&place);
+    keep(place);
+  }
+  verify(state, Row::argmax, a.data() + place, 1);
+}
+void softmax_columns(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), y = a;
+  Eigen::Array<float, 1, Eigen::Dynamic> row(a.cols());
+  for (auto _ : state) {
+    row = a.colwise().maxCoeff();
+    y = (a.rowwise() - row).exp();
+    row = y.colwise().sum().inverse();
+    y.rowwise() *= row;
+    keep(*y.data());
+  }
+  verify(state, Row::softmax_columns, y.data(), n * n);
+}
+void layer_norm_cached(State& state) {
+  auto n = static_cast<Index>(size(state));
+  Matrix a(n, 1024), y(n, 1024);
+  fill(Input::a, a.data(), size(state) * 1024);
+  for (auto _ : state) {
+    for (Index row = 0; row < n; ++row) {
+      float mean = a.row(row).mean();
+      float variance = (a.row(row) - mean).square().mean();
+      y.row(row) = (a.row(row) - mean) * (1.0f / std::sqrt(variance + 1e-5f));
+    }
+    keep(*y.data());
+  }
+  verify(state, Row::layer_norm_cached, y.data(), size(state) * 1024);
+}
+void small_product(State& state) {
+  std::size_t n = size(state);
+  Matrix a = matrix(Input::a, n), b = matrix(Input::b, n), last;
+  for (auto _ : state) {
+    keep(*a.data());
+    Matrix y = (a.matrix() * b.matrix()).array();
+    keep(*y.data());
+  }
+  last = (a.matrix() * b.matrix()).array();
+  verify(state, Row::small_product, last.data(), n * n);
+}
+void batched_product(State& state) {
+  std::size_t n = size(state), count = std::size_t{1} << 18;
+  Vector a = vector(Input::a, count), b = vector(Input::b, count), y = a;
+  using Map = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+  auto side = static_cast<Index>(n);
+  for (auto _ : state) {
+#pragma omp parallel for
+    for (std::size_t i = 0; i < count; i += n * n) Map(y.data() + i, side, side).noalias() = Map(a.data() + i, side, side) * Map(b.data() + i, side, side);
+    keep(*y.data());
+  }
+  verify(state, Row::batched_product, y.data(), count);
+}
+void cumsum(State& state) { lacking(state); }
+void cumsum_rows(State& state) { lacking(state); }
+void cumsum_columns(State& state) { lacking(state); }
+void convolution(State& state) { lacking(state); }
+void convolution_block(State& state) { lacking(state); }
+void masked_select(State& state) { lacking(state); }
+void gather(State& state) {
+  Vector a = vector(Input::a, size(state)), y = a;
+  std::vector<std::int64_t> places = indices(size(state), size(state));
+  for (auto _ : state) {
+    y = a(places);
+    keep(*y.data());
+  }
+  verify(state, Row::gather, y.data(), size(state));
+}
+void index_select(State& state) {
+  Matrix a(static_cast<Index>(Selections::rows), static_cast<Index>(Selections::width)), y;
+  fill(Input::a, a.data(), Selections::rows * Selections::width);
+  std::vector<std::int64_t> rows = indices(size(state), Selections::rows);
+  for (auto _ : state) {
+    y = a(rows, Eigen::all);
+    keep(*y.data());
+  }
+  verify(state, Row::index_select, y.data(), static_cast<std::size_t>(y.size()));
+}
+void scatter_add(State& state) { lacking(state); }
+void argsort(State& state) { lacking(state); }
+void topk(State& state) { lacking(state); }
+void unique(State& state) { lacking(state); }
+
 }  // namespace workloads

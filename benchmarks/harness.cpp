@@ -1,5 +1,5 @@
 /// The main program of every library's benchmarks: `<program> --threads=N` and Google Benchmark's own options.
-#include "workloads.hpp"
+#include "gradients.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -142,6 +142,23 @@ void add_all() {
   add("layer_norm", layer_norm, {2048});
   add("product", product, {64, 256, 1024, 2048});
   add("sort", sort, {1000000});
+  add("argmax", argmax, {10000000});
+  add("cumsum", cumsum, {10000000});
+  add("cumsum_rows", cumsum_rows, {side});
+  add("cumsum_columns", cumsum_columns, {side});
+  add("softmax_columns", softmax_columns, {2048});
+  add("layer_norm_cached", layer_norm_cached, {512});
+  add("small_product", small_product, {2, 3, 4});
+  add("batched_product", batched_product, {4, 16, 64});
+  add("convolution", convolution, {32});
+  add("convolution_block", convolution_block, {32});
+  add("masked_select", masked_select, {10000000});
+  add("gather", gather, {1000000});
+  add("index_select", index_select, {10000});
+  add("scatter_add", scatter_add, {1000000});
+  add("argsort", argsort, {1000000});
+  add("topk", topk, {1000000});
+  add("unique", unique, {1000000});
 }
 
 }  // namespace
@@ -156,6 +173,7 @@ int main(int argc, char** argv) {
   argc = kept;
   workloads::set_threads(threads);
   workloads::add_all();
+  workloads::add_gradients();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("library", workloads::library);

@@ -188,4 +188,120 @@ void sort(State& state) {
   verify(state, Row::sort, y.data_ptr<float>());
 }
 
+namespace {
+
+std::int64_t extent(const State& state) { return static_cast<std::int64_t>(size(state)); }
+
+Tensor index_tensor(const State& state, std::size_t n) {
+  std::vector<std::int64_t> const from = indices(size(state), n);
+  return at::tensor(from, at::kLong);
+}
+
+/// y = f(), or f(y) where there is a form for an existing result.
+template <class F>
+void run(State& state, Row row, F f) {
+  c10::InferenceMode no_gradients;
+  Tensor y = at::empty({0}, at::kFloat);
+  for (int k = 0; k < 3; ++k) f(y);
+  for (auto _ : state) {
+    f(y);
+    keep(*y.data_ptr<float>());
+  }
+  verify(state, row, y.contiguous().data_ptr<float>(), static_cast<std::size_t>(y.numel()));
+}
+
+}  // namespace
+
+void argmax(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor a = vector(Input::a, size(state));
+  std::int64_t place = 0;
+  for (auto _ : state) {
+    place = a.argmax().item<std::int64_t>();
+    keep(place);
+  }
+  verify(state, Row::argmax, a.data_ptr<float>() + place, 1);
+}
+void cumsum(State& state) {
+  Tensor a = vector(Input::a, size(state));
+  run(state, Row::cumsum, [&](Tensor& y) { at::cumsum_out(y, a, 0); });
+}
+void cumsum_rows(State& state) {
+  Tensor a = matrix(Input::a, size(state));
+  run(state, Row::cumsum_rows, [&](Tensor& y) { at::cumsum_out(y, a, 1); });
+}
+void cumsum_columns(State& state) {
+  Tensor a = matrix(Input::a, size(state));
+  run(state, Row::cumsum_columns, [&](Tensor& y) { at::cumsum_out(y, a, 0); });
+}
+void softmax_columns(State& state) {
+  Tensor a = matrix(Input::a, size(state));
+  run(state, Row::softmax_columns, [&](Tensor& y) { at::_softmax_out(y, a, 0, false); });
+}
+void layer_norm_cached(State& state) {
+  Tensor a = tensor(Input::a, {extent(state), 1024});
+  run(state, Row::layer_norm_cached, [&](Tensor& y) { y = at::layer_norm(a, {1024}); });
+}
+void small_product(State& state) {
+  Tensor a = matrix(Input::a, size(state)), b = matrix(Input::b, size(state));
+  run(state, Row::small_product, [&](Tensor& y) { y = at::mm(a, b); });
+}
+void batched_product(State& state) {
+  std::int64_t n = extent(state), batches = (1 << 18) / (n * n);
+  Tensor a = tensor(Input::a, {batches, n, n}), b = tensor(Input::b, {batches, n, n});
+  run(state, Row::batched_product, [&](Tensor& y) { at::bmm_out(y, a, b); });
+}
+
+namespace {
+struct ConvolutionInputs {
+  Tensor x, weights, biases;
+  explicit ConvolutionInputs(std::int64_t n)
+      : x(tensor(Input::a, {n, Images::channels, Images::side, Images::side})), weights(tensor(Input::b, {Images::outputs, Images::channels, 3, 3})),
+        biases(tensor(Input::c, {Images::outputs})) {}
+};
+}  // namespace
+void convolution(State& state) {
+  ConvolutionInputs in(extent(state));
+  run(state, Row::convolution, [&](Tensor& y) { y = at::conv2d(in.x, in.weights, in.biases, 1, 1); });
+}
+void convolution_block(State& state) {
+  ConvolutionInputs in(extent(state));
+  run(state, Row::convolution_block, [&](Tensor& y) { y = at::max_pool2d(at::conv2d(in.x, in.weights, in.biases, 1, 1).relu_(), 2); });
+}
+
+void masked_select(State& state) {
+  Tensor a = vector(Input::a, size(state)), mask = a > 0;
+  run(state, Row::masked_select, [&](Tensor& y) { y = a.masked_select(mask); });
+}
+void gather(State& state) {
+  Tensor a = vector(Input::a, size(state)), places = index_tensor(state, size(state));
+  run(state, Row::gather, [&](Tensor& y) { at::gather_out(y, a, 0, places); });
+}
+void index_select(State& state) {
+  Tensor a = tensor(Input::a, {Selections::rows, Selections::width}), rows = index_tensor(state, Selections::rows);
+  run(state, Row::index_select, [&](Tensor& y) { at::index_select_out(y, a, 0, rows); });
+}
+void scatter_add(State& state) {
+  Tensor a = vector(Input::a, size(state)), zeros = at::zeros({Selections::bins}), bins = index_tensor(state, Selections::bins);
+  run(state, Row::scatter_add, [&](Tensor& y) { y = zeros.scatter_add(0, bins, a); });
+}
+void argsort(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor a = vector(Input::a, size(state)), order;
+  for (auto _ : state) {
+    order = a.argsort();
+    keep(*order.data_ptr<std::int64_t>());
+  }
+  Tensor sorted = a.gather(0, order);
+  verify(state, Row::argsort, sorted.data_ptr<float>(), size(state));
+}
+void topk(State& state) {
+  Tensor a = vector(Input::a, size(state));
+  run(state, Row::topk, [&](Tensor& y) { y = std::get<0>(a.topk(Selections::best)); });
+}
+void unique(State& state) {
+  Tensor a = index_tensor(state, size(state) / 2).to(at::kFloat);
+  run(state, Row::unique, [&](Tensor& y) { y = std::get<0>(at::_unique(a)); });
+}
+
 }  // namespace workloads

@@ -422,23 +422,24 @@ void softmax(State& state) {
     for (std::size_t i = 0; i < n; i += width) store(y + i, load(y + i) * scale);
   });
 }
-void layer_norm(State& state) {
-  run_rows(state, Row::layer_norm, [](float* y, P a, std::size_t n) {
-    V s[4] = {set(0), set(0), set(0), set(0)}, q[4] = {set(0), set(0), set(0), set(0)};
-    for (std::size_t i = 0; i < n; i += 4 * width)
-      for (std::size_t k = 0; k < 4; ++k) s[k] = s[k] + load(a + i + k * width);
-    float mean = limit::add_up((s[0] + s[1]) + (s[2] + s[3])) / static_cast<float>(n);
-    V m = set(mean);
-    for (std::size_t i = 0; i < n; i += 4 * width)
-      for (std::size_t k = 0; k < 4; ++k) {
-        V d = load(a + i + k * width) - m;
-        q[k] = fma(d, d, q[k]);
-      }
-    float variance = limit::add_up((q[0] + q[1]) + (q[2] + q[3])) / static_cast<float>(n);
-    V scale = set(1.0f / std::sqrt(variance + 1e-5f)), shift = m * scale;
-    for (std::size_t i = 0; i < n; i += width) store(y + i, limit::fms(load(a + i), scale, shift));
-  });
+namespace {
+inline void normalise(float* y, P a, std::size_t n) {
+  V s[4] = {set(0), set(0), set(0), set(0)}, q[4] = {set(0), set(0), set(0), set(0)};
+  for (std::size_t i = 0; i < n; i += 4 * width)
+    for (std::size_t k = 0; k < 4; ++k) s[k] = s[k] + load(a + i + k * width);
+  float mean = limit::add_up((s[0] + s[1]) + (s[2] + s[3])) / static_cast<float>(n);
+  V m = set(mean);
+  for (std::size_t i = 0; i < n; i += 4 * width)
+    for (std::size_t k = 0; k < 4; ++k) {
+      V d = load(a + i + k * width) - m;
+      q[k] = fma(d, d, q[k]);
+    }
+  float variance = limit::add_up((q[0] + q[1]) + (q[2] + q[3])) / static_cast<float>(n);
+  V scale = set(1.0f / std::sqrt(variance + 1e-5f)), shift = m * scale;
+  for (std::size_t i = 0; i < n; i += width) store(y + i, limit::fms(load(a + i), scale, shift));
 }
+}  // namespace
+void layer_norm(State& state) { run_rows(state, Row::layer_norm, normalise); }
 
 /// No loop by hand: OpenBLAS.
 void product(State& state) {
@@ -462,6 +463,345 @@ void sort(State& state) {
     keep(y);
   }
   verify(state, Row::sort, y);
+}
+
+/// The largest of each block of 4096, and then its place in the best one.
+void argmax(State& state) {
+  std::size_t n = size(state), place = 0;
+  Buffer a(Input::a, n);
+  const float* from = a;
+  for (auto _ : state) {
+    float best = -3e38f;
+    std::size_t block = 0;
+    parallel(n, 32000, 4096, [&](std::size_t i, std::size_t end) {
+      float mine = -3e38f;
+      std::size_t where = i;
+      for (; i < end; i += 4096) {
+        V m[4] = {set(-3e38f), set(-3e38f), set(-3e38f), set(-3e38f)};
+        std::size_t stop = std::min(end, i + 4096), k = i;
+        for (; k + 4 * width <= stop; k += 4 * width)
+          for (std::size_t j = 0; j < 4; ++j) m[j] = limit::max(m[j], load(from + k + j * width));
+        for (; k < stop; k += width) m[0] = limit::max(m[0], load(from + k));
+        float largest = limit::largest(limit::max(limit::max(m[0], m[1]), limit::max(m[2], m[3])));
+        if (largest > mine) mine = largest, where = i;
+      }
+#pragma omp critical(limit_argmax)
+      if (mine > best || (mine == best && where < block)) best = mine, block = where;
+    });
+    place = static_cast<std::size_t>(std::find(from + block, from + n, best) - from);
+    keep(place);
+  }
+  verify(state, Row::argmax, from + place, 1);
+}
+
+namespace {
+/// A bound rather than a way to do it: n elements are copied past the caches.
+void copy(State& state, std::size_t n) {
+  Buffer a(Input::a, n), y(n);
+  const float* from = a;
+  float* to = y;
+  for (auto _ : state) {
+    parallel(n, 32000, 4 * width, [=](std::size_t i, std::size_t stop) {
+      for (; i < stop; i += width) stream(to + i, load(from + i));
+      _mm_sfence();
+    });
+    keep(y);
+  }
+}
+}  // namespace
+void cumsum(State& state) { copy(state, size(state)); }
+void cumsum_rows(State& state) { copy(state, size(state) * size(state)); }
+void cumsum_columns(State& state) { copy(state, size(state) * size(state)); }
+
+void softmax_columns(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n * n), y(n * n);
+  const float* from = a;
+  float* to = y;
+  constexpr std::size_t packs = 4, strip = packs * width;
+  for (auto _ : state) {
+    by_rows(n / strip, 1, [=](std::size_t first, std::size_t last) {
+      std::vector<float> memory(n * strip + 16);
+      float* held = memory.data();
+      for (; first < last; ++first) {
+        const float* x = from + first * strip;
+        V most[packs], sum[packs];
+        for (std::size_t k = 0; k < packs; ++k) most[k] = set(-3e38f), sum[k] = set(0);
+        for (std::size_t i = 0; i < n; ++i) {
+          for (std::size_t k = 0; k < packs; ++k) {
+            V v = load(x + i * n + k * width);
+            _mm_prefetch(x + (i + 16) * n + k * width, _MM_HINT_T1);
+            store(held + i * strip + k * width, v);
+            most[k] = limit::max(most[k], v);
+          }
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          for (std::size_t k = 0; k < packs; ++k) {
+            V e = limit::exp(load(held + i * strip + k * width) - most[k]);
+            store(held + i * strip + k * width, e);
+            sum[k] = sum[k] + e;
+          }
+        }
+        for (std::size_t k = 0; k < packs; ++k) sum[k] = set(1) / sum[k];
+        for (std::size_t i = 0; i < n; ++i)
+          for (std::size_t k = 0; k < packs; ++k) stream(to + i * n + first * strip + k * width, load(held + i * strip + k * width) * sum[k]);
+      }
+      _mm_sfence();
+    });
+    keep(y);
+  }
+  verify(state, Row::softmax_columns, y, n * n);
+}
+void layer_norm_cached(State& state) {
+  std::size_t n = size(state);
+  constexpr std::size_t length = 1024;
+  Buffer a(Input::a, n * length), y(n * length);
+  float *from = a, *to = y;
+  for (auto _ : state) {
+    by_rows(n, 16, [=](std::size_t first, std::size_t last) {
+      for (; first < last; ++first) normalise(to + first * length, from + first * length, length);
+    });
+    keep(y);
+  }
+  verify(state, Row::layer_norm_cached, y, n * length);
+}
+
+namespace {
+/// y = a b, all of side N.
+template <std::size_t N>
+inline void multiply(float* __restrict y, const float* __restrict a, const float* __restrict b) {
+  for (std::size_t i = 0; i < N; ++i) {
+    float sums[N] = {};
+    for (std::size_t k = 0; k < N; ++k)
+      for (std::size_t j = 0; j < N; ++j) sums[j] += a[i * N + k] * b[k * N + j];
+    for (std::size_t j = 0; j < N; ++j) y[i * N + j] = sums[j];
+  }
+}
+template <std::size_t N>
+void run_small(State& state) {
+  Buffer a(Input::a, N * N), b(Input::b, N * N);
+  float* last = nullptr;
+  for (auto _ : state) {
+    std::free(last);
+    last = static_cast<float*>(std::malloc(N * N * sizeof(float)));
+    multiply<N>(last, a, b);
+    keep(last);
+  }
+  verify(state, Row::small_product, last, N * N);
+  std::free(last);
+}
+template <class F>
+void run_batch(State& state, F f) {
+  std::size_t n = size(state), count = std::size_t{1} << 18;
+  Buffer a(Input::a, count), b(Input::b, count), y(count);
+  float *p = a, *q = b, *r = y;
+  for (auto _ : state) {
+    parallel(count, 8000, n * n, [=](std::size_t i, std::size_t stop) {
+      for (; i < stop; i += n * n) f(r + i, p + i, q + i);
+    });
+    keep(y);
+  }
+  verify(state, Row::batched_product, y, count);
+}
+}  // namespace
+void small_product(State& state) {
+  if (size(state) == 2) run_small<2>(state);
+  else if (size(state) == 3) run_small<3>(state);
+  else run_small<4>(state);
+}
+void batched_product(State& state) {
+  if (size(state) == 4) return run_batch(state, multiply<4>);
+  if (size(state) == 16) {
+    return run_batch(state, [](float* y, const float* a, const float* b) {
+      V rows[16][16 / width];
+      for (std::size_t k = 0; k < 16; ++k)
+        for (std::size_t p = 0; p < 16 / width; ++p) rows[k][p] = load(b + k * 16 + p * width);
+      for (std::size_t i = 0; i < 16; ++i) {
+        for (std::size_t p = 0; p < 16 / width; ++p) {
+          V even = set(0), odd = set(0);
+#pragma GCC unroll 16
+          for (std::size_t k = 0; k < 16; k += 2) even = fma(set(a[i * 16 + k]), rows[k][p], even), odd = fma(set(a[i * 16 + k + 1]), rows[k + 1][p], odd);
+          store(y + i * 16 + p * width, even + odd);
+        }
+      }
+    });
+  }
+  openblas_set_num_threads(1);
+  int n = static_cast<int>(size(state));
+  run_batch(state, [n](float* y, const float* a, const float* b) { cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, a, n, b, n, 0.0f, y, n); });
+}
+
+namespace {
+
+/// Direct: a padded copy of an image, then for some outputs at a time a row of sums in registers.
+template <class Finish>
+void convolve(State& state, Row row, std::size_t result_elements, Finish finish) {
+  std::size_t n = size(state);
+  constexpr std::size_t side = Images::side, channels = Images::channels, outputs = Images::outputs, pitch = side + 2 + 14, plane = side * side;
+  constexpr std::size_t packs = side / width, together = width == 16 ? 8 : 2;
+  Buffer x(Input::a, n * channels * plane), w(Input::b, outputs * channels * 9), bias(Input::c, outputs), y(result_elements);
+  float *from = x, *weights = w, *biases = bias, *to = y;
+  for (auto _ : state) {
+    by_rows(n, 1, [=](std::size_t image, std::size_t last) {
+      alignas(64) static thread_local float padded[channels * (side + 2) * pitch];
+      alignas(64) static thread_local float result[outputs * plane];
+      for (; image < last; ++image) {
+        for (std::size_t r = 0; r < channels * side; ++r)
+          std::memcpy(padded + (r / side * (side + 2) + r % side + 1) * pitch + 1, from + (image * channels * side + r) * side, side * sizeof(float));
+        for (std::size_t o = 0; o < outputs; o += together) {
+          for (std::size_t r = 0; r < side; ++r) {
+            V sums[together][packs];
+#pragma GCC unroll 8
+            for (std::size_t k = 0; k < together; ++k)
+              for (std::size_t p = 0; p < packs; ++p) sums[k][p] = set(biases[o + k]);
+            for (std::size_t t = 0; t < channels * 9; ++t) {
+              const float* line = padded + (t / 9 * (side + 2) + r + t / 3 % 3) * pitch + t % 3;
+              V v[packs];
+              for (std::size_t p = 0; p < packs; ++p) v[p] = load(line + p * width);
+#pragma GCC unroll 8
+              for (std::size_t k = 0; k < together; ++k) {
+                V weight = set(weights[(o + k) * channels * 9 + t]);
+                for (std::size_t p = 0; p < packs; ++p) sums[k][p] = fma(weight, v[p], sums[k][p]);
+              }
+            }
+#pragma GCC unroll 8
+            for (std::size_t k = 0; k < together; ++k)
+              for (std::size_t p = 0; p < packs; ++p) store(result + (o + k) * plane + r * side + p * width, sums[k][p]);
+          }
+        }
+        finish(to, result, image);
+      }
+    });
+    keep(y);
+  }
+  verify(state, row, y, result_elements);
+}
+
+}  // namespace
+void convolution(State& state) {
+  constexpr std::size_t image_elements = Images::outputs * Images::side * Images::side;
+  convolve(state, Row::convolution, size(state) * image_elements,
+           [](float* y, const float* x, std::size_t image) { std::memcpy(y + image * image_elements, x, image_elements * sizeof(float)); });
+}
+void convolution_block(State& state) {
+  constexpr std::size_t side = Images::side, pooled = Images::pooled, image_elements = Images::outputs * pooled * pooled;
+  convolve(state, Row::convolution_block, size(state) * image_elements, [](float* y, const float* x, std::size_t image) {
+    y += image * image_elements;
+    for (std::size_t r = 0; r < Images::outputs * pooled; ++r) {
+      const float *p = x + 2 * r * side, *q = p + side;
+      float tops[side];
+      for (std::size_t k = 0; k < side; ++k) tops[k] = std::max(std::max(p[k], q[k]), 0.0f);
+      for (std::size_t k = 0; k < pooled; ++k) y[r * pooled + k] = std::max(tops[2 * k], tops[2 * k + 1]);
+    }
+  });
+}
+
+namespace {
+/// to(i) for the elements i of [0, n), on each thread.
+template <class F>
+void run_selection(State& state, Row row, std::size_t n, Buffer const& y, std::size_t count, F f) {
+  for (auto _ : state) {
+    parallel(n, 8000, 1, f);
+    keep(y);
+  }
+  verify(state, row, y, count);
+}
+}  // namespace
+void gather(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), y(n);
+  std::vector<std::int64_t> places = indices(n, n);
+  const float* from = a;
+  float* to = y;
+  const std::int64_t* at = places.data();
+  run_selection(state, Row::gather, n, y, n, [=](std::size_t i, std::size_t stop) {
+    for (; i < stop; ++i) to[i] = from[at[i]];
+  });
+}
+void index_select(State& state) {
+  std::size_t n = size(state);
+  constexpr std::size_t wide = Selections::width;
+  Buffer a(Input::a, Selections::rows * wide), y(n * wide);
+  std::vector<std::int64_t> rows = indices(n, Selections::rows);
+  const float* from = a;
+  float* to = y;
+  const std::int64_t* at = rows.data();
+  run_selection(state, Row::index_select, n, y, n * wide, [=](std::size_t i, std::size_t stop) {
+    for (; i < stop; ++i) std::memcpy(to + i * wide, from + static_cast<std::size_t>(at[i]) * wide, wide * sizeof(float));
+  });
+}
+/// On each thread into sums of its own.
+void scatter_add(State& state) {
+  std::size_t n = size(state);
+  constexpr std::size_t bins = Selections::bins;
+  Buffer a(Input::a, n), y(bins);
+  std::vector<std::int64_t> places = indices(n, bins);
+  for (auto _ : state) {
+    std::memset(y, 0, bins * sizeof(float));
+    parallel(n, 8000, 1, [&](std::size_t i, std::size_t stop) {
+      float sums[2][bins] = {};
+      for (; i + 2 <= stop; i += 2) sums[0][places[i]] += a[i], sums[1][places[i + 1]] += a[i + 1];
+      for (; i < stop; ++i) sums[0][places[i]] += a[i];
+#pragma omp critical(limit_scatter)
+      for (std::size_t k = 0; k < bins; ++k) y[k] += sums[0][k] + sums[1][k];
+    });
+    keep(y);
+  }
+  verify(state, Row::scatter_add, y, bins);
+}
+
+// No loops by hand from here on: the standard library, on one thread.
+
+void masked_select(State& state) {
+  std::size_t n = size(state), count = 0;
+  Buffer a(Input::a, n), y(n);
+  std::vector<unsigned char> mask(n);
+  for (std::size_t i = 0; i < n; ++i) mask[i] = a[i] > 0;
+  const float* from = a;
+  float* to = y;
+  for (auto _ : state) {
+    count = 0;
+    for (std::size_t i = 0; i < n; ++i) to[count] = from[i], count += mask[i];
+    keep(y);
+  }
+  verify(state, Row::masked_select, y, count);
+}
+void argsort(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), y(n);
+  std::vector<std::int64_t> order(n);
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < n; ++i) order[i] = static_cast<std::int64_t>(i);
+    std::sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) { return a[i] < a[j]; });
+    keep(*order.data());
+  }
+  for (std::size_t i = 0; i < n; ++i) y[i] = a[order[i]];
+  verify(state, Row::argsort, y, n);
+}
+void topk(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n);
+  std::vector<std::int64_t> order(n);
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < n; ++i) order[i] = static_cast<std::int64_t>(i);
+    std::partial_sort(order.begin(), order.begin() + Selections::best, order.end(), [&](std::int64_t i, std::int64_t j) { return a[i] > a[j]; });
+    keep(*order.data());
+  }
+  std::vector<float> best;
+  for (std::size_t i = 0; i < Selections::best; ++i) best.push_back(a[order[i]]);
+  verify(state, Row::topk, best.data(), best.size());
+}
+void unique(State& state) {
+  std::size_t n = size(state), count = 0;
+  Buffer a(n), y(n);
+  for (std::size_t i = 0; i < n; ++i) a[i] = static_cast<float>(index(i, n / 2));
+  for (auto _ : state) {
+    std::memcpy(y, a, n * sizeof(float));
+    std::sort(static_cast<float*>(y), y + n);
+    count = static_cast<std::size_t>(std::unique(static_cast<float*>(y), y + n) - y);
+    keep(y);
+  }
+  verify(state, Row::unique, y, count);
 }
 
 }  // namespace workloads

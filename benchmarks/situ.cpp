@@ -168,4 +168,131 @@ void sort(State& state) {
   verify(state, Row::sort, y.data());
 }
 
+namespace {
+
+/// A tensor of some inputs.
+Tensor<float> tensor(Input which, situ::Shape const& shape) {
+  Tensor<float> x = situ::empty<float>(shape);
+  fill(which, x.data(), static_cast<std::size_t>(x.size()));
+  return x;
+}
+
+std::int64_t extent(const State& state) { return static_cast<std::int64_t>(size(state)); }
+
+/// y = f(), over and over.
+template <class F>
+void run(State& state, Row row, F f) {
+  Tensor<float> y;
+  for (int k = 0; k < 3; ++k) y = f();
+  for (auto _ : state) {
+    y = f();
+    keep(*y.data());
+  }
+  verify(state, row, y.data(), static_cast<std::size_t>(y.size()));
+}
+
+}  // namespace
+
+void argmax(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  std::int64_t place = 0;
+  for (auto _ : state) {
+    place = situ::argmax(a).item();
+    keep(place);
+  }
+  verify(state, Row::argmax, a.data() + place, 1);
+}
+void cumsum(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  run(state, Row::cumsum, [&] { return situ::cumsum(a, 0); });
+}
+void cumsum_rows(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), extent(state)});
+  run(state, Row::cumsum_rows, [&] { return situ::cumsum(a, 1); });
+}
+void cumsum_columns(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), extent(state)});
+  run(state, Row::cumsum_columns, [&] { return situ::cumsum(a, 0); });
+}
+void softmax_columns(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), extent(state)});
+  run(state, Row::softmax_columns, [&] { return situ::softmax(a, 0); });
+}
+void layer_norm_cached(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), 1024});
+  run(state, Row::layer_norm_cached, [&] { return situ::layer_norm(a, {1024}); });
+}
+void small_product(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), extent(state)}), b = tensor(Input::b, a.shape()), y = situ::matmul(a, b);
+  for (auto _ : state) {
+    Tensor<float> fresh = situ::matmul(a, b);
+    keep(*fresh.data());
+  }
+  verify(state, Row::small_product, y.data(), static_cast<std::size_t>(y.size()));
+}
+void batched_product(State& state) {
+  std::int64_t n = extent(state);
+  Tensor<float> a = tensor(Input::a, {(1 << 18) / (n * n), n, n}), b = tensor(Input::b, a.shape());
+  run(state, Row::batched_product, [&] { return situ::matmul(a, b); });
+}
+
+namespace {
+struct ConvolutionInputs {
+  Tensor<float> x, weights, biases;
+  explicit ConvolutionInputs(std::int64_t n) : x(tensor(Input::a, {n, Images::channels, Images::side, Images::side})), weights(tensor(Input::b, {Images::outputs, Images::channels, 3, 3})),
+                                               biases(tensor(Input::c, {Images::outputs})) {}
+};
+}  // namespace
+void convolution(State& state) {
+  ConvolutionInputs const in(extent(state));
+  run(state, Row::convolution, [&] { return situ::conv2d(in.x, in.weights, {.bias = in.biases, .padding = 1}); });
+}
+void convolution_block(State& state) {
+  ConvolutionInputs const in(extent(state));
+  run(state, Row::convolution_block, [&] { return situ::max_pool2d(situ::relu(situ::conv2d(in.x, in.weights, {.bias = in.biases, .padding = 1})), 2); });
+}
+
+void masked_select(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  Tensor<bool> mask = a > 0.0f;
+  run(state, Row::masked_select, [&] { return situ::masked_select(a, mask); });
+}
+void gather(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  Tensor<std::int64_t> places(indices(size(state), size(state)));
+  run(state, Row::gather, [&] { return situ::gather(a, 0, places); });
+}
+void index_select(State& state) {
+  Tensor<float> a = tensor(Input::a, {Selections::rows, Selections::width});
+  Tensor<std::int64_t> rows(indices(size(state), Selections::rows));
+  run(state, Row::index_select, [&] { return situ::index_select(a, 0, rows); });
+}
+void scatter_add(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)}), zeros = situ::zeros<float>({Selections::bins});
+  Tensor<std::int64_t> bins(indices(size(state), Selections::bins));
+  run(state, Row::scatter_add, [&] { return situ::scatter_add(zeros, 0, bins, a); });
+}
+void argsort(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)}), sorted;
+  Tensor<std::int64_t> order;
+  for (auto _ : state) {
+    order = situ::argsort(a);
+    keep(*order.data());
+  }
+  sorted = situ::take(a, order);
+  verify(state, Row::argsort, sorted.data(), static_cast<std::size_t>(sorted.size()));
+}
+void topk(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  run(state, Row::topk, [&] {
+    auto [values, places] = situ::topk(a, Selections::best);
+    keep(*places.data());
+    return values;
+  });
+}
+void unique(State& state) {
+  Tensor<float> a = situ::cast<float>(Tensor<std::int64_t>(indices(size(state), size(state) / 2)));
+  run(state, Row::unique, [&] { return situ::unique(a); });
+}
+
 }  // namespace workloads

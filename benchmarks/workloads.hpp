@@ -34,6 +34,19 @@ inline float value(Input which, std::size_t i) {
   }
 }
 
+/// Number i of some indices in [0, n).
+inline std::int64_t index(std::size_t i, std::size_t n) {
+  auto h = static_cast<std::uint32_t>(i) * 0x9E3779B9u + 0x7F4A7C15u;
+  h = (h ^ (h >> 16)) * 0x7FEB352Du;
+  h = (h ^ (h >> 15)) * 0x846CA68Bu;
+  return static_cast<std::int64_t>((h ^ (h >> 16)) % n);
+}
+inline std::vector<std::int64_t> indices(std::size_t count, std::size_t n) {
+  std::vector<std::int64_t> result(count);
+  for (std::size_t i = 0; i < count; ++i) result[i] = index(i, n);
+  return result;
+}
+
 inline void fill(Input which, float* values, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) values[i] = value(which, i);
 }
@@ -41,12 +54,17 @@ inline void fill(Input which, float* values, std::size_t n) {
 enum class Row {
   chain, exp, log, tanh, sigmoid, gelu_tanh, gelu_erf, fresh, power,
   add_row, add_column, outer, add_transposed, sum, max, norm, row_sums, column_sums,
-  product, softmax, layer_norm, sort
+  product, softmax, layer_norm, sort,
+  argmax, cumsum, cumsum_rows, cumsum_columns, softmax_columns, layer_norm_cached, small_product, batched_product,
+  convolution, convolution_block, masked_select, gather, index_select, scatter_add, argsort, topk, unique
 };
 
 /// Compares a result with a double-precision evaluation of the row's formula, and stops the benchmark when it is wrong.
 void verify(State& state, Row row, const float* result);
 void verify(State& state, Row row, float result);
+
+/// The same for results of `count` elements that are no matrix of the row's size.
+void verify(State& state, Row row, const float* result, std::size_t count);
 
 /// The library's name and number of threads.
 extern const char* const library;
@@ -89,6 +107,34 @@ void softmax(State& state);     ///< of every row
 void layer_norm(State& state);  ///< of every row: (x - mean) / sqrt(variance + 1e-5)
 void product(State& state);     ///< of two n x n matrices
 void sort(State& state);        ///< a vector of n elements, copied first
+
+void argmax(State& state);             ///< of n elements, read back
+void cumsum(State& state);             ///< running sums of n elements
+void cumsum_rows(State& state);        ///< along the rows of an n x n matrix
+void cumsum_columns(State& state);     ///< down its columns
+void softmax_columns(State& state);    ///< of every column of an n x n matrix
+void layer_norm_cached(State& state);  ///< of n rows of 1024 elements
+void small_product(State& state);      ///< of two n x n matrices, a new result
+void batched_product(State& state);    ///< of pairs of n x n matrices, of which there are 2^18 / n^2
+
+/// The images of the convolutions: n of 3 channels of 32 x 32, which 16 kernels of 3 x 3 go over; padding 1, biases.
+struct Images {
+  static constexpr std::size_t channels = 3, outputs = 16, side = 32, pooled = side / 2;
+};
+void convolution(State& state);        ///< and biases
+void convolution_block(State& state);  ///< biases, relu, and the maxima of 2 x 2 pixels
+
+/// Selections.
+struct Selections {
+  static constexpr std::size_t width = 128, rows = 50000, bins = 1000, best = 100;
+};
+void masked_select(State& state);  ///< the positive ones of n elements; the mask exists
+void gather(State& state);         ///< n of n elements, in an order without order
+void index_select(State& state);   ///< n rows of a matrix of 50000 rows of 128
+void scatter_add(State& state);    ///< n elements into 1000 sums
+void argsort(State& state);        ///< of n elements
+void topk(State& state);           ///< the 100 largest of n elements, and where they are
+void unique(State& state);         ///< of n elements with n / 2 different values
 
 /// For a library that lacks an operation.
 inline void lacking(State& state) {

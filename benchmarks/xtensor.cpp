@@ -1,9 +1,11 @@
 /// xtensor with xsimd: lazy expressions assigned with `noalias` to existing tensors.
 #include "workloads.hpp"
 
+#include <xtensor/xindex_view.hpp>
 #include <xtensor/xmath.hpp>
 #include <xtensor/xnoalias.hpp>
 #include <xtensor/xnorm.hpp>
+#include <xtensor/xsort.hpp>
 #include <xtensor/xtensor.hpp>
 #include <xtensor/xview.hpp>
 
@@ -211,6 +213,75 @@ void sort(State& state) {
     keep(*y.data());
   }
   verify(state, Row::sort, y.data());
+}
+
+void argmax(State& state) {
+  Vector a = vector(Input::a, size(state));
+  std::size_t place = 0;
+  for (auto _ : state) {
+    keep(*a.data());
+    place = xt::argmax(a)();
+    keep(place);
+  }
+  verify(state, Row::argmax, a.data() + place, 1);
+}
+void cumsum(State& state) {
+  Vector a = vector(Input::a, size(state)), y = a;
+  for (auto _ : state) {
+    y = xt::cumsum(a, 0);
+    keep(*y.data());
+  }
+  verify(state, Row::cumsum, y.data(), size(state));
+}
+namespace {
+void cumsum_along(State& state, Row row, int axis) {
+  Matrix a = matrix(Input::a, size(state)), y = a;
+  for (auto _ : state) {
+    y = xt::cumsum(a, axis);
+    keep(*y.data());
+  }
+  verify(state, row, y.data(), y.size());
+}
+}  // namespace
+void cumsum_rows(State& state) { cumsum_along(state, Row::cumsum_rows, 1); }
+void cumsum_columns(State& state) { cumsum_along(state, Row::cumsum_columns, 0); }
+void softmax_columns(State& state) { lacking(state); }
+void layer_norm_cached(State& state) { lacking(state); }
+void small_product(State& state) { lacking(state); }
+void batched_product(State& state) { lacking(state); }
+void convolution(State& state) { lacking(state); }
+void convolution_block(State& state) { lacking(state); }
+void masked_select(State& state) {
+  Vector a = vector(Input::a, size(state)), y;
+  xt::xtensor<bool, 1> mask = a > 0.0f;
+  for (auto _ : state) {
+    y = xt::filter(a, mask);
+    keep(*y.data());
+  }
+  verify(state, Row::masked_select, y.data(), y.size());
+}
+void gather(State& state) { lacking(state); }
+void index_select(State& state) { lacking(state); }
+void scatter_add(State& state) { lacking(state); }
+void argsort(State& state) {
+  Vector a = vector(Input::a, size(state)), sorted = a;
+  xt::xtensor<std::size_t, 1> order;
+  for (auto _ : state) {
+    order = xt::argsort(a);
+    keep(*order.data());
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) sorted(i) = a(order(i));
+  verify(state, Row::argsort, sorted.data(), sorted.size());
+}
+void topk(State& state) { lacking(state); }
+void unique(State& state) {
+  Vector a = vector(Input::a, size(state)), y;
+  for (std::size_t i = 0; i < a.size(); ++i) a(i) = static_cast<float>(index(i, size(state) / 2));
+  for (auto _ : state) {
+    y = xt::unique(a);
+    keep(*y.data());
+  }
+  verify(state, Row::unique, y.data(), y.size());
 }
 
 }  // namespace workloads

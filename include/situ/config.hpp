@@ -34,6 +34,21 @@
 #else
 #define SITU_ABI_THREADS without_openmp
 #endif
+#if defined(SITU_WITH_BLAS)
+#define SITU_ABI_BLAS with_blas
+#else
+#define SITU_ABI_BLAS without_blas
+#endif
+#if defined(SITU_WITH_LAPACK)
+#define SITU_ABI_LAPACK with_lapack
+#else
+#define SITU_ABI_LAPACK without_lapack
+#endif
+#if defined(SITU_WITH_CUDNN)
+#define SITU_ABI_CUDNN with_cudnn
+#else
+#define SITU_ABI_CUDNN without_cudnn
+#endif
 #if defined(__CUDACC__)
 #define SITU_ABI_COMPILER by_nvcc
 #else

@@ -5,5 +5,11 @@
 #include <situ/device/cpu/device.hpp>
 #include <situ/device/cuda/device.hpp>
 #include <situ/device/emulated/device.hpp>
+#include <situ/device/event.hpp>
+#include <situ/device/graph.hpp>
+#include <situ/device/nvtx.hpp>
 #include <situ/device/pinned.hpp>
+#include <situ/device/profile.hpp>
 #include <situ/device/query.hpp>
+#include <situ/device/stream.hpp>
+#include <situ/device/transfer_log.hpp>

@@ -3,6 +3,7 @@
 
 #include <situ/ops/arrange.hpp>
 #include <situ/ops/compare.hpp>
+#include <situ/ops/concat.hpp>
 #include <situ/ops/conv2d.hpp>
 #include <situ/ops/einsum.hpp>
 #include <situ/ops/index.hpp>
@@ -11,6 +12,7 @@
 #include <situ/ops/matmul.hpp>
 #include <situ/ops/matrix_parts.hpp>
 #include <situ/ops/normalization.hpp>
+#include <situ/ops/pad.hpp>
 #include <situ/ops/pool2d.hpp>
 #include <situ/ops/random.hpp>
 #include <situ/ops/random_ops.hpp>

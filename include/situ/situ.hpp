@@ -6,4 +6,5 @@
 #include <situ/expr.hpp>
 #include <situ/tensor.hpp>
 #include <situ/ops.hpp>
+#include <situ/autograd.hpp>
 #include <situ/io.hpp>

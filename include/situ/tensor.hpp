@@ -8,3 +8,4 @@
 #include <situ/tensor/print.hpp>
 #include <situ/tensor/tensor.hpp>
 #include <situ/tensor/transfer.hpp>
+#include <situ/tensor/transfer_async.hpp>

@@ -61,6 +61,9 @@
 /// pass through the host; and for devices whose `launch` returns before the kernel has run, `static detail::IndexFault* fault()`:
 /// the record, in memory that kernels and the host reach, of the first index that a kernel found out of range. `synchronize`
 /// and `copy_to_host` of such a device end by throwing it as IndexError and clearing it (device/fault.hpp).
+/// A device whose work goes to streams offers `current_stream()` and the functions beside it (device/order.hpp): every storage of it then
+/// notes who uses it, and uses on different streams are ordered. Asynchronous copies need `copy_from_pinned`, `copy_to_pinned`,
+/// `copy_rows_from_pinned` and `copy_rows_to_pinned`.
 
 #include <string>
 
@@ -100,6 +103,21 @@
 #define SITU_ABI_THREADS with_openmp
 #else
 #define SITU_ABI_THREADS without_openmp
+#endif
+#if defined(SITU_WITH_BLAS)
+#define SITU_ABI_BLAS with_blas
+#else
+#define SITU_ABI_BLAS without_blas
+#endif
+#if defined(SITU_WITH_LAPACK)
+#define SITU_ABI_LAPACK with_lapack
+#else
+#define SITU_ABI_LAPACK without_lapack
+#endif
+#if defined(SITU_WITH_CUDNN)
+#define SITU_ABI_CUDNN with_cudnn
+#else
+#define SITU_ABI_CUDNN without_cudnn
 #endif
 #if defined(__CUDACC__)
 #define SITU_ABI_COMPILER by_nvcc
@@ -232,6 +250,10 @@ template <class Device>
 struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
+template <class From, class To>
+struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
+template <class T, class Device>
+struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
 }  // namespace situ::inline SITU_ABI
 
@@ -275,9 +297,14 @@ struct SITU_EXCEPTION DeviceUnavailable : Error {
 struct SITU_EXCEPTION CudaError : Error {
   using Error::Error;
 };
-/// Memory ran out on a device; the message holds what was asked and what there was.
+/// Memory ran out on a device; the message holds what was asked and what there was, and the members do, in bytes. Nothing has been
+/// changed: when tensors have been freed, the operation can be tried again.
 struct SITU_EXCEPTION OutOfMemory : Error {
   using Error::Error;
+  long long requested = 0;
+  long long free = 0, total = 0;  ///< of the device
+  long long allocated = 0;        ///< by situ: what is in use
+  long long reserved = 0;         ///< what situ holds, in use or kept for reuse
 };
 /// A gradient cannot be computed.
 struct SITU_EXCEPTION GradientError : Error {
@@ -1037,6 +1064,28 @@ SITU_INLINE bool count_down(int64_t& count) noexcept {
   return __atomic_fetch_sub(&count, 1, __ATOMIC_ACQ_REL) == 1;
 }
 
+struct StreamState;
+struct StreamRecorder;
+
+/// Which stream a thread's work on an asynchronous device goes to. One per thread and device.
+struct CurrentStream {
+  uint64_t segment = 0;          ///< names the stream and this stay of the thread on it; 0: nothing was done yet
+  bool used = false;             ///< something was done in this segment
+  void* native = nullptr;        ///< as the device's own functions know it; null is its default stream
+  StreamState* state = nullptr;  ///< null is the default stream
+  StreamRecorder* recorder = nullptr;
+};
+
+/// Which streams used a storage of an asynchronous device, as segments: see device/order.hpp.
+struct StreamUses {
+  static constexpr uint64_t nobody = 2;
+  uint64_t stamp = nobody;    ///< the segment that used it last; bit 0: a write must look closer
+  uint64_t written = nobody;  ///< the segment that wrote it last
+  uint64_t read = 0;          ///< one that read it since; 0 for none
+  uint64_t* more = nullptr;   ///< the others
+  int more_count = 0;
+};
+
 /// The head of a storage, in ordinary host memory.
 struct StorageHead {
   int64_t references = 1;
@@ -1045,6 +1094,14 @@ struct StorageHead {
   void (*destroy)(StorageHead*) noexcept = nullptr;
   bool allocated_here = true;  ///< false for from_blob: never written again behind the owner's back
   bool read_only = false;
+  uint32_t version = 0;          ///< how often its elements were written in place
+  char const* writer = nullptr;  ///< by which function last
+  void* uses = nullptr;          ///< what is in flight: StreamUses on an asynchronous device, CopyInFlight in page-locked memory
+
+  void note_write(char const* who) noexcept {
+    __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+    writer = who;
+  }
 };
 
 /// A counted pointer to a storage head.
@@ -1122,6 +1179,65 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
   return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
 }
 
+/// D runs its work later, on streams: whoever touches a storage of it says so first.
+template <class D>
+concept asynchronous = requires { device_traits<D>::current_stream(); };
+/// D is host memory that asynchronous copies start from and end in.
+template <class D>
+concept copied_asynchronously = requires(StorageHead& head) { device_traits<D>::await_copies(head, true); };
+
+/// To be called before work that reads a storage is enqueued on this thread's stream of D, or before the host reads it. One comparison as long as
+/// one stream is in use; otherwise that stream is made to wait for those that wrote it.
+template <class D>
+SITU_INLINE void before_read(StorageHead const* head) {
+  if constexpr (asynchronous<D>) {
+    if (!head) return;
+    auto const* const uses = static_cast<StreamUses const*>(__atomic_load_n(&head->uses, __ATOMIC_RELAXED));
+    uint64_t const mine = device_traits<D>::current_stream().segment;
+    if (SITU_LIKELY(uses && (__atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) | 1) == (mine | 1))) return;
+    device_traits<D>::order_after_others(*const_cast<StorageHead*>(head), false);
+  } else if constexpr (copied_asynchronously<D>) {
+    if (SITU_UNLIKELY(head && __atomic_load_n(&head->uses, __ATOMIC_RELAXED))) device_traits<D>::await_copies(*const_cast<StorageHead*>(head), false);
+  }
+}
+/// The same before a write, which waits for those that read it as well.
+template <class D>
+SITU_INLINE void before_write(StorageHead* head) {
+  if constexpr (asynchronous<D>) {
+    if (!head) return;
+    auto const* const uses = static_cast<StreamUses const*>(__atomic_load_n(&head->uses, __ATOMIC_RELAXED));
+    if (SITU_LIKELY(uses && __atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) == device_traits<D>::current_stream().segment)) return;
+    device_traits<D>::order_after_others(*head, true);
+  } else if constexpr (copied_asynchronously<D>) {
+    if (SITU_UNLIKELY(head && __atomic_load_n(&head->uses, __ATOMIC_RELAXED))) device_traits<D>::await_copies(*head, true);
+  }
+}
+/// Whether something may be in flight on it that this thread's stream of D is not behind.
+template <class D>
+SITU_INLINE bool in_flight_elsewhere(StorageHead const* head) {
+  if constexpr (asynchronous<D>) {
+    auto const* const uses = static_cast<StreamUses const*>(head->uses);
+    if (SITU_LIKELY(uses && __atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) == device_traits<D>::current_stream().segment)) return false;
+    return device_traits<D>::used_by_others(*head);
+  } else if constexpr (copied_asynchronously<D>) {
+    return head->uses != nullptr;
+  } else {
+    return false;
+  }
+}
+
+/// Tells a recorder that a storage was made: device/order.hpp.
+void made_while_recording(StreamRecorder* recorder, StorageHead& head);
+
+/// To be called before memory of D that somebody else owns goes back to them: what is enqueued from then on in this thread's stream of D comes
+/// behind all uses; page-locked memory is waited for.
+template <class D>
+void before_release(StorageHead* head) noexcept {
+  if constexpr (asynchronous<D> || copied_asynchronously<D>) {
+    if (head->uses) device_traits<D>::end_uses(*head);
+  }
+}
+
 /// The head and the body of a fresh tensor, side by side in front of its data or in a block of their own.
 struct FreshBlock {
   StorageHead head;
@@ -1130,17 +1246,31 @@ struct FreshBlock {
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
+struct FreshUsedBlock : FreshBlock {
+  StreamUses uses;
+  using FreshBlock::FreshBlock;
+};
+
 template <class D>
 struct FreshStorage {
   static constexpr bool in_front = requires { device_traits<D>::head_before_data; };
+  using ApartBlock = std::conditional_t<asynchronous<D>, FreshUsedBlock, FreshBlock>;
 
   static void destroy(StorageHead* head) noexcept {
     auto* const block = reinterpret_cast<FreshBlock*>(head);
+    if constexpr (copied_asynchronously<D>) {
+      if (SITU_UNLIKELY(head->uses != nullptr) && device_traits<D>::deallocate_after_copies(*head, block, head->bytes + fresh_block_bytes)) return;
+    }
     if constexpr (in_front) {
       device_traits<D>::deallocate(block, head->bytes + fresh_block_bytes);
     } else {
-      if (head->memory) device_traits<D>::deallocate(head->memory, head->bytes);
-      delete block;
+      if constexpr (asynchronous<D>) {
+        if (SITU_LIKELY(static_cast<ApartBlock*>(block)->uses.stamp == device_traits<D>::current_stream().segment)) device_traits<D>::deallocate(head->memory, head->bytes);
+        else device_traits<D>::deallocate_after_others(*head);
+      } else if (head->memory) {
+        device_traits<D>::deallocate(head->memory, head->bytes);
+      }
+      delete static_cast<ApartBlock*>(block);
     }
   }
 };
@@ -1157,19 +1287,28 @@ SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& sh
     block = ::new (static_cast<void*>(all)) FreshBlock(shape, size);
     memory = all + fresh_block_bytes;
   } else {
-    block = new FreshBlock(shape, size);
+    auto* const apart = new typename FreshStorage<D>::ApartBlock(shape, size);
     try {
+      if constexpr (asynchronous<D>) {
+        apart->head.uses = &apart->uses;
+        apart->uses.stamp = apart->uses.written = device_traits<D>::use_stream();
+      }
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {
-      delete block;
+      delete apart;
       throw;
     }
+    block = apart;
   }
   block->head.memory = block->body.first = memory;
   block->head.bytes = bytes;
   block->head.destroy = &FreshStorage<D>::destroy;
   block->body.storage = Storage(&block->head);
-  return Handle(&block->body);
+  Handle result(&block->body);
+  if constexpr (asynchronous<D>) {
+    if (StreamRecorder* const recorder = device_traits<D>::current_stream().recorder; SITU_UNLIKELY(recorder != nullptr)) made_while_recording(recorder, block->head);
+  }
+  return result;
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.
@@ -1218,6 +1357,481 @@ class Temporary {
 #include <cstdlib>
 #include <cstring>
 
+
+// ---- <situ/device/observe.hpp>
+/// Where devices tell what they do: launches, allocations, transfers and synchronisations.
+///
+/// Nobody listens as a rule; each place then costs one load and a branch. What listens (situ::profile, TransferLog, the ranges of
+/// NVTX) stands in headers of its own and leaves its functions in the one table here. SITU_CHECK_LAUNCHES, defined when a file of the
+/// program is compiled or set to 1 in the environment when it runs, has every launch waited for, so that an error is thrown where it
+/// arose, and names the expression.
+
+#include <cstdlib>
+
+#include <time.h>
+
+
+// ---- <situ/device/place.hpp>
+/// A device as a value: what statistics, logs and messages name devices by.
+
+#include <string>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+enum class device_kind : unsigned char { cpu, pinned, cuda, emulated, other };
+
+struct Place {
+  device_kind kind = device_kind::cpu;
+  int ordinal = 0;
+  friend constexpr bool operator==(Place const&, Place const&) = default;
+  bool is_host() const { return kind == device_kind::cpu || kind == device_kind::pinned; }
+};
+
+/// Devices that situ does not know are one place.
+template <class D>
+inline constexpr Place place_of{device_kind::other, 0};
+template <>
+inline constexpr Place place_of<Cpu>{device_kind::cpu, 0};
+template <>
+inline constexpr Place place_of<Pinned>{device_kind::pinned, 0};
+template <int N>
+inline constexpr Place place_of<Cuda<N>>{device_kind::cuda, N};
+template <int N>
+inline constexpr Place place_of<Emulated<N>>{device_kind::emulated, N};
+
+inline std::string to_string(Place const& place) {
+  switch (place.kind) {
+    case device_kind::cpu: return "cpu";
+    case device_kind::pinned: return "pinned";
+    case device_kind::cuda: return "cuda:" + std::to_string(place.ordinal);
+    case device_kind::emulated: return "emulated:" + std::to_string(place.ordinal);
+    case device_kind::other: break;
+  }
+  return "other";
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A formula as data: a function of formulas, an input (by number), a constant, or the index of an element.
+struct Formula {
+  enum class node : unsigned char { function, input, constant, index };
+  node kind = node::constant;
+  int number = 0;                          ///< of an input, or how many operands a function has
+  char const* name = nullptr;              ///< of a function
+  char const* type = nullptr;              ///< what a cast converts to
+  Formula const* const* operands = nullptr;
+};
+
+/// The formula of a tree; the trees of expressions specialise it.
+template <class Tree>
+inline constexpr Formula formula_of{};
+
+/// What a launch is called: `sum(a * b)`. Either part may be missing.
+struct LaunchName {
+  char const* operation = nullptr;
+  int operation_length = -1;  ///< -1: to its end
+  Formula const* formula = nullptr;
+  constexpr LaunchName() = default;
+  constexpr LaunchName(char const* name, Formula const* of = nullptr) : operation(name), formula(of) {}
+  constexpr LaunchName(Formula const* of) : formula(of) {}
+};
+
+/// What stands for the inputs and constants of one formula, where they are known.
+struct FormulaTexts {
+  std::string const* inputs;
+  std::string const* constants;  ///< from left to right
+  int constants_done = 0;
+};
+
+/// `a`, `b`, … `z`, `a1`, …
+inline std::string input_letter(int number) {
+  std::string const letter(1, static_cast<char>('a' + number % 26));
+  return number < 26 ? letter : letter + std::to_string(number / 26);
+}
+/// Operators are put in parentheses where they stand inside an operator.
+__attribute__((cold)) inline void append_formula(std::string& to, Formula const& f, bool inside, FormulaTexts* texts = nullptr) {
+  switch (f.kind) {
+    case Formula::node::input: to += texts ? texts->inputs[f.number] : input_letter(f.number); return;
+    case Formula::node::constant: to += texts ? texts->constants[texts->constants_done++] : "number"; return;
+    case Formula::node::index: to += "index"; return;
+    case Formula::node::function: break;
+  }
+  bool const infix = __builtin_strncmp(f.name, "operator", 8) == 0;
+  if (infix) {
+    if (inside) to += '(';
+    if (f.number == 1) to += f.name + 8;
+    for (int k = 0; k < f.number; ++k) {
+      if (k > 0) to += std::string(" ") + (f.name + 8) + " ";
+      append_formula(to, *f.operands[k], true, texts);
+    }
+    if (inside) to += ')';
+    return;
+  }
+  to += f.name;
+  if (f.type) to += std::string("<") + f.type + ">";
+  to += '(';
+  for (int k = 0; k < f.number; ++k) {
+    if (k > 0) to += ", ";
+    append_formula(to, *f.operands[k], false, texts);
+  }
+  to += ')';
+}
+__attribute__((cold)) inline std::string to_string(LaunchName const& name) {
+  std::string result;
+  if (name.operation) result = name.operation_length < 0 ? name.operation : std::string(name.operation, static_cast<std::size_t>(name.operation_length));
+  if (!name.formula) return result.empty() ? "kernel" : result;
+  // A tree that is one input says nothing beside the operation that reads it.
+  if (name.operation && name.formula->kind != Formula::node::function) return result;
+  if (name.operation) result += '(';
+  append_formula(result, *name.formula, false);
+  if (name.operation) result += ')';
+  else if (name.formula->kind == Formula::node::input) result = "copy";
+  else if (name.formula->kind == Formula::node::constant) result = "fill";
+  return result;
+}
+
+/// A line of the program.
+struct CallSite {
+  char const* file = nullptr;
+  int line = 0;
+  char const* operation = nullptr;  ///< for what has no line: "to_vector"
+  /// As a default argument: the caller's.
+  static constexpr CallSite here(char const* operation = nullptr, char const* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line, operation};
+  }
+};
+
+enum class event_kind : unsigned char { launch, allocation, release, transfer, synchronization, range };
+
+/// What is told. Literals and static data only: it is kept as it is.
+struct Happening {
+  event_kind kind = event_kind::launch;
+  Place place;                ///< where it runs; of a transfer, where it goes
+  Place from;                 ///< of a transfer
+  LaunchName name;
+  CallSite site;
+  int64_t bytes = 0;
+  void const* stream = nullptr;  ///< of a device, where there are several
+};
+
+/// Nanoseconds of the clock that std::chrono::steady_clock shows.
+inline int64_t steady_now() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+inline Happening launch_happening(Place place, LaunchName const& name) noexcept {
+  Happening what;
+  what.place = place;
+  what.name = name;
+  return what;
+}
+
+/// Names what was told to a profile; 0 when there is none.
+using Mark = int64_t;
+
+enum observers : unsigned {
+  profiles = 1u << 0,
+  transfer_logs = 1u << 1,
+  launch_checks = 1u << 2,
+  ranges = 1u << 3,
+  environment_unread = 1u << 31,
+};
+
+/// Who listens. One per process.
+struct Observers {
+  unsigned active = environment_unread;
+  // Set by profiles. `queued`: it has been enqueued, and begins later.
+  Mark (*begin)(Happening const&, bool queued) noexcept = nullptr;
+  Mark (*start)(Mark, Happening const&) noexcept = nullptr;  ///< what was queued begins now; a new mark when it has run before
+  void (*end)(Mark) noexcept = nullptr;
+  void (*cancel)(Mark) noexcept = nullptr;
+  /// The clock of a device: its own events around the work, and how they are read.
+  void (*attach)(Mark, void* started, void* ended, int64_t (*read)(void* started, void* ended, int ordinal, int64_t* begin) noexcept) noexcept = nullptr;
+  // Set by transfer logs.
+  void (*log_transfer)(Happening const&) noexcept = nullptr;
+  // Set by device/nvtx.hpp.
+  void (*push_range)(char const* name) noexcept = nullptr;
+  void (*pop_range)() noexcept = nullptr;
+};
+
+SITU_PROCESS_STATE Observers& observers_state() {
+  static constinit Observers state;
+  return state;
+}
+
+/// Reads SITU_CHECK_LAUNCHES, once.
+__attribute__((noinline, cold)) inline unsigned read_environment() noexcept {
+  unsigned& active = observers_state().active;
+  if (__atomic_load_n(&active, __ATOMIC_RELAXED) & environment_unread) {
+    char const* const asked = std::getenv("SITU_CHECK_LAUNCHES");
+    if (asked && *asked && !(asked[0] == '0' && asked[1] == 0)) __atomic_fetch_or(&active, static_cast<unsigned>(launch_checks), __ATOMIC_RELAXED);
+    __atomic_fetch_and(&active, ~static_cast<unsigned>(environment_unread), __ATOMIC_RELAXED);
+  }
+  return __atomic_load_n(&active, __ATOMIC_RELAXED);
+}
+
+/// Whether somebody may listen to any of these: one load.
+SITU_INLINE bool is_observed(unsigned what) noexcept {
+  return SITU_UNLIKELY((__atomic_load_n(&observers_state().active, __ATOMIC_RELAXED) & (what | environment_unread)) != 0);
+}
+/// Which of these listen.
+inline unsigned observing(unsigned what) noexcept {
+  unsigned active = __atomic_load_n(&observers_state().active, __ATOMIC_ACQUIRE);
+  if (SITU_UNLIKELY(active & environment_unread)) active = read_environment();
+  return active & what;
+}
+/// Has every launch waited for.
+inline bool set_launch_checks(bool on) noexcept {
+  unsigned& active = observers_state().active;
+  (void)read_environment();
+  if (on) __atomic_fetch_or(&active, static_cast<unsigned>(launch_checks), __ATOMIC_RELAXED);
+  else __atomic_fetch_and(&active, ~static_cast<unsigned>(launch_checks), __ATOMIC_RELAXED);
+  return on;
+}
+inline bool launches_are_checked() noexcept { return is_observed(launch_checks) && observing(launch_checks); }
+
+#if defined(SITU_CHECK_LAUNCHES)
+[[maybe_unused]] static bool const launches_of_this_program_are_checked = set_launch_checks(true);
+#endif
+
+/// Something that takes the caller's time, told to profiles and NVTX from its beginning to its end.
+class Observed {
+ public:
+  explicit Observed(Happening const& what) noexcept { begin(what); }
+  Observed(Place place, LaunchName const& name) noexcept { begin(launch_happening(place, name)); }
+  Observed(Observed const&) = delete;
+  Observed& operator=(Observed const&) = delete;
+  ~Observed() { end(); }
+  Mark mark() const { return mark_; }
+
+ private:
+  __attribute__((noinline, cold)) void begin(Happening const& what) noexcept {
+    unsigned const who = observing(profiles | ranges);
+    Observers const& to = observers_state();
+    if ((who & ranges) && what.kind == event_kind::launch && to.push_range) {
+      try {
+        to.push_range(to_string(what.name).c_str());
+        pushed_ = true;
+      } catch (...) {
+      }
+    }
+    if ((who & profiles) && to.begin) mark_ = to.begin(what, false);
+  }
+  __attribute__((noinline, cold)) void end() noexcept {
+    if (mark_) observers_state().end(mark_);
+    if (pushed_) observers_state().pop_range();
+  }
+  Mark mark_ = 0;
+  bool pushed_ = false;
+};
+
+/// The letters of a kernel's type without its namespaces, template arguments and "Kernel".
+struct TypeName {
+  char const* begin;
+  int length;
+};
+template <class Kernel>
+constexpr TypeName type_name() {
+  char const* const all = __PRETTY_FUNCTION__;
+  int at = 0, begin = 0, end = 0;
+  while (all[at] && !(all[at] == 'K' && all[at + 1] == 'e' && all[at + 2] == 'r' && all[at + 3] == 'n' && all[at + 4] == 'e' && all[at + 5] == 'l' &&
+                      all[at + 6] == ' ' && all[at + 7] == '=')) {
+    ++at;
+  }
+  for (at = begin = all[at] ? at + 9 : at; all[at] && all[at] != '<' && all[at] != ']' && all[at] != ';'; ++at) {
+    if (all[at] == ':' && all[at + 1] == ':') begin = at + 2;
+  }
+  end = at;
+  if (end - begin > 6 && all[end - 6] == 'K' && all[end - 1] == 'l') end -= 6;
+  return {all + begin, end - begin};
+}
+
+/// What to call the launch of a kernel: it may have an `operation`, a reducer or an operator with a name, and a tree.
+template <class Kernel>
+LaunchName launch_name([[maybe_unused]] Kernel const& kernel) {
+  LaunchName name;
+  if constexpr (requires { kernel.bound.formula; }) name.formula = kernel.bound.formula;
+  else if constexpr (requires { typename Kernel::Tree; }) name.formula = &formula_of<typename Kernel::Tree>;
+  if constexpr (requires { name.operation = kernel.operation; }) name.operation = kernel.operation;
+  else if constexpr (requires { name.operation = Kernel::R::name; }) name.operation = Kernel::R::name;
+  else if constexpr (requires { name.operation = kernel.op.name; }) name.operation = kernel.op.name;
+  else {
+    constexpr TypeName type = type_name<Kernel>();
+    name.operation = type.begin;
+    name.operation_length = type.length;
+  }
+  return name;
+}
+
+// Work that is enqueued in a stream of an emulated device keeps a mark, and begins when the stream comes to it.
+
+/// The mark of work that is recorded into a graph: each time that it runs is told anew.
+inline constexpr Mark recorded_mark = -1;
+
+__attribute__((noinline, cold)) inline Mark begin_queued(Place place, LaunchName const& name) noexcept {
+  return observing(profiles) ? observers_state().begin(launch_happening(place, name), true) : 0;
+}
+inline Mark queue_launch(Place place, LaunchName const& name, bool recorded) noexcept {
+  if (SITU_UNLIKELY(recorded)) return recorded_mark;
+  return is_observed(profiles) ? begin_queued(place, name) : 0;
+}
+__attribute__((noinline, cold)) inline Mark start_queued(Mark mark, Happening const& what) noexcept {
+  return observing(profiles) ? observers_state().start(mark, what) : 0;
+}
+inline void end_queued(Mark mark) noexcept {
+  if (SITU_UNLIKELY(mark != 0)) observers_state().end(mark);
+}
+
+/// Where a transfer was asked for, for the time of a call: kept per thread while somebody listens.
+struct TransferContext {
+  CallSite site;
+  Place from, to;
+};
+SITU_PROCESS_STATE TransferContext const*& transfer_context() {
+  static thread_local constinit TransferContext const* context = nullptr;
+  return context;
+}
+
+class TransferSite {
+ public:
+  TransferSite(CallSite const& site, Place from, Place to) noexcept {
+    if (!is_observed(profiles | transfer_logs)) return;
+    TransferContext const*& current = transfer_context();
+    before_ = current;
+    if (before_) return;  // the outermost call is the program's
+    context_ = {site, from, to};
+    current = &context_;
+    set_ = true;
+  }
+  TransferSite(TransferSite const&) = delete;
+  TransferSite& operator=(TransferSite const&) = delete;
+  ~TransferSite() {
+    if (SITU_UNLIKELY(set_)) transfer_context() = before_;
+  }
+
+ private:
+  TransferContext context_;
+  TransferContext const* before_ = nullptr;
+  bool set_ = false;
+};
+
+/// What is told of a copy between two places; the host's side is named by whoever asked.
+__attribute__((noinline, cold)) inline Happening transfer_happening(Place to, Place from, std::size_t bytes, void const* stream) noexcept {
+  Happening what;
+  what.kind = event_kind::transfer;
+  what.place = to;
+  what.from = from;
+  what.bytes = static_cast<int64_t>(bytes);
+  what.stream = stream;
+  if (TransferContext const* const context = transfer_context()) {
+    what.site = context->site;
+    if (to.is_host() && context->to.is_host()) what.place = context->to;
+    if (from.is_host() && context->from.is_host()) what.from = context->from;
+  }
+  return what;
+}
+/// Tells logs of a transfer, and profiles of its beginning.
+__attribute__((noinline, cold)) inline Mark begin_transfer(Place to, Place from, std::size_t bytes, bool queued, void const* stream = nullptr) noexcept {
+  unsigned const who = observing(profiles | transfer_logs);
+  if (!who) return 0;
+  Observers const& observers = observers_state();
+  Happening const what = transfer_happening(to, from, bytes, stream);
+  if ((who & transfer_logs) && observers.log_transfer && !(to == from)) observers.log_transfer(what);
+  return (who & profiles) && observers.begin ? observers.begin(what, queued) : 0;
+}
+
+inline Mark queue_transfer(Place to, Place from, std::size_t bytes, bool recorded) noexcept {
+  if (SITU_UNLIKELY(recorded)) return recorded_mark;
+  return is_observed(profiles | transfer_logs) ? begin_transfer(to, from, bytes, true) : 0;
+}
+
+/// A transfer that is done when the scope ends.
+class ObservedTransfer {
+ public:
+  ObservedTransfer(Place to, Place from, std::size_t bytes) noexcept {
+    if (is_observed(profiles | transfer_logs)) mark_ = begin_transfer(to, from, bytes, false);
+  }
+  ObservedTransfer(ObservedTransfer const&) = delete;
+  ObservedTransfer& operator=(ObservedTransfer const&) = delete;
+  ~ObservedTransfer() {
+    if (SITU_UNLIKELY(mark_ != 0)) observers_state().end(mark_);
+  }
+  Mark mark() const { return mark_; }
+
+ private:
+  Mark mark_ = 0;
+};
+
+/// A wait of the host for a device, until the scope ends.
+class ObservedWait {
+ public:
+  explicit ObservedWait(Place place, char const* what = "synchronize", void const* stream = nullptr) noexcept {
+    if (is_observed(profiles)) begin(place, what, stream);
+  }
+  ObservedWait(ObservedWait const&) = delete;
+  ObservedWait& operator=(ObservedWait const&) = delete;
+  ~ObservedWait() {
+    if (SITU_UNLIKELY(mark_ != 0)) observers_state().end(mark_);
+  }
+
+ private:
+  __attribute__((noinline, cold)) void begin(Place place, char const* what, void const* stream) noexcept {
+    if (!observing(profiles)) return;
+    Happening happening;
+    happening.kind = event_kind::synchronization;
+    happening.place = place;
+    happening.name = LaunchName(what);
+    happening.stream = stream;
+    mark_ = observers_state().begin(happening, false);
+  }
+  Mark mark_ = 0;
+};
+
+/// An allocation, until the scope ends; cancelled when it throws.
+class ObservedAllocation {
+ public:
+  ObservedAllocation(Place place, std::size_t bytes) noexcept {
+    if (is_observed(profiles)) begin(event_kind::allocation, place, bytes);
+  }
+  ObservedAllocation(ObservedAllocation const&) = delete;
+  ObservedAllocation& operator=(ObservedAllocation const&) = delete;
+  ~ObservedAllocation() {
+    if (SITU_UNLIKELY(mark_ != 0)) observers_state().cancel(mark_);
+  }
+  template <class T>
+  T* done(T* memory) {
+    if (SITU_UNLIKELY(mark_ != 0)) observers_state().end(mark_), mark_ = 0;
+    return memory;
+  }
+  static void released(Place place, std::size_t bytes) noexcept {
+    if (!is_observed(profiles)) return;
+    ObservedAllocation release(event_kind::release, place, bytes);
+    (void)release.done(&release);
+  }
+
+ private:
+  ObservedAllocation(event_kind kind, Place place, std::size_t bytes) noexcept { begin(kind, place, bytes); }
+  __attribute__((noinline, cold)) void begin(event_kind kind, Place place, std::size_t bytes) noexcept {
+    if (!observing(profiles)) return;
+    Happening happening;
+    happening.kind = kind;
+    happening.place = place;
+    happening.bytes = static_cast<int64_t>(bytes);
+    mark_ = observers_state().begin(happening, false);
+  }
+  Mark mark_ = 0;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -1315,10 +1929,8 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
-/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
-/// multiples of `grain`, so they are the same whatever the number of threads.
 template <class Kernel>
-void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
+SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     int64_t const parts = (items + grain - 1) / grain;
@@ -1337,6 +1949,20 @@ void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain)
   kernel(int64_t{0}, items);
 }
 
+template <class Kernel>
+__attribute__((noinline, cold)) void launch_observed(Kernel const& kernel, int64_t items, int64_t grain) {
+  Observed const launch(place_of<Cpu>, launch_name(kernel));
+  spread(kernel, items, grain);
+}
+
+/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
+/// multiples of `grain`, so they are the same whatever the number of threads.
+template <class Kernel>
+void launch(Kernel const& kernel, int64_t items, int64_t grain) {
+  if (is_observed(profiles | ranges)) return launch_observed(kernel, items, grain);
+  spread(kernel, items, grain);
+}
+
 }  // namespace SITU_ABI_THREADS
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -1346,8 +1972,225 @@ void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain)
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
+#include <fcntl.h>
+#include <unistd.h>
+
+// ---- <situ/device/memory_statistics.hpp>
+/// What is counted of every device's memory, and what is said when it runs out.
+
+#include <cstddef>
+#include <cstdlib>
+
+#include <sched.h>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A lock that is held for a few instructions; 0 is free.
+class SpinLock {
+ public:
+  explicit SpinLock(int64_t& lock) : lock_(lock) {
+    for (int tries = 0; __atomic_exchange_n(&lock_, 1, __ATOMIC_ACQUIRE); ++tries) {
+      if (tries > 64) ::sched_yield();
+    }
+  }
+  SpinLock(SpinLock const&) = delete;
+  SpinLock& operator=(SpinLock const&) = delete;
+  ~SpinLock() { __atomic_store_n(&lock_, 0, __ATOMIC_RELEASE); }
+
+ private:
+  int64_t& lock_;
+};
+
+/// How many blocks of each size are in use: a hash table. Starts as zeros, and is never destroyed.
+class SizeTable {
+ public:
+  struct Entry {
+    int64_t bytes, count;
+  };
+
+  void add(int64_t bytes) noexcept {
+    if (bytes <= 0 || (2 * (used_ + 1) > room_ && !grow())) return;
+    Entry& entry = find(entries_, room_, bytes);
+    if (entry.bytes == 0) entry.bytes = bytes, ++used_;
+    ++entry.count;
+  }
+  void remove(int64_t bytes) noexcept {
+    if (room_ == 0) return;
+    Entry& entry = find(entries_, room_, bytes);
+    if (entry.count > 0) --entry.count;
+  }
+  void clear() noexcept {
+    std::free(entries_);
+    *this = {};
+  }
+  /// The largest sizes, from the largest on; gives how many.
+  int largest(Entry* to, int wanted) const {
+    int found = 0;
+    for (int64_t k = 0; k < room_; ++k) {
+      Entry const& entry = entries_[k];
+      if (entry.count == 0) continue;
+      int at = wanted - 1;
+      if (found < wanted) at = found++;
+      else if (to[at].bytes > entry.bytes) continue;
+      for (; at > 0 && to[at - 1].bytes < entry.bytes; --at) to[at] = to[at - 1];
+      to[at] = entry;
+    }
+    return found;
+  }
+
+ private:
+  static Entry& find(Entry* entries, int64_t room, int64_t bytes) {
+    auto at = static_cast<int64_t>(static_cast<uint64_t>(bytes) * 0x9E3779B97F4A7C15u >> 20) & (room - 1);
+    while (entries[at].bytes != 0 && entries[at].bytes != bytes) at = (at + 1) & (room - 1);
+    return entries[at];
+  }
+  /// Leaves out the sizes that no block has any more. False without memory: then what is new is not counted.
+  bool grow() noexcept {
+    int64_t live = 0;
+    for (int64_t k = 0; k < room_; ++k) live += entries_[k].count > 0;
+    int64_t room = 64;
+    while (room < 4 * (live + 1)) room *= 2;
+    auto* const entries = static_cast<Entry*>(std::calloc(static_cast<std::size_t>(room), sizeof(Entry)));
+    if (!entries) return false;
+    for (int64_t k = 0; k < room_; ++k) {
+      if (entries_[k].count > 0) find(entries, room, entries_[k].bytes) = entries_[k];
+    }
+    std::free(entries_);
+    entries_ = entries;
+    room_ = room;
+    used_ = live;
+    return true;
+  }
+
+  Entry* entries_ = nullptr;
+  int64_t room_ = 0, used_ = 0;
+};
+
+/// What is known of one device's memory. Starts as zeros.
+struct MemoryCounters {
+  int64_t lock = 0;
+  int64_t allocated = 0, peak = 0;  ///< bytes in use, and the most there were
+  int64_t allocations = 0;          ///< how many there were
+  int64_t live = 0;                 ///< how many blocks are in use
+  int64_t retries = 0;              ///< how often what was kept had to be given back first
+  int64_t failures = 0;             ///< how often there was not enough all the same
+  int64_t limit = 0;                ///< of this process, in bytes; 0 for none
+  SizeTable sizes;
+
+  void add(int64_t bytes) noexcept {
+    SpinLock const guard(lock);
+    int64_t const now = allocated + bytes;
+    __atomic_store_n(&allocated, now, __ATOMIC_RELAXED);
+    if (now > peak) __atomic_store_n(&peak, now, __ATOMIC_RELAXED);
+    ++allocations;
+    ++live;
+    sizes.add(bytes);
+  }
+  void remove(int64_t bytes) noexcept {
+    SpinLock const guard(lock);
+    __atomic_store_n(&allocated, allocated - bytes, __ATOMIC_RELAXED);
+    --live;
+    sizes.remove(bytes);
+  }
+  /// As at the start.
+  void clear() noexcept {
+    sizes.clear();
+    *this = {};
+  }
+  bool within_limit(std::size_t bytes) const noexcept {
+    int64_t const most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
+    return most == 0 || (bytes <= static_cast<std::size_t>(most) && __atomic_load_n(&allocated, __ATOMIC_RELAXED) <= most - static_cast<int64_t>(bytes));
+  }
+};
+
+inline constexpr int max_cuda_devices = 64, max_emulated_devices = 256;
+
+/// One per device and process: of cpu, pinned, the GPUs, the emulated devices, and of all others together.
+SITU_PROCESS_STATE MemoryCounters* all_memory_counters() {
+  static constinit MemoryCounters counters[3 + max_cuda_devices + max_emulated_devices];
+  return counters;
+}
+inline MemoryCounters& memory_counters(Place place) noexcept {
+  MemoryCounters* const all = all_memory_counters();
+  switch (place.kind) {
+    case device_kind::cpu: return all[0];
+    case device_kind::pinned: return all[1];
+    case device_kind::cuda:
+      if (place.ordinal >= 0 && place.ordinal < max_cuda_devices) return all[3 + place.ordinal];
+      break;
+    case device_kind::emulated:
+      if (place.ordinal >= 0 && place.ordinal < max_emulated_devices) return all[3 + max_cuda_devices + place.ordinal];
+      break;
+    case device_kind::other: break;
+  }
+  return all[2];
+}
+
+/// `1.5 GiB`; below 1 KiB, `12 bytes`.
+inline std::string bytes_text(int64_t bytes) {
+  constexpr char const* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes > -1024 && bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  double amount = static_cast<double>(bytes) / 1024;
+  int unit = 0;
+  while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
+  char buffer[48];
+  __builtin_snprintf(buffer, sizeof buffer, "%.1f %s", amount, units[unit]);
+  return buffer;
+}
+
+/// `3 x 256.0 MiB, 1 x 64.0 MiB`: the largest blocks in use.
+inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
+  SizeTable::Entry largest[16];
+  int found = 0;
+  {
+    SpinLock const guard(counters.lock);
+    found = counters.sizes.largest(largest, wanted < 16 ? wanted : 16);
+  }
+  std::string result;
+  for (int k = 0; k < found; ++k) result += (k ? ", " : "") + std::to_string(largest[k].count) + " x " + bytes_text(largest[k].bytes);
+  return result.empty() ? "none" : result;
+}
+
+/// What is said of an allocation that failed.
+struct MemoryShortage {
+  Place place;
+  std::size_t requested = 0;
+  int64_t free = 0, total = 0;
+  int64_t reserved = 0;
+  int64_t largest_free = -1;     ///< -1 where it is not known
+  char const* call = nullptr;    ///< of the system; null where situ itself refuses
+  char const* advice = nullptr;
+};
+
+/// Throws OutOfMemory: what was asked, free, total, allocated by situ, kept, the largest blocks in use, and what to try.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_memory(MemoryShortage const& s, int64_t allocated) {
+  MemoryCounters& counters = memory_counters(s.place);
+  __atomic_fetch_add(&counters.failures, 1, __ATOMIC_RELAXED);
+  int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
+  auto const requested = static_cast<int64_t>(s.requested > static_cast<std::size_t>(INT64_MAX) ? INT64_MAX : s.requested);
+  std::string message = text(to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)");
+  if (s.call) message += text(" and ", s.call, " failed");
+  message += text(": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free");
+  if (s.largest_free >= 0) message += text(", the largest free block has ", bytes_text(s.largest_free));
+  if (limit > 0) message += text(", this process is limited to ", bytes_text(limit), " by set_memory_fraction");
+  message += text("; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved),
+                  "; the largest live allocations are ", largest_text(counters), ". ", s.advice);
+  OutOfMemory error(message);
+  error.requested = requested;
+  error.free = s.free;
+  error.total = s.total;
+  error.allocated = allocated;
+  error.reserved = s.reserved;
+  throw error;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -1357,36 +2200,157 @@ namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
 inline constexpr std::size_t alignment = 64;
-inline constexpr std::size_t large_block = std::size_t{1} << 20;
+inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-/// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process.
+/// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
+/// operation; the sum over all threads is exact. And the last blocks that it freed, one of a few sizes: a tensor that is made anew in a
+/// loop then costs no malloc.
+struct ThreadMemory {
+  static constexpr std::size_t spare_places = 4, largest_spare = std::size_t{1} << 16;
+  int64_t balance = 0;         ///< since it was last added to the process's
+  int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
+  int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
+  ThreadMemory* next = nullptr;
+  ThreadMemory* previous = nullptr;
+  bool has_ended = false;      ///< what comes now is told at once
+  struct Spare {
+    void* memory;
+    std::size_t bytes;
+  } spares[spare_places] = {};
+
+  Spare& spare_for(std::size_t bytes) { return spares[bytes / 64 % spare_places]; }
+  bool is_known() const { return low == INT64_MIN; }
+};
+
+/// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process. Large blocks in use are counted in
+/// memory_counters(place_of<Cpu>).
 struct MemoryState {
-  static constexpr int kept_blocks = 8;
+  static constexpr int kept_blocks = 32;
   int64_t lock = 0;
-  int64_t allocated = 0, peak = 0, kept = 0;
+  std::size_t small_limit = large_block;  ///< what is as large takes the longer way; 0 while a profile runs
+  int64_t small = 0;                      ///< bytes of small blocks that no thread has in its balance
+  int64_t peak = 0, kept = 0;
   int64_t keep_limit = int64_t{1} << 30;
+  ThreadMemory* threads = nullptr;
   struct Block {
     void* memory;
     std::size_t bytes;
   } blocks[kept_blocks] = {};
+
+  int64_t all_small() const {
+    int64_t sum = small;
+    for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
+    return sum;
+  }
 };
 
 SITU_PROCESS_STATE MemoryState& memory_state() {
   static constinit MemoryState state;
   return state;
 }
+SITU_PROCESS_STATE ThreadMemory& thread_memory() {
+  static thread_local constinit ThreadMemory memory;
+  return memory;
+}
 
-struct MemoryLock {
-  MemoryState& state;
-  explicit MemoryLock(MemoryState& s) : state(s) {
-    while (__atomic_exchange_n(&state.lock, 1, __ATOMIC_ACQUIRE)) {
-    }
+/// Adds this thread's balance to the process's; the lock is held. The peak is exact while one thread allocates.
+inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
+  int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+  int64_t const high = mine.high > mine.balance ? now - mine.balance + mine.high : now;
+  if (high > state.peak) state.peak = high;
+  state.small += mine.balance;
+  __atomic_store_n(&mine.balance, 0, __ATOMIC_RELAXED);
+  if (mine.is_known()) mine.high = 0;
+}
+
+SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
+inline void free_spares(ThreadMemory& mine) noexcept {
+  for (auto& spare : mine.spares) {
+    if (spare.memory) give_small(std::exchange(spare, {}).memory);
   }
-  MemoryLock(MemoryLock const&) = delete;
-  MemoryLock& operator=(MemoryLock const&) = delete;
-  ~MemoryLock() { __atomic_store_n(&state.lock, 0, __ATOMIC_RELEASE); }
+}
+
+/// Ends with its thread.
+struct ThreadEnd {
+  ~ThreadEnd() {
+    MemoryState& state = memory_state();
+    ThreadMemory& mine = thread_memory();
+    SpinLock const guard(state.lock);
+    settle(state, mine);
+    (mine.previous ? mine.previous->next : state.threads) = mine.next;
+    if (mine.next) mine.next->previous = mine.previous;
+    mine.high = INT64_MIN;
+    mine.low = INT64_MAX;
+    mine.has_ended = true;
+    free_spares(mine);
+  }
 };
+
+/// The first block of a thread, a new high, or a thread that is ending.
+__attribute__((noinline, cold)) inline void count_closely(ThreadMemory& mine) noexcept {
+  constexpr int64_t worth_telling = int64_t{1} << 20;
+  if (mine.is_known() && mine.balance < worth_telling) {
+    mine.high = mine.balance;
+    return;
+  }
+  [[maybe_unused]] static thread_local ThreadEnd const end;
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  if (!mine.is_known() && !mine.has_ended) {
+    mine.previous = nullptr;
+    mine.next = state.threads;
+    if (mine.next) mine.next->previous = &mine;
+    state.threads = &mine;
+    mine.low = INT64_MIN;
+    mine.high = mine.balance > 0 ? mine.balance : 0;
+    if (mine.balance < worth_telling) return;
+  }
+  if (!mine.is_known()) {  // its end has come: it is no longer among the threads
+    state.small += mine.balance;
+    mine.balance = 0;
+    int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+    if (now > state.peak) state.peak = now;
+    return;
+  }
+  if (mine.balance > mine.high) mine.high = mine.balance;
+  settle(state, mine);
+}
+SITU_INLINE void count_small(ThreadMemory& mine, std::size_t bytes) noexcept {
+  int64_t const now = mine.balance + static_cast<int64_t>(bytes);
+  __atomic_store_n(&mine.balance, now, __ATOMIC_RELAXED);
+  if (SITU_UNLIKELY(now > mine.high)) count_closely(mine);
+}
+SITU_INLINE void uncount_small(ThreadMemory& mine, std::size_t bytes) noexcept {
+  int64_t const now = mine.balance - static_cast<int64_t>(bytes);
+  __atomic_store_n(&mine.balance, now, __ATOMIC_RELAXED);
+  if (SITU_UNLIKELY(now < mine.low)) count_closely(mine);
+}
+
+/// What tensors hold, and the most that was.
+struct MemoryUse {
+  int64_t allocated, peak, kept;
+};
+inline MemoryUse memory_use(bool forget_peak = false) noexcept {
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  settle(state, thread_memory());
+  int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+  if (forget_peak || now > state.peak) state.peak = now;
+  return {now, state.peak, state.kept};
+}
+
+/// Counts a large block: in use with a positive number of bytes, freed with a negative one.
+inline void count_large(int64_t bytes) noexcept {
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  settle(state, thread_memory());
+  MemoryCounters& counters = memory_counters(place_of<Cpu>);
+  if (bytes > 0) counters.add(bytes);
+  else counters.remove(-bytes);
+  int64_t const now = counters.allocated + state.all_small();
+  if (now > state.peak) state.peak = now;
+}
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -1398,33 +2362,72 @@ inline void release_block(MemoryState::Block const& block) noexcept {
 #endif
 }
 
-[[noreturn]] __attribute__((noinline, cold)) inline void out_of_memory(std::size_t bytes) {
-  fail<OutOfMemory>("cpu: allocation of ", bytes, " bytes failed: the system has no memory of that size left; ", memory_state().allocated,
-                    " bytes are in use by situ and ", memory_state().kept,
-                    " are kept for reuse: free tensors, call empty_cache(), or work on smaller parts");
+/// Gives what is kept back to the system, but for the few small blocks that other threads have at hand.
+inline void empty_cache() noexcept {
+  free_spares(thread_memory());
+  MemoryState& state = memory_state();
+  MemoryState::Block released[MemoryState::kept_blocks];
+  {
+    SpinLock const guard(state.lock);
+    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
+    state.kept = 0;
+  }
+  for (auto& block : released) {
+    if (block.memory) release_block(block);
+  }
 }
 
-/// A large block: one that was kept, else new pages. Block sizes are rounded so that similar sizes share blocks.
-inline void* allocate_large(std::size_t bytes) {
-  std::size_t const unit = bytes >= 4 * huge_page ? huge_page : std::size_t{1} << 16;
-  if (bytes > (std::size_t{1} << 62)) out_of_memory(bytes);
-  std::size_t const size = rounded_up(bytes, unit);
+/// Keeps no more than that many bytes from now on.
+inline void set_release_threshold(int64_t bytes) noexcept {
   MemoryState& state = memory_state();
+  bool exceeded = false;
   {
-    MemoryLock guard(state);
-    for (auto& block : state.blocks) {
-      if (block.memory && block.bytes == size) {
-        state.kept -= static_cast<int64_t>(size);
-        state.allocated += static_cast<int64_t>(size);
-        if (state.allocated > state.peak) state.peak = state.allocated;
-        return std::exchange(block, {}).memory;
-      }
-    }
+    SpinLock const guard(state.lock);
+    state.keep_limit = bytes;
+    exceeded = state.kept > bytes;
   }
+  if (exceeded) empty_cache();
+}
+
+/// The memory of the machine: what could be had without swapping, and all of it. Zeros where the system does not tell.
+struct SystemMemory {
+  int64_t free = 0, total = 0;
+};
+__attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
+  SystemMemory result;
+#if defined(_SC_PHYS_PAGES) && defined(_SC_AVPHYS_PAGES)
+  int64_t const page = ::sysconf(_SC_PAGESIZE);
+  result = {page * ::sysconf(_SC_AVPHYS_PAGES), page * ::sysconf(_SC_PHYS_PAGES)};
+#endif
+  int const file = ::open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return result;
+  char content[512];
+  auto const length = ::read(file, content, sizeof content - 1);
+  ::close(file);
+  if (length <= 0) return result;
+  content[length] = 0;
+  if (char const* const line = std::strstr(content, "MemAvailable:")) result.free = std::strtoll(line + 13, nullptr, 10) * 1024;
+  return result;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void out_of_memory(std::size_t bytes, Place place = place_of<Cpu>, char const* call = "malloc") {
+  MemoryUse const use = memory_use();
+  SystemMemory const system = system_memory();
+  int64_t const other = place == place_of<Cpu> ? 0 : memory_counters(place).allocated;
+  fail_memory({place, bytes, system.free, system.total, (place == place_of<Cpu> ? use.allocated + use.kept : other), -1, call,
+               "Free tensors, write to tensors that exist, or work on smaller parts"},
+              place == place_of<Cpu> ? use.allocated : other);
+}
+
+/// The size of a large block: similar sizes share blocks.
+constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, bytes >= 4 * huge_page ? huge_page : std::size_t{1} << (bytes < (std::size_t{1} << 20) ? 14 : 16)); }
+
+/// New pages; a null pointer where there are none.
+inline void* map_large(std::size_t size) noexcept {
 #if defined(__linux__)
-  std::size_t const slack = unit == huge_page ? huge_page : 0;
+  std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) out_of_memory(bytes);
+  if (mapped == MAP_FAILED) return nullptr;
   char* memory = static_cast<char*>(mapped);
   if (slack) {
     auto const address = reinterpret_cast<std::uintptr_t>(memory);
@@ -1436,24 +2439,41 @@ inline void* allocate_large(std::size_t bytes) {
     ::madvise(memory, size, MADV_HUGEPAGE);
 #endif
   }
+  return memory;
 #else
-  void* const memory = std::aligned_alloc(huge_page, rounded_up(size, huge_page));
-  if (!memory) out_of_memory(bytes);
+  return std::aligned_alloc(huge_page, rounded_up(size, huge_page));
 #endif
-  MemoryLock guard(state);
-  state.allocated += static_cast<int64_t>(size);
-  if (state.allocated > state.peak) state.peak = state.allocated;
+}
+
+/// A large block: one that was kept, else new pages; what is kept is given back when there are none. Not counted.
+inline void* take_large(std::size_t bytes) {
+  if (bytes > (std::size_t{1} << 62)) return nullptr;
+  std::size_t const size = large_size(bytes);
+  MemoryState& state = memory_state();
+  {
+    SpinLock const guard(state.lock);
+    for (auto& block : state.blocks) {
+      if (block.memory && block.bytes == size) {
+        state.kept -= static_cast<int64_t>(size);
+        return std::exchange(block, {}).memory;
+      }
+    }
+  }
+  void* memory = map_large(size);
+  if (SITU_UNLIKELY(!memory)) {
+    __atomic_fetch_add(&memory_counters(place_of<Cpu>).retries, 1, __ATOMIC_RELAXED);
+    empty_cache();
+    memory = map_large(size);
+  }
   return memory;
 }
 
-inline void deallocate_large(void* memory, std::size_t bytes) noexcept {
-  std::size_t const unit = bytes >= 4 * huge_page ? huge_page : std::size_t{1} << 16;
-  std::size_t const size = rounded_up(bytes, unit);
+inline void give_large(void* memory, std::size_t bytes) noexcept {
+  std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
   MemoryState::Block evicted{memory, size};
   {
-    MemoryLock guard(state);
-    state.allocated -= static_cast<int64_t>(size);
+    SpinLock const guard(state.lock);
     if (!SITU_ASAN && state.kept + static_cast<int64_t>(size) <= state.keep_limit) {
       MemoryState::Block* place = &state.blocks[0];
       for (auto& block : state.blocks) {
@@ -1479,33 +2499,83 @@ constexpr std::size_t spread_size(std::size_t bytes) {
   return bytes + (beyond < apart ? apart - beyond : beyond > page - apart ? page - beyond : 0);
 }
 
-inline void* allocate(std::size_t bytes) {
-  if (SITU_UNLIKELY(bytes >= large_block)) return allocate_large(bytes);
-  // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
-  void* const raw = std::malloc(spread_size(bytes + alignment));
-  if (SITU_UNLIKELY(!raw)) out_of_memory(bytes);
+__attribute__((noinline, cold)) inline void* malloc_again(std::size_t bytes) {
+  empty_cache();
+  return std::malloc(bytes);
+}
+
+// malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
+SITU_INLINE void* take_small(std::size_t bytes) {
+  void* raw = std::malloc(spread_size(bytes + alignment));
+  if (SITU_UNLIKELY(!raw) && !(raw = malloc_again(bytes + alignment))) return nullptr;
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
   char* const memory = static_cast<char*>(raw) + (alignment - address % alignment);
   reinterpret_cast<void**>(memory)[-1] = raw;
   return memory;
 }
 
-inline void deallocate(void* memory, std::size_t bytes) noexcept {
-  if (SITU_UNLIKELY(bytes >= large_block)) return deallocate_large(memory, bytes);
-  std::free(reinterpret_cast<void**>(memory)[-1]);
+/// Memory that is not counted as the CPU's; a null pointer when there is none.
+inline void* take(std::size_t bytes) { return bytes >= large_block ? take_large(bytes) : take_small(bytes); }
+inline void give(void* memory, std::size_t bytes) noexcept {
+  if (bytes >= large_block) give_large(memory, bytes);
+  else give_small(memory);
 }
 
-inline void empty_cache() noexcept {
-  MemoryState& state = memory_state();
-  MemoryState::Block released[MemoryState::kept_blocks];
-  {
-    MemoryLock guard(state);
-    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
-    state.kept = 0;
+/// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
+SITU_INLINE void* allocate_small(std::size_t bytes) {
+  ThreadMemory& mine = thread_memory();
+  ThreadMemory::Spare& spare = mine.spare_for(bytes);
+  void* memory = spare.memory;
+  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == bytes)) spare = {};
+  else if (memory = take_small(bytes); SITU_UNLIKELY(!memory)) return nullptr;
+  count_small(mine, bytes);
+  return memory;
+}
+SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
+  ThreadMemory& mine = thread_memory();
+  uncount_small(mine, bytes);
+  ThreadMemory::Spare& spare = mine.spare_for(bytes);
+  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == 0 && bytes <= ThreadMemory::largest_spare && mine.is_known())) spare = {memory, bytes};
+  else give_small(memory);
+}
+
+/// Large blocks, and all blocks while a profile runs.
+SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
+  ObservedAllocation allocation(place_of<Cpu>, bytes);
+  void* memory = nullptr;
+  if (bytes < large_block) {
+    memory = allocate_small(bytes);
+    if (!memory) out_of_memory(bytes);
+  } else {
+    MemoryCounters& counters = memory_counters(place_of<Cpu>);
+    if (SITU_UNLIKELY(counters.limit != 0) && !counters.within_limit(bytes)) out_of_memory(bytes, place_of<Cpu>, nullptr);
+    memory = take_large(bytes);
+    if (!memory) out_of_memory(bytes, place_of<Cpu>, "mmap");
+    count_large(static_cast<int64_t>(large_size(bytes)));
   }
-  for (auto& block : released) {
-    if (block.memory) release_block(block);
+  return allocation.done(memory);
+}
+SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place_of<Cpu>, bytes);
+  if (bytes < large_block) {
+    deallocate_small(memory, bytes);
+  } else {
+    count_large(-static_cast<int64_t>(large_size(bytes)));
+    give_large(memory, bytes);
   }
+}
+
+/// Throws OutOfMemory.
+inline void* allocate(std::size_t bytes) {
+  if (SITU_UNLIKELY(bytes >= __atomic_load_n(&memory_state().small_limit, __ATOMIC_RELAXED))) return allocate_closely(bytes);
+  void* const memory = allocate_small(bytes);
+  if (SITU_UNLIKELY(!memory)) out_of_memory(bytes);
+  return memory;
+}
+
+inline void deallocate(void* memory, std::size_t bytes) noexcept {
+  if (SITU_UNLIKELY(bytes >= __atomic_load_n(&memory_state().small_limit, __ATOMIC_RELAXED))) return deallocate_closely(memory, bytes);
+  deallocate_small(memory, bytes);
 }
 
 }  // namespace detail::cpu
@@ -1541,11 +2611,101 @@ struct device_traits<Cpu> {
 #include <string>
 
 
+// ---- <situ/device/cuda/order.hpp>
+/// Streams of GPUs, as device/order.hpp asks for them.
+
+#include <utility>
+
+
 // ---- <situ/device/cuda/memory.hpp>
 /// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed; and copies from, to and between GPUs.
 
 #include <cstddef>
+
+
+// ---- <situ/device/cuda/errors.hpp>
+/// What CUDA's error codes mean for a program: which end it, which only say that it is ending, and how destructors report them.
+
 #include <cstdio>
+
+
+#if defined(SITU_WITH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// Whether a destructor has reported an error: one is enough. One per process.
+SITU_PROCESS_STATE bool& destructor_has_reported() {
+  static constinit bool reported = false;
+  return reported;
+}
+
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+/// Errors after which every call of this process fails with the same code.
+inline bool is_sticky(cudaError_t code) noexcept {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed: return true;
+    default: return false;
+  }
+}
+
+/// The driver or the context is gone because the program is ending: what was held there is gone too.
+inline bool is_unloading(cudaError_t code) noexcept { return code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed; }
+
+/// What to do about an error; goes to the end of its message.
+inline char const* advice(cudaError_t code) noexcept {
+  if (is_sticky(code)) {
+    return "; the CUDA context of this process is dead: every further call fails, and the process must be started again. The error may "
+           "come from an earlier launch: run with SITU_CHECK_LAUNCHES=1 to see which, or under compute-sanitizer";
+  }
+  switch (code) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion: return ": compile for this GPU, with -arch=native or -arch=sm_XY";
+    case cudaErrorCudartUnloading: return "; the program is ending: end work with GPUs before main returns";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit: return "; this cannot be captured into a graph: do it before the capture";
+    default: return "";
+  }
+}
+
+/// For destructors, which do not throw: says once per process that a call failed, and nothing when the program is ending. `device` is -1
+/// for page-locked memory.
+inline void report(int device, char const* call, cudaError_t code) noexcept {
+  if (code == cudaSuccess || is_unloading(code)) return;
+  (void)cudaGetLastError();
+  if (__atomic_exchange_n(&destructor_has_reported(), true, __ATOMIC_RELAXED)) return;
+  char name[24] = "pinned";
+  if (device >= 0) std::snprintf(name, sizeof name, "cuda:%d", device);
+  std::fprintf(stderr, "situ: %s: %s failed: %s (%s)%s\n", name, call, cudaGetErrorName(code), cudaGetErrorString(code), advice(code));
+}
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/cuda/launch.hpp>
+/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
 
 
 // ---- <situ/device/cuda/stream.hpp>
@@ -1636,13 +2796,691 @@ concept reports_faults_later = requires { device_traits<D>::fault(); };
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/device/order.hpp>
+/// How work on several streams is ordered without being asked: who used a storage, and what a stream must wait for.
+///
+/// A thread's stay on a stream, from the StreamGuard that brought it there to the one that takes it away, is a *segment*. A
+/// storage notes the segments that wrote it last and that read it since. Leaving a segment records a *moment* of its
+/// stream (an event), which stands for the end of everything that was enqueued in that segment: a stream that needs a storage of another one
+/// waits for that moment and not for what was enqueued there later. While a segment lasts, its end is the present.
+///
+/// Several threads may share a stream. A storage that two of them read at the same time notes no segment but the
+/// stream itself, whose moment is the present whenever it is asked for.
+
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include <pthread.h>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+struct StreamDriver;
+struct HostFunction;
+class Moment;
+
+/// A point in what a stream does: everything that was enqueued before. Counted.
+struct MomentState {
+  int64_t count = 1;
+  StreamDriver const* driver = nullptr;
+  StreamState* stream = nullptr;
+  void* native = nullptr;
+  int64_t number = 0;
+  double time = 0;  ///< in milliseconds, where the driver needs it
+  bool timed = false;
+};
+
+/// What streams of one kind of device can do. Everything here may be called from any thread, whatever its current device is.
+struct StreamDriver {
+  void (*open)(StreamState& state, int priority);                          ///< makes the native stream; throws
+  void (*open_default)(StreamState& state);                                ///< finds that of the device; throws DeviceUnavailable
+  void (*record)(StreamState& state, Moment const& moment);                ///< behind what is enqueued
+  void (*wait_for)(StreamState& later, MomentState const& moment);         ///< what is enqueued from now on waits
+  bool (*passed)(MomentState const& moment);
+  void (*wait)(MomentState const& moment);                                 ///< the host waits
+  void (*drop)(MomentState& moment) noexcept;
+  double (*milliseconds)(MomentState const& from, MomentState const& to);
+  bool (*idle)(StreamState& state);
+  void (*synchronize)(StreamState& state);                                 ///< throws what kernels found wrong
+  void (*call)(StreamState& state, HostFunction* function);                ///< on a host thread, in the order of the stream
+  void (*free_after)(int ordinal, StorageHead& head, uint64_t const* notes, int count) noexcept;
+};
+
+/// A counted pointer to a moment. A null one has passed.
+class Moment {
+ public:
+  Moment() = default;
+  Moment(Moment const& other) noexcept : state_(other.state_) {
+    if (state_) __atomic_fetch_add(&state_->count, 1, __ATOMIC_RELAXED);
+  }
+  Moment(Moment&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Moment& operator=(Moment other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Moment() {
+    if (!state_ || __atomic_fetch_sub(&state_->count, 1, __ATOMIC_ACQ_REL) != 1) return;
+    state_->driver->drop(*state_);
+    delete state_;
+  }
+  static Moment make(StreamDriver const* driver, bool timed) {
+    Moment result;
+    result.state_ = new MomentState{1, driver, nullptr, nullptr, 0, 0, timed};
+    return result;
+  }
+
+  explicit operator bool() const { return state_ != nullptr; }
+  MomentState* state() const { return state_; }
+  bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
+  bool passed() const { return !state_ || state_->driver->passed(*state_); }
+  void wait() const {
+    if (state_) state_->driver->wait(*state_);
+  }
+
+ private:
+  MomentState* state_ = nullptr;
+};
+
+/// What a thread does on a device is written down instead of being done: the capture of a graph. Set as CurrentStream::recorder.
+struct StreamRecorder {
+  /// A storage is used that was made before. It must live as long as the record, and be ordered whenever that is replayed.
+  void (*use)(StreamRecorder*, StorageHead& head, bool writes) = nullptr;
+  /// A storage was made. Its memory must not become anybody else's while the record may be replayed.
+  void (*make)(StreamRecorder*, StorageHead& head) = nullptr;
+  /// Takes over an emulated device's job (an emulated::Job*); null where the device records by itself.
+  void (*enqueue)(StreamRecorder*, void* job) = nullptr;
+  // Of a GPU: memory that the record has left over, or null; memory that it takes over; and memory on its way back, false where it is none
+  // of the record's.
+  void* (*reuse)(StreamRecorder*, std::size_t bytes) = nullptr;
+  void (*keep)(StreamRecorder*, void* memory, std::size_t bytes) = nullptr;
+  bool (*take_back)(StreamRecorder*, void* memory) noexcept = nullptr;
+  void* memory_stream = nullptr;  ///< where more memory is taken: not the stream that is captured; null is the default one
+};
+inline void made_while_recording(StreamRecorder* recorder, StorageHead& head) { recorder->make(recorder, head); }
+
+/// A stream. Never destroyed: when its last handle goes, it is kept to be handed out again, so that notes of it stay valid.
+struct StreamState {
+  static constexpr int remembered = 16;
+  StreamDriver const* driver = nullptr;
+  int ordinal = 0;
+  uint32_t index = 0;  ///< in StreamTable::all
+  void* native = nullptr;
+  int priority = 0;
+  bool is_default = false;
+  bool foreign = false;  ///< somebody else's: not used without a handle
+  bool crowded = false;  ///< several threads are, or were, on it at once
+  int64_t handles = 0;
+  uint64_t segments = 0;  ///< that were begun
+  int64_t open = 0;       ///< segments that last
+  uint64_t ended[remembered] = {};  ///< the segments that ended last
+  Moment ends[remembered];
+  int ends_at = 0;
+  std::exception_ptr failure;  ///< of a host function
+};
+
+/// All streams of the process, and the lock of all notes.
+struct StreamTable {
+  static constexpr uint32_t room = 1 << 16;
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  uint32_t count = 2;  ///< numbers 0 and 1 are nobody
+  StreamState** all = nullptr;
+};
+SITU_PROCESS_STATE StreamTable& stream_table() {
+  static constinit StreamTable table;
+  return table;
+}
+
+class StreamLock {
+ public:
+  StreamLock() { ::pthread_mutex_lock(&stream_table().mutex); }
+  StreamLock(StreamLock const&) = delete;
+  StreamLock& operator=(StreamLock const&) = delete;
+  ~StreamLock() { ::pthread_mutex_unlock(&stream_table().mutex); }
+};
+
+// A note is sequence << 17 | stream << 1, with sequence 0 for all that the stream does.
+inline uint32_t stream_of(uint64_t note) { return static_cast<uint32_t>(note >> 1) & (StreamTable::room - 1); }
+inline uint64_t note_of(uint64_t sequence, uint32_t stream) { return sequence << 17 | uint64_t{stream} << 1; }
+inline StreamState& state_of(uint64_t note) { return *stream_table().all[stream_of(note)]; }
+
+// ---- streams. Callers hold the lock. -----------------------------------------------------------------------------------
+
+inline StreamState* new_stream(StreamDriver const* driver, int ordinal) {
+  StreamTable& table = stream_table();
+  if (table.count == StreamTable::room) fail<Error>("Stream: there are ", table.count, " streams already; let handles go, and their streams are used again");
+  if (!table.all) table.all = static_cast<StreamState**>(std::calloc(StreamTable::room, sizeof(StreamState*)));
+  if (!table.all) fail<OutOfMemory>("Stream: there is no memory for another one");
+  auto* const state = new StreamState;
+  state->driver = driver;
+  state->ordinal = ordinal;
+  state->index = table.count;
+  return state;
+}
+inline StreamState* add_stream(StreamState* state) {
+  StreamTable& table = stream_table();
+  table.all[state->index] = state;
+  __atomic_store_n(&table.count, state->index + 1, __ATOMIC_RELEASE);
+  return state;
+}
+template <class F>
+StreamState* find_stream(StreamDriver const* driver, int ordinal, F const& wanted) {
+  StreamTable const& table = stream_table();
+  for (uint32_t k = 2; k < table.count; ++k) {
+    StreamState* const state = table.all[k];
+    if (state->driver == driver && state->ordinal == ordinal && wanted(*state)) return state;
+  }
+  return nullptr;
+}
+inline StreamState* default_stream(StreamDriver const* driver, int ordinal) {
+  if (StreamState* const found = find_stream(driver, ordinal, [](StreamState const& s) { return s.is_default; })) return found;
+  StreamState* const state = new_stream(driver, ordinal);
+  state->is_default = true;
+  try {
+    driver->open_default(*state);
+  } catch (...) {
+    delete state;
+    throw;
+  }
+  return add_stream(state);
+}
+
+inline Moment record_moment(StreamState& state, bool timed = false) {
+  Moment moment = Moment::make(state.driver, timed);
+  moment.state()->stream = &state;
+  state.driver->record(state, moment);
+  return moment;
+}
+/// The end of a segment that is known to have ended; a null pointer otherwise.
+inline Moment const* end_of(uint64_t note) {
+  StreamState& state = state_of(note);
+  uint64_t const sequence = note >> 17;
+  for (int k = 0; sequence != 0 && k < StreamState::remembered; ++k) {
+    if (state.ended[k] == sequence) return &state.ends[k];
+  }
+  return nullptr;
+}
+/// What a note stands for.
+inline Moment moment_of(uint64_t note) {
+  if (Moment const* const end = end_of(note)) return *end;
+  StreamState& state = state_of(note);
+  if (state.foreign && __atomic_load_n(&state.handles, __ATOMIC_ACQUIRE) == 0) return state.ends[(state.ends_at + StreamState::remembered - 1) % StreamState::remembered];
+  return record_moment(state);
+}
+
+// ---- where a thread is -------------------------------------------------------------------------------------------------
+
+/// The segment that the thread is in.
+inline uint64_t begin_segment(StreamDriver const* driver, int ordinal, CurrentStream& current) {
+  if (current.segment != 0) return current.segment;
+  StreamLock const lock;
+  if (!current.state) current.state = default_stream(driver, ordinal);
+  StreamState& state = *current.state;
+  if (++state.open > 1) state.crowded = true;
+  return current.segment = note_of(++state.segments, state.index);
+}
+/// Takes a thread to another stream; null is the default one.
+inline void change_stream(CurrentStream& current, StreamState* to) noexcept {
+  if (to == current.state || (!to && current.state->is_default) || (!current.state && to->is_default)) return;
+  if (current.segment != 0) {
+    StreamLock const lock;
+    StreamState& state = *current.state;
+    if (current.used && !current.recorder) {
+      try {
+        Moment moment = record_moment(state);
+        state.ended[state.ends_at] = current.segment >> 17;
+        state.ends[state.ends_at] = std::move(moment);
+        state.ends_at = (state.ends_at + 1) % StreamState::remembered;
+      } catch (...) {  // then the end of the segment is the present, whenever it is asked for
+      }
+    }
+    --state.open;
+  }
+  current.segment = 0;
+  current.used = false;
+  current.state = to;
+  current.native = to && !to->is_default ? to->native : nullptr;
+}
+
+// ---- who used a storage ------------------------------------------------------------------------------------------------
+
+inline StreamUses* uses_of(StorageHead& head) {
+  auto* uses = static_cast<StreamUses*>(head.uses);
+  if (!uses) __atomic_store_n(&head.uses, uses = new StreamUses, __ATOMIC_RELAXED);
+  return uses;
+}
+/// f(note) for each segment that read it since it was written.
+template <class F>
+void for_each_read(StreamUses const& uses, F const& f) {
+  if (uses.read != 0) f(uses.read);
+  for (int k = 0; k < uses.more_count; ++k) f(uses.more[k]);
+}
+inline void forget_reads(StreamUses& uses) noexcept {
+  uses.read = 0;
+  uses.more_count = 0;
+  std::free(uses.more);
+  uses.more = nullptr;
+}
+inline bool is_noted(StreamUses const& uses, uint32_t stream) {
+  bool result = false;
+  for_each_read(uses, [&](uint64_t note) { result = result || stream_of(note) == stream; });
+  return result;
+}
+inline void note_read(StreamUses& uses, uint64_t segment) {
+  StreamState const& state = state_of(segment);
+  uint64_t const note = state.crowded ? note_of(0, state.index) : segment;
+  uint64_t* place = uses.read == 0 || stream_of(uses.read) == state.index ? &uses.read : nullptr;
+  for (int k = 0; k < uses.more_count; ++k) {
+    if (stream_of(uses.more[k]) == state.index) place = &uses.more[k];
+  }
+  if (!place) {
+    auto* const grown = static_cast<uint64_t*>(std::realloc(uses.more, static_cast<std::size_t>(uses.more_count + 1) * sizeof(uint64_t)));
+    if (!grown) throw std::bad_alloc();
+    uses.more = grown;
+    place = &uses.more[uses.more_count++];
+  }
+  *place = note;
+}
+
+/// Makes this thread's stream wait for those whose work on the storage comes before its own, and notes it as a user.
+SITU_NOINLINE inline void order_after_others(StreamDriver const* driver, int ordinal, CurrentStream& current, StorageHead& head, bool writes) {
+  if (current.recorder) {
+    auto const* const uses = static_cast<StreamUses const*>(head.uses);
+    if (uses && uses->written == current.segment && current.segment != 0) return;  // made while recording
+    current.recorder->use(current.recorder, head, writes);
+    return;
+  }
+  uint64_t const mine = begin_segment(driver, ordinal, current);
+  StreamLock const lock;
+  StreamUses& uses = *uses_of(head);
+  StreamState& state = *current.state;
+  current.used = true;
+  auto const wait_for = [&](uint64_t note) {
+    if (stream_of(note) == state.index || note == StreamUses::nobody) return;
+    if (Moment const moment = moment_of(note)) driver->wait_for(state, *moment.state());
+  };
+  bool const read_before = is_noted(uses, state.index);
+  if (!read_before) wait_for(uses.written);
+  if (writes) {
+    for_each_read(uses, wait_for);
+    forget_reads(uses);
+    uses.written = mine;
+    __atomic_store_n(&uses.stamp, mine, __ATOMIC_RELAXED);
+    return;
+  }
+  // Another thread that wrote it may read it on without a further note.
+  bool const may_be_read = !read_before && uses.written != StreamUses::nobody && stream_of(uses.written) != state.index && !end_of(uses.written);
+  if (may_be_read && !is_noted(uses, stream_of(uses.written))) note_read(uses, uses.written);
+  note_read(uses, mine);
+  bool const alone = uses.written == mine && uses.more_count == 0;
+  __atomic_store_n(&uses.stamp, alone ? mine : mine | 1, __ATOMIC_RELAXED);
+}
+
+/// Whether another stream than this thread's used the storage since this one wrote it.
+inline bool used_by_others(CurrentStream const& current, StorageHead const& head) {
+  auto const* const uses = static_cast<StreamUses const*>(head.uses);
+  if (current.segment == 0 || current.recorder || !uses) return true;
+  uint32_t const stream = stream_of(current.segment);
+  StreamLock const lock;
+  bool result = stream_of(uses->written) != stream;
+  for_each_read(*uses, [&](uint64_t note) { result = result || stream_of(note) != stream; });
+  return result;
+}
+
+/// Frees a storage's memory when those who used it have done so. `free_here` frees it in the order of this thread's stream.
+inline void deallocate_after_others(StreamDriver const* driver, int ordinal, CurrentStream const& current, StorageHead& head,
+                                    void (*free_here)(int ordinal, void* memory, std::size_t bytes) noexcept) noexcept {
+  auto& uses = *static_cast<StreamUses*>(head.uses);
+  if (!head.memory) return forget_reads(uses);
+  uint32_t const stream = stream_of(current.segment);
+  bool here = current.recorder != nullptr && uses.written == current.segment;  // made while recording
+  if (uses.read == 0) uses.read = uses.written;
+  if (!here) {
+    here = true;
+    for_each_read(uses, [&](uint64_t note) { here = here && stream_of(note) == stream; });
+  }
+  if (here) {
+    free_here(ordinal, head.memory, head.bytes);
+  } else if (uses.more_count == 0) {
+    driver->free_after(ordinal, head, &uses.read, 1);
+  } else {
+    int const count = uses.more_count + 1;
+    if (auto* const notes = static_cast<uint64_t*>(std::realloc(uses.more, static_cast<std::size_t>(count) * sizeof(uint64_t)))) {
+      uses.more = notes;
+      notes[count - 1] = uses.read;
+      driver->free_after(ordinal, head, notes, count);
+    }  // without memory for a note, the storage is not freed
+  }
+  forget_reads(uses);
+}
+
+/// Before memory that somebody else owns goes back: this thread's stream comes behind all others.
+inline void end_uses(StreamDriver const* driver, int ordinal, CurrentStream& current, StorageHead& head) noexcept {
+  auto* const uses = static_cast<StreamUses*>(head.uses);
+  try {
+    if (driver && !current.recorder) order_after_others(driver, ordinal, current, head, true);
+  } catch (...) {  // the device is lost, and its memory with it
+  }
+  forget_reads(*uses);
+  delete uses;
+  head.uses = nullptr;
+}
+
+// ---- handles -----------------------------------------------------------------------------------------------------------
+
+/// A counted handle of a stream.
+class StreamHandle {
+ public:
+  StreamHandle() = default;
+  explicit StreamHandle(StreamState* state) : state_(state) {
+    if (state_) __atomic_fetch_add(&state_->handles, 1, __ATOMIC_RELAXED);
+  }
+  StreamHandle(StreamHandle const& other) : StreamHandle(other.state_) {}
+  StreamHandle(StreamHandle&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  StreamHandle& operator=(StreamHandle other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~StreamHandle() {
+    if (state_) __atomic_fetch_sub(&state_->handles, 1, __ATOMIC_ACQ_REL);
+  }
+  StreamState& state() const { return *state_; }
+
+ private:
+  StreamState* state_ = nullptr;
+};
+
+/// A stream that nobody has: one that was let go and is idle, or a new one.
+inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority) {
+  StreamLock const lock;
+  StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) {
+    return !s.is_default && !s.foreign && s.priority == priority && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0 && s.driver->idle(s);
+  });
+  if (!state) {
+    state = new_stream(driver, ordinal);
+    state->priority = priority;
+    try {
+      driver->open(*state, priority);
+    } catch (...) {
+      delete state;
+      throw;
+    }
+    add_stream(state);
+  }
+  state->failure = nullptr;
+  return StreamHandle(state);
+}
+/// A stream that somebody else made, and destroys when no handle is left.
+inline StreamHandle wrap_stream(StreamDriver const* driver, int ordinal, void* native) {
+  StreamLock const lock;
+  StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) { return s.foreign && s.native == native; });
+  if (!state) state = find_stream(driver, ordinal, [](StreamState& s) { return s.foreign && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0; });
+  if (!state) {
+    state = new_stream(driver, ordinal);
+    state->foreign = true;
+    add_stream(state);
+  }
+  bool const taken_over = __atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) == 0;
+  state->native = native;
+  StreamHandle result(state);
+  Moment const& last = state->ends[(state->ends_at + StreamState::remembered - 1) % StreamState::remembered];
+  // Its number stood for another stream, or for one at the same address: what was noted of that comes before.
+  if (taken_over && !last.passed()) driver->wait_for(*state, *last.state());
+  return result;
+}
+inline StreamHandle current_stream_of(StreamDriver const* driver, int ordinal, CurrentStream const& current) {
+  if (current.state) return StreamHandle(current.state);
+  StreamLock const lock;
+  return StreamHandle(default_stream(driver, ordinal));
+}
+inline StreamHandle default_stream_of(StreamDriver const* driver, int ordinal) {
+  StreamLock const lock;
+  return StreamHandle(default_stream(driver, ordinal));
+}
+
+// ---- host functions ----------------------------------------------------------------------------------------------------
+
+struct FreedLater;
+/// What host functions and copies from and to page-locked memory leave behind. Its lock is never held while a driver may block.
+struct HostState {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  FreedLater* freed_later = nullptr;
+};
+SITU_PROCESS_STATE HostState& host_state() {
+  static constinit HostState state;
+  return state;
+}
+class HostLock {
+ public:
+  HostLock() { ::pthread_mutex_lock(&host_state().mutex); }
+  HostLock(HostLock const&) = delete;
+  HostLock& operator=(HostLock const&) = delete;
+  ~HostLock() { ::pthread_mutex_unlock(&host_state().mutex); }
+};
+
+
+inline double milliseconds_now() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+/// A function that the host runs in the order of a stream.
+struct HostFunction {
+  void (*run)(HostFunction*);
+  void (*end)(HostFunction*) noexcept;
+  StreamState* stream;
+  HostFunction* next = nullptr;
+};
+template <class F>
+struct HostFunctionOf : HostFunction {
+  F f;
+  explicit HostFunctionOf(F&& function)
+      : HostFunction{[](HostFunction* self) { static_cast<HostFunctionOf*>(self)->f(); },
+                     [](HostFunction* self) noexcept { delete static_cast<HostFunctionOf*>(self); }, nullptr},
+        f(static_cast<F&&>(function)) {}
+};
+
+/// The stream whose host function this thread is running; null for none.
+SITU_PROCESS_STATE StreamState*& host_function_stream() {
+  static thread_local constinit StreamState* stream = nullptr;
+  return stream;
+}
+
+/// Runs it; what it throws is kept for the next synchronisation with its stream.
+inline void run_host_function(HostFunction* function) noexcept {
+  StreamState& stream = *function->stream;
+  StreamState*& here = host_function_stream();
+  here = &stream;
+  try {
+    function->run(function);
+  } catch (...) {
+    HostLock const lock;
+    if (!stream.failure) stream.failure = std::current_exception();
+  }
+  here = nullptr;
+}
+
+/// Throws what a host function of the stream threw, once.
+inline void throw_failure(StreamState& state) {
+  std::exception_ptr failure;
+  {
+    HostLock const lock;
+    std::swap(failure, state.failure);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+/// The same for all streams of a device.
+inline void throw_failures(StreamDriver const* driver, int ordinal) {
+  std::exception_ptr failure;
+  {
+    StreamLock const streams;
+    HostLock const lock;
+    if (StreamState* const state = find_stream(driver, ordinal, [](StreamState& s) { return s.failure != nullptr; })) std::swap(failure, state->failure);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// ---- copies that page-locked memory takes part in ------------------------------------------------------------------------
+
+/// A copy from or to a storage in page-locked memory that may not have ended.
+struct CopyInFlight {
+  Moment end;
+  bool writes;  ///< to this memory
+  CopyInFlight* next;
+};
+/// Page-locked memory that nobody holds any more, but copies.
+struct FreedLater {
+  CopyInFlight* copies;
+  void* memory;
+  std::size_t bytes;
+  void (*deallocate)(void* memory, std::size_t bytes) noexcept;
+  FreedLater* next;
+};
+/// Rows of `width` bytes that begin every `pitch` bytes, packed by a copy.
+struct PitchedCopy {
+  std::size_t width, pitch, count;
+};
+
+/// Notes a copy of page-locked memory in this thread's stream: made before the copy is enqueued, and published behind it.
+class CopyNote {
+ public:
+  CopyNote(StreamDriver const* driver, int ordinal, CurrentStream& current, bool writes)
+      : current_(current), copy_(new CopyInFlight{Moment::make(driver, false), writes, nullptr}) {
+    if (current.recorder) {
+      delete copy_;
+      fail<Error>("to_async: work on this device is recorded on this thread, and a copy of page-locked memory would be waited for; copy before or after it");
+    }
+    begin_segment(driver, ordinal, current);
+    current.used = true;
+  }
+  CopyNote(CopyNote const&) = delete;
+  CopyNote& operator=(CopyNote const&) = delete;
+  ~CopyNote() { delete copy_; }
+
+  /// The end of the copy.
+  Moment publish(StorageHead& head) {
+    StreamState& stream = *(copy_->end.state()->stream = current_.state);
+    try {
+      stream.driver->record(stream, copy_->end);
+    } catch (...) {
+      stream.driver->synchronize(stream);  // nobody else would wait for it
+      throw;
+    }
+    Moment result = copy_->end;
+    HostLock const lock;
+    copy_->next = static_cast<CopyInFlight*>(head.uses);
+    __atomic_store_n(&head.uses, static_cast<void*>(std::exchange(copy_, nullptr)), __ATOMIC_RELEASE);
+    return result;
+  }
+
+ private:
+  CurrentStream& current_;
+  CopyInFlight* copy_;
+};
+/// Waits for the copies that the host must not run beside: a reader for those that write, a writer for all. A host function
+/// stands in the order of its own stream already.
+SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
+  for (;;) {
+    Moment next;
+    {
+      HostLock const lock;
+      auto** link = reinterpret_cast<CopyInFlight**>(&head.uses);
+      while (CopyInFlight* const copy = *link) {
+        bool const own = host_function_stream() && copy->end.state()->stream == host_function_stream();
+        if (!own && copy->end.passed()) {
+          __atomic_store_n(link, copy->next, __ATOMIC_RELAXED);
+          delete copy;
+          continue;
+        }
+        if (!own && !next && (writes || copy->writes)) next = copy->end;
+        link = &copy->next;
+      }
+    }
+    if (!next) return;
+    next.wait();
+  }
+}
+
+/// Waits for all of them, before memory that somebody else owns goes back.
+inline void end_copies(StorageHead& head) noexcept {
+  try {
+    await_copies(head, true);
+  } catch (...) {
+  }
+}
+
+inline bool have_passed(CopyInFlight const* copies) {
+  for (; copies; copies = copies->next) {
+    if (!copies->end.passed()) return false;
+  }
+  return true;
+}
+inline void forget_copies(CopyInFlight* copies) noexcept {
+  while (copies) delete std::exchange(copies, copies->next);
+}
+/// Frees what no copy needs any more.
+inline void free_what_copies_left() noexcept {
+  if (SITU_LIKELY(!__atomic_load_n(&host_state().freed_later, __ATOMIC_RELAXED))) return;
+  FreedLater* done = nullptr;
+  {
+    HostLock const lock;
+    for (FreedLater** link = &host_state().freed_later; *link;) {
+      FreedLater* const one = *link;
+      bool passed = false;
+      try {
+        passed = have_passed(one->copies);
+      } catch (...) {  // the device is lost: the memory stays
+      }
+      if (!passed) {
+        link = &one->next;
+        continue;
+      }
+      __atomic_store_n(link, one->next, __ATOMIC_RELAXED);
+      one->next = done;
+      done = one;
+    }
+  }
+  while (done) {
+    FreedLater* const one = std::exchange(done, done->next);
+    forget_copies(one->copies);
+    one->deallocate(one->memory, one->bytes);
+    delete one;
+  }
+}
+/// Whether the memory of a storage will be freed later, because copies still need it.
+inline bool deallocate_after_copies(StorageHead& head, void* memory, std::size_t bytes, void (*deallocate)(void*, std::size_t) noexcept) noexcept {
+  auto* const copies = static_cast<CopyInFlight*>(head.uses);
+  bool passed = false;
+  try {
+    passed = have_passed(copies);
+  } catch (...) {
+  }
+  if (passed) {
+    forget_copies(copies);
+    return false;
+  }
+  auto* const later = new (std::nothrow) FreedLater{copies, memory, bytes, deallocate, nullptr};
+  if (!later) return true;  // without memory to remember it, it is not freed
+  HostLock const lock;
+  later->next = host_state().freed_later;
+  __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
+  return true;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
 inline constexpr int max_devices = 64;
 
 struct DeviceState {
-  int64_t allocated = 0, peak = 0;  ///< bytes held by tensors, and the most there were
   uint64_t peers = 0;               ///< bit m: cuda:m may read this device's pool, or was found not to
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
@@ -1653,6 +3491,9 @@ struct ProcessState {
   int device_count = -1;  ///< -1: not looked up yet
   int probe_error = 0;    ///< why there is none: a cudaError_t, or -1 for no driver
   DeviceState devices[max_devices];
+  StreamDriver const* stream_driver = nullptr;  ///< set by files that are compiled with CUDA, so that all others share it
+  HostFunction* called = nullptr;               ///< host functions that have returned
+  StreamState* freeing[max_devices] = {};       ///< the streams of frees that wait for several others
 };
 
 /// One per process.
@@ -1661,18 +3502,10 @@ SITU_PROCESS_STATE ProcessState& process_state() {
   return state;
 }
 
-/// The current stream of each device in this thread; null is the device's legacy default stream, whatever the flags of a file.
-SITU_PROCESS_STATE void** current_streams() {
-  static thread_local constinit void* streams[max_devices] = {};
+/// The current stream of each device in this thread. Where it is not set it is the device's legacy default stream, whatever the flags of a file.
+SITU_PROCESS_STATE CurrentStream* current_streams() {
+  static thread_local constinit CurrentStream streams[max_devices] = {};
   return streams;
-}
-
-inline void count_allocation(int device, int64_t bytes) noexcept {
-  DeviceState& state = process_state().devices[device];
-  int64_t const now = __atomic_add_fetch(&state.allocated, bytes, __ATOMIC_RELAXED);
-  int64_t peak = __atomic_load_n(&state.peak, __ATOMIC_RELAXED);
-  while (now > peak && !__atomic_compare_exchange_n(&state.peak, &peak, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
 }
 
 /// Where the kernels of a device write down what they find wrong; null before its first use.
@@ -1704,9 +3537,7 @@ inline namespace SITU_ABI_CUDA {
 template <class... Parts>
 [[noreturn]] __attribute__((noinline, cold)) void fail_call(int device, cudaError_t code, Parts const&... call) {
   (void)cudaGetLastError();
-  bool const no_code = code == cudaErrorNoKernelImageForDevice || code == cudaErrorUnsupportedPtxVersion;
-  fail<CudaError>("cuda:", device, ": ", call..., " failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")",
-                  no_code ? ": compile for this GPU, with -arch=native or -arch=sm_XY" : "");
+  fail<CudaError>("cuda:", device, ": ", call..., " failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")", advice(code));
 }
 
 /// Throws CudaError unless code is success; `call` says what was called.
@@ -1809,7 +3640,7 @@ class DeviceGuard {
 
 /// The stream that this thread's work on the device goes to. The legacy default stream orders the work of all threads.
 inline cudaStream_t current_stream(int device) noexcept {
-  void* const stream = current_streams()[device];
+  void* const stream = current_streams()[device].native;
   return stream ? static_cast<cudaStream_t>(stream) : cudaStreamLegacy;
 }
 
@@ -1823,15 +3654,199 @@ inline int device_count() noexcept { return 0; }
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
 
+#if defined(SITU_WITH_CUDA)
+
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
+
+/// A moment of each GPU's clock that is known on the host's, for profiles. One per process.
+struct ClockOrigin {
+  cudaEvent_t event = nullptr;
+  int64_t host = 0;  ///< nanoseconds
+};
+SITU_PROCESS_STATE ClockOrigin* clock_origins() {
+  static constinit ClockOrigin origins[max_devices];
+  return origins;
+}
+
+inline bool is_capturing(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  bool const known = cudaStreamIsCapturing(stream, &status) == cudaSuccess;
+  if (!known) (void)cudaGetLastError();
+  return !known || status != cudaStreamCaptureStatusNone;
+}
+
+/// Work that is put into a stream, told to profiles and NVTX, timed by events around it, and waited for where launches are checked.
+class ObservedWork {
+ public:
+  ObservedWork(int device, cudaStream_t stream, LaunchName const& name) : device_(device), stream_(stream) {
+    if (is_observed(profiles | ranges | launch_checks)) begin(name);
+  }
+  /// A copy that is not waited for.
+  ObservedWork(int device, cudaStream_t stream, Place to, Place from, std::size_t bytes) : device_(device), stream_(stream) {
+    if (is_observed(profiles | transfer_logs)) begin(to, from, bytes);
+  }
+  ObservedWork(ObservedWork const&) = delete;
+  ObservedWork& operator=(ObservedWork const&) = delete;
+  ~ObservedWork() {
+    if (SITU_UNLIKELY(who_ != 0)) give_up();
+  }
+  /// The work is in the stream. Throws what it ended with where launches are checked.
+  void enqueued() {
+    if (SITU_UNLIKELY(who_ != 0)) end();
+  }
+
+ private:
+  __attribute__((noinline, cold)) void begin(LaunchName const& name) {
+    who_ = observing(profiles | ranges | launch_checks);
+    if (who_ == 0) return;
+    DeviceGuard const guard(device_);
+    name_ = name;
+    Observers const& observers = observers_state();
+    if (who_ & ranges) observers.push_range(to_string(name).c_str());
+    capturing_ = is_capturing(stream_);
+    if (!(who_ & profiles) || capturing_) return;
+    Happening what;
+    what.place = {device_kind::cuda, device_};
+    what.name = name;
+    what.stream = stream_;
+    mark_ = observers.begin(what, true);
+    start_clock();
+  }
+  __attribute__((noinline, cold)) void begin(Place to, Place from, std::size_t bytes) {
+    DeviceGuard const guard(device_);
+    capturing_ = is_capturing(stream_);
+    if (capturing_) return;
+    mark_ = begin_transfer(to, from, bytes, true, stream_);
+    who_ = mark_ ? static_cast<unsigned>(profiles) : 0;
+    start_clock();
+  }
+  void start_clock() {
+    if (!mark_) return;
+    ClockOrigin& origin = clock_origins()[device_];
+    if (!origin.event && cudaEventCreate(&origin.event) == cudaSuccess && cudaEventRecord(origin.event, stream_) == cudaSuccess &&
+        cudaEventSynchronize(origin.event) == cudaSuccess) {
+      origin.host = steady_now();
+    }
+    if (cudaEventCreate(&started_) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_, stream_) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
+  __attribute__((noinline, cold)) void end() {
+    DeviceGuard const guard(device_);
+    Observers const& observers = observers_state();
+    unsigned const who = who_;
+    if (mark_) {
+      if (ended_ && cudaEventRecord(ended_, stream_) != cudaSuccess) (void)cudaGetLastError();
+      observers.attach(mark_, started_, ended_, &read_clock);
+      mark_ = 0;
+    }
+    if (who & ranges) observers.pop_range();
+    who_ = 0;
+    if (!(who & launch_checks) || capturing_) return;
+    check(device_, cudaStreamSynchronize(stream_), "running ", name_);
+    check_fault(device_);
+  }
+  __attribute__((noinline, cold)) void give_up() noexcept {
+    if (started_) (void)cudaEventDestroy(started_);
+    if (ended_) (void)cudaEventDestroy(ended_);
+    if (mark_) observers_state().cancel(mark_);
+    if (who_ & ranges) observers_state().pop_range();
+  }
+  /// Waits for the end of the work; gives how long it took, and when it began, in nanoseconds. Ends the events.
+  static int64_t read_clock(void* started, void* ended, int device, int64_t* begin) noexcept {
+    auto* const first = static_cast<cudaEvent_t>(started);
+    auto* const last = static_cast<cudaEvent_t>(ended);
+    ClockOrigin const& origin = clock_origins()[device];
+    float before = 0, took = 0;
+    bool const known = first && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, first, last) == cudaSuccess;
+    if (known && origin.event && cudaEventElapsedTime(&before, origin.event, first) == cudaSuccess) {
+      *begin = origin.host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
+    }
+    if (first) (void)cudaEventDestroy(first);
+    if (last) (void)cudaEventDestroy(last);
+    (void)cudaGetLastError();
+    return known ? static_cast<int64_t>(static_cast<double>(took) * 1e6) : 0;
+  }
+
+  int device_;
+  cudaStream_t stream_;
+  unsigned who_ = 0;
+  bool capturing_ = false;
+  LaunchName name_;
+  Mark mark_ = 0;
+  cudaEvent_t started_ = nullptr, ended_ = nullptr;
+};
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int block_threads = 256;
+
+/// Unsigned division by a number that is known before the launch, for numerators below 2^31:
+/// q = (high(n * multiplier) + n) >> shift.
+struct FastDivisor {
+  uint32_t divisor, multiplier, shift;
+
+  static FastDivisor of(int64_t d) {
+    FastDivisor result{static_cast<uint32_t>(d), 0, 0};
+    while (result.shift < 32 && (uint64_t{1} << result.shift) < static_cast<uint64_t>(d)) ++result.shift;
+    result.multiplier =
+        static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << result.shift) - static_cast<uint64_t>(d)) / static_cast<uint64_t>(d) + 1);
+    return result;
+  }
+  SITU_DEVICE uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
+};
+
+/// How many blocks fill the device once, at eight blocks for each multiprocessor.
+inline int64_t full_grid(int device) {
+  require_device(device);
+  return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
+}
+
+/// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
+/// CudaError, DeviceUnavailable.
+template <class Argument>
+void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
+  if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
+  DeviceGuard const guard(device);
+  cudaStream_t const stream = current_stream(device);
+  void* arguments[] = {const_cast<void*>(static_cast<void const*>(&argument))};
+  ObservedWork work(device, stream, what);
+  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  check(device, code, "launching ", what);
+  work.enqueued();
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+static_assert(max_devices == max_cuda_devices);
+
 inline namespace SITU_ABI_CUDA {
 
 #if defined(SITU_WITH_CUDA)
 
+/// Whether a device is there and has been used.
+inline bool is_ready(int device) noexcept {
+  return device >= 0 && device < device_count() && __atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE);
+}
+
 /// Bytes that the pool holds, used or kept; 0 where the device has not been used.
 inline int64_t reserved_bytes(int device) noexcept {
-  if (device < 0 || device >= device_count() || !__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE)) return 0;
+  if (!is_ready(device)) return 0;
   cudaMemPool_t pool = nullptr;
   uint64_t bytes = 0;
   if (cudaDeviceGetDefaultMemPool(&pool, device) != cudaSuccess ||
@@ -1842,42 +3857,91 @@ inline int64_t reserved_bytes(int device) noexcept {
   return static_cast<int64_t>(bytes);
 }
 
+/// Free and all memory of a GPU; zeros where there is none of that number.
+struct DeviceMemory {
+  int64_t free = 0, total = 0;
+};
+inline DeviceMemory device_memory(int device) {
+  if (device < 0 || device >= device_count()) return {};
+  DeviceGuard const guard(device);
+  std::size_t free = 0, total = 0;
+  check(device, cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+inline void use_device(int device) { require_device(device); }
+
+/// Gives what the pool keeps back to the driver, but for `kept` bytes in all. Waits for the device.
+inline void empty_cache(int device, std::size_t kept = 0) {
+  if (!is_ready(device)) return;
+  DeviceGuard const guard(device);
+  cudaMemPool_t pool = nullptr;
+  check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
+}
+
+inline void set_release_threshold(int device, int64_t bytes) {
+  DeviceGuard const guard(device);
+  cudaMemPool_t pool = nullptr;
+  auto threshold = static_cast<uint64_t>(bytes);
+  check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
+}
+
+/// Throws CudaError while this thread records a graph on the device.
+inline void refuse_while_recording(int device, char const* what) {
+  if (SITU_LIKELY(!current_streams()[device].recorder)) return;
+  fail<CudaError>("cuda:", device, ": ", what, " while work on this device is recorded: what is recorded has not run");
+}
+
 /// What Cuda<N> asks of the CUDA runtime, with the number of the device as an argument.
 struct Runtime {
   /// Throws OutOfMemory, DeviceUnavailable, CudaError. The memory may be used by what is enqueued from now on.
   static void* allocate(int device, std::size_t bytes) {
+    Place const place{device_kind::cuda, device};
     DeviceGuard const guard(device);
-    cudaStream_t const stream = current_stream(device);
+    cudaStream_t stream = current_stream(device);
+    StreamRecorder* const recorder = current_streams()[device].recorder;
+    if (SITU_UNLIKELY(recorder != nullptr)) {
+      if (void* const kept = recorder->reuse(recorder, bytes)) return kept;
+      stream = recorder->memory_stream ? static_cast<cudaStream_t>(recorder->memory_stream) : cudaStreamLegacy;
+    }
+    ObservedAllocation allocation(place, bytes);
+    MemoryCounters& counters = memory_counters(place);
+    if (SITU_UNLIKELY(!counters.within_limit(bytes))) fail_memory(device, bytes, nullptr);
     void* memory = nullptr;
     cudaError_t code = cudaMallocAsync(&memory, bytes, stream);
-    if (code == cudaErrorMemoryAllocation) {  // what is freed in other streams comes back when they have run
-      (void)cudaGetLastError();
-      code = cudaDeviceSynchronize();
-      if (code == cudaSuccess) code = cudaMallocAsync(&memory, bytes, stream);
-    }
-    if (code == cudaErrorMemoryAllocation) fail_memory(device, bytes);
+    if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) code = allocate_again(device, bytes, stream, memory);
+    if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) fail_memory(device, bytes, "cudaMallocAsync");
     check(device, code, "cudaMallocAsync of ", bytes, " bytes");
-    count_allocation(device, static_cast<int64_t>(bytes));
-    return memory;
+    counters.add(static_cast<int64_t>(bytes));
+    if (SITU_UNLIKELY(counters.limit != 0)) keep_limit(device, bytes, stream, memory);
+    if (SITU_UNLIKELY(recorder != nullptr)) recorder->keep(recorder, memory, bytes);
+    return allocation.done(memory);
   }
 
   /// Freed when what is enqueued has run. Reports an error instead of throwing it; accepts that the driver is unloading at exit.
   static void deallocate(int device, void* memory, std::size_t bytes) noexcept {
+    Place const place{device_kind::cuda, device};
+    if (StreamRecorder* const recorder = current_streams()[device].recorder; SITU_UNLIKELY(recorder != nullptr) && recorder->take_back(recorder, memory)) return;
+    ObservedAllocation::released(place, bytes);
+    memory_counters(place).remove(static_cast<int64_t>(bytes));
     int previous = device;
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
     if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
     if (previous != device) (void)cudaSetDevice(previous);
-    count_allocation(device, -static_cast<int64_t>(bytes));
-    if (code == cudaSuccess || code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed) return;
-    (void)cudaGetLastError();
-    std::fprintf(stderr, "situ: cuda:%d: cudaFreeAsync failed: %s (%s)\n", device, cudaGetErrorName(code), cudaGetErrorString(code));
+    report(device, "cudaFreeAsync", code);
   }
 
   /// Within the device; enqueued.
   static void copy(int device, void* to, void const* from, std::size_t bytes) {
     DeviceGuard const guard(device);
+    Place const here{device_kind::cuda, device};
+    ObservedWork work(device, current_stream(device), here, here, bytes);
     check(device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, current_stream(device)), "cudaMemcpyAsync of ", bytes, " bytes");
+    work.enqueued();
   }
 
   /// From or to the host; after what is enqueued, and done when it returns.
@@ -1888,48 +3952,31 @@ struct Runtime {
     copy_and_wait(device, to, from, bytes, cudaMemcpyDeviceToHost);
   }
 
-  /// From another GPU; enqueued in the receiver's stream. It waits for the sender's stream, which then waits for the copy.
+  /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
     require_device(device);
     connect(device, peer);
-    Event sent, received;
-    {
-      DeviceGuard const guard(peer);
-      sent.record(peer);
-    }
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
-    check(device, cudaStreamWaitEvent(stream, sent.event, 0), "cudaStreamWaitEvent");
+    ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, bytes);
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
-    received.record(device);
-    DeviceGuard const back(peer);
-    check(peer, cudaStreamWaitEvent(current_stream(peer), received.event, 0), "cudaStreamWaitEvent");
+    work.enqueued();
   }
 
   static void synchronize(int device) {
+    refuse_while_recording(device, "synchronize was called");
     DeviceGuard const guard(device);
+    ObservedWait const wait({device_kind::cuda, device});
     check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
  private:
-  /// Of the device that is current when it is recorded; the driver keeps it alive until it has happened.
-  struct Event {
-    cudaEvent_t event = nullptr;
-    Event() = default;
-    Event(Event const&) = delete;
-    Event& operator=(Event const&) = delete;
-    ~Event() {
-      if (event) (void)cudaEventDestroy(event);
-    }
-    void record(int device) {
-      check(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
-      check(device, cudaEventRecord(event, current_stream(device)), "cudaEventRecord");
-    }
-  };
-
   static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
+    refuse_while_recording(device, "a copy that the host waits for was asked for");
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
+    Place const here{device_kind::cuda, device};
+    ObservedTransfer const transfer(kind == cudaMemcpyHostToDevice ? here : place_of<Cpu>, kind == cudaMemcpyHostToDevice ? place_of<Cpu> : here, bytes);
     check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
     check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
@@ -1953,15 +4000,34 @@ struct Runtime {
     __atomic_fetch_or(&peers, bit, __ATOMIC_RELEASE);
   }
 
-  [[noreturn]] __attribute__((noinline, cold)) static void fail_memory(int device, std::size_t bytes) {
+  /// When all that is freed in any stream has come back, and what the pool keeps has been given back.
+  __attribute__((noinline, cold)) static cudaError_t allocate_again(int device, std::size_t bytes, cudaStream_t stream, void*& memory) {
     (void)cudaGetLastError();
+    if (is_capturing(stream) || current_streams()[device].recorder) return cudaErrorMemoryAllocation;
+    __atomic_fetch_add(&memory_counters({device_kind::cuda, device}).retries, 1, __ATOMIC_RELAXED);
+    empty_cache(device);
+    return cudaMallocAsync(&memory, bytes, stream);
+  }
+
+  /// The pool may hold more than is in use: under a limit it gives that back.
+  __attribute__((noinline, cold)) static void keep_limit(int device, std::size_t bytes, cudaStream_t stream, void* memory) {
+    int64_t const limit = __atomic_load_n(&memory_counters({device_kind::cuda, device}).limit, __ATOMIC_RELAXED);
+    if (limit == 0 || reserved_bytes(device) <= limit || is_capturing(stream) || current_streams()[device].recorder) return;
+    empty_cache(device, static_cast<std::size_t>(limit));
+    if (reserved_bytes(device) <= limit) return;
+    deallocate(device, memory, bytes);
+    fail_memory(device, bytes, nullptr);
+  }
+
+  [[noreturn]] __attribute__((noinline, cold)) static void fail_memory(int device, std::size_t bytes, char const* call) {
+    (void)cudaGetLastError();
+    Place const place{device_kind::cuda, device};
     std::size_t free = 0, total = 0;
     (void)cudaMemGetInfo(&free, &total);
     (void)cudaGetLastError();
-    fail<OutOfMemory>("cuda:", device, ": cudaMallocAsync of ", bytes, " bytes failed: cudaErrorMemoryAllocation (out of memory): ", free, " of ", total,
-                      " bytes are free, ", __atomic_load_n(&process_state().devices[device].allocated, __ATOMIC_RELAXED),
-                      " are allocated by situ, ", reserved_bytes(device),
-                      " are reserved by its pool: free tensors, call gpu::empty_cache(), use float16, or work on smaller parts");
+    detail::fail_memory({place, bytes, static_cast<int64_t>(free), static_cast<int64_t>(total), reserved_bytes(device), -1, call,
+                         "Free tensors, use float16 or bfloat16, work on smaller parts, or see what else runs on this GPU (nvidia-smi)"},
+                        __atomic_load_n(&memory_counters(place).allocated, __ATOMIC_RELAXED));
   }
 };
 
@@ -1971,6 +4037,13 @@ using runtime_of = Runtime;
 #else
 
 inline int64_t reserved_bytes(int) noexcept { return 0; }
+struct DeviceMemory {
+  int64_t free = 0, total = 0;
+};
+inline DeviceMemory device_memory(int) { return {}; }
+inline void empty_cache(int) {}
+[[noreturn]] inline void use_device(int device) { fail<DeviceUnavailable>("cuda:", device, ": there is no such device: this program was built without CUDA"); }
+inline void set_release_threshold(int device, int64_t) { use_device(device); }
 
 /// In a build without CUDA, using any of this is one error.
 template <int N>
@@ -1988,6 +4061,218 @@ struct MissingRuntime {
 
 template <int N>
 using runtime_of = MissingRuntime<N>;
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
+/// all of them.
+inline StreamDriver const* stream_driver();
+
+struct Streams {
+  static cudaStream_t native(StreamState const& stream) { return static_cast<cudaStream_t>(stream.native); }
+
+  static void open(StreamState& stream, int priority) {
+    DeviceGuard const guard(stream.ordinal);
+    int least = 0, greatest = 0;
+    check(stream.ordinal, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    int const clamped = priority > least ? least : priority < greatest ? greatest : priority;
+    cudaStream_t made = nullptr;
+    check(stream.ordinal, cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, clamped), "cudaStreamCreateWithPriority");
+    stream.native = made;
+  }
+  static void open_default(StreamState& stream) {
+    require_device(stream.ordinal);
+    stream.native = cudaStreamLegacy;
+  }
+  static void record(StreamState& stream, Moment const& moment) {
+    MomentState& to = *moment.state();
+    DeviceGuard const guard(stream.ordinal);
+    auto event = static_cast<cudaEvent_t>(to.native);
+    if (event && to.number != stream.ordinal) {  // an event belongs to one device
+      (void)cudaEventDestroy(event);
+      to.native = event = nullptr;
+    }
+    if (!event) {
+      check(stream.ordinal, cudaEventCreateWithFlags(&event, to.timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+      to.native = event;
+      to.number = stream.ordinal;
+    }
+    check(stream.ordinal, cudaEventRecord(event, native(stream)), "cudaEventRecord");
+  }
+  static void wait_for(StreamState& later, MomentState const& moment) {
+    DeviceGuard const guard(later.ordinal);
+    check(later.ordinal, cudaStreamWaitEvent(native(later), static_cast<cudaEvent_t>(moment.native), 0), "cudaStreamWaitEvent");
+  }
+  static bool passed(MomentState const& moment) {
+    if (!moment.native) return true;
+    return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
+  }
+  static void wait(MomentState const& moment) {
+    if (moment.native) check(static_cast<int>(moment.number), cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
+  }
+  static void drop(MomentState& moment) noexcept {
+    if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
+  }
+  static double milliseconds(MomentState const& from, MomentState const& to) {
+    float result = 0;
+    check(static_cast<int>(to.number), cudaEventElapsedTime(&result, static_cast<cudaEvent_t>(from.native), static_cast<cudaEvent_t>(to.native)), "cudaEventElapsedTime");
+    return result;
+  }
+  static bool idle(StreamState& stream) {
+    DeviceGuard const guard(stream.ordinal);
+    return is_done(stream.ordinal, cudaStreamQuery(native(stream)), "cudaStreamQuery");
+  }
+  static void synchronize(StreamState& stream) {
+    refuse_while_recording(stream.ordinal, "a stream was synchronised");
+    DeviceGuard const guard(stream.ordinal);
+    {
+      ObservedWait const wait(place(stream.ordinal), "Stream::synchronize", stream.native);
+      check(stream.ordinal, cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
+    }
+    end_called();
+    check_fault(stream.ordinal);
+  }
+
+  /// A function that has been called is kept until the host comes by: what it holds may not be freed on a thread of the driver's.
+  static void call(StreamState& stream, HostFunction* function) {
+    constexpr auto run = [](void* given) {
+      auto* const called = static_cast<HostFunction*>(given);
+      run_host_function(called);
+      HostFunction*& head = process_state().called;
+      called->next = __atomic_load_n(&head, __ATOMIC_RELAXED);
+      while (!__atomic_compare_exchange_n(&head, &called->next, called, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+      }
+    };
+    DeviceGuard const guard(stream.ordinal);
+    if (current_streams()[stream.ordinal].recorder) {
+      fail<Error>("enqueue: cuda:", stream.ordinal, " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
+    }
+    end_called();
+    check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
+  }
+  static void end_called() noexcept {
+    HostFunction* called = __atomic_exchange_n(&process_state().called, nullptr, __ATOMIC_ACQUIRE);
+    while (called) {
+      HostFunction* const ended = std::exchange(called, called->next);
+      ended->end(ended);
+    }
+  }
+
+  /// On the only stream that used the memory; where there are several, on one that does nothing else, so that none of them waits for another.
+  static void free_after(int device, StorageHead& head, uint64_t const* notes, int count) noexcept {
+    CurrentStream& current = current_streams()[device];
+    void* const before = std::exchange(current.native, nullptr);
+    try {
+      StreamState const& only = state_of(notes[0]);
+      bool const is_there = only.ordinal == device && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
+      current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
+    } catch (...) {  // without an event nothing orders it but the host
+      if (DeviceSwitch const there(device); cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
+    }
+    Runtime::deallocate(device, head.memory, head.bytes);
+    current.native = before;
+  }
+
+  // ---- copies that page-locked memory takes part in, in this thread's stream
+
+  static void copy_pinned(int device, void* to, void const* from, std::size_t bytes, bool to_device) {
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    ObservedWork work(device, stream, to_device ? place(device) : place_of<Pinned>, to_device ? place_of<Pinned> : place(device), bytes);
+    check(device, cudaMemcpyAsync(to, from, bytes, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    work.enqueued();
+  }
+  static void copy_pinned_rows(int device, void* to, void const* from, PitchedCopy const& rows, bool to_device) {
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    ObservedWork work(device, stream, to_device ? place(device) : place_of<Pinned>, to_device ? place_of<Pinned> : place(device), rows.width * rows.count);
+    check(device,
+          cudaMemcpy2DAsync(to, rows.width, from, rows.pitch, rows.width, rows.count, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpy2DAsync of ", rows.count, " rows of ", rows.width, " bytes");
+    work.enqueued();
+  }
+  static StreamDriver const* driver() { return stream_driver(); }
+
+ private:
+  static constexpr Place place(int device) { return {device_kind::cuda, device}; }
+
+  struct DeviceSwitch {
+    int device, previous;
+    explicit DeviceSwitch(int to) noexcept : device(to), previous(to) {
+      if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
+    }
+    ~DeviceSwitch() {
+      if (previous != device) (void)cudaSetDevice(previous);
+    }
+  };
+
+  /// Behind everything that the notes stand for.
+  static void* freeing_stream(int device, uint64_t const* notes, int count) {
+    StreamLock const lock;
+    StreamState*& stream = process_state().freeing[device];
+    if (!stream) {
+      StreamState* const made = new_stream(stream_driver(), device);
+      try {
+        open(*made, 0);
+      } catch (...) {
+        delete made;
+        throw;
+      }
+      made->handles = 1;  // nobody else gets it
+      stream = add_stream(made);
+    }
+    for (int k = 0; k < count; ++k) {
+      if (Moment const moment = moment_of(notes[k])) wait_for(*stream, *moment.state());
+    }
+    return stream->native;
+  }
+
+  static bool is_done(int device, cudaError_t code, char const* call) {
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    check(device, code, call);
+    return true;
+  }
+};
+
+inline StreamDriver const* stream_driver() {
+  static constexpr StreamDriver functions{&Streams::open,         &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed, &Streams::wait,
+                                          &Streams::drop,         &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call,   &Streams::free_after};
+  return &functions;
+}
+template <int>
+using streams_of = Streams;
+inline bool const stream_driver_is_set = [] {
+  process_state().stream_driver = stream_driver();
+  return true;
+}();
+
+#else
+
+/// In a build without CUDA, a stream of a GPU is one error.
+template <int N>
+struct MissingStreams {
+  static_assert(N < 0, "situ: Cuda_needs_SITU_WITH_CUDA: this file is compiled without CUDA; link the CMake target situ::cuda (or define "
+                       "SITU_WITH_CUDA and link cudart), or compile with nvcc");
+  static StreamDriver const* driver();
+  static void end_called();
+  static void copy_pinned(int, void*, void const*, std::size_t, bool);
+  static void copy_pinned_rows(int, void*, void const*, PitchedCopy const&, bool);
+};
+template <int N>
+using streams_of = MissingStreams<N>;
 
 #endif
 
@@ -2029,9 +4314,35 @@ struct device_traits<Cuda<N>> {
   }
   static void synchronize() {
     detail::cuda::runtime_of<N>::synchronize(N);
+    detail::cuda::streams_of<N>::end_called();
+    detail::throw_failures(detail::cuda::process_state().stream_driver, N);
     detail::cuda::check_fault(N);
   }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
+
+  /// Between the device and page-locked memory: enqueued.
+  static void copy_from_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, true); }
+  static void copy_to_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, false); }
+  /// The same for rows, which arrive side by side.
+  static void copy_rows_from_pinned(void* to, void const* from, detail::PitchedCopy const& rows) { detail::cuda::streams_of<N>::copy_pinned_rows(N, to, from, rows, true); }
+  static void copy_rows_to_pinned(void* to, void const* from, detail::PitchedCopy const& rows) { detail::cuda::streams_of<N>::copy_pinned_rows(N, to, from, rows, false); }
+
+  static detail::StreamDriver const* stream_driver() { return detail::cuda::streams_of<N>::driver(); }
+  static detail::CurrentStream& current_stream() { return detail::cuda::current_streams()[N]; }
+  static uint64_t use_stream() {
+    detail::CurrentStream& current = current_stream();
+    uint64_t const segment = detail::begin_segment(detail::cuda::process_state().stream_driver, N, current);
+    current.used = true;
+    return segment;
+  }
+  static void order_after_others(detail::StorageHead& head, bool writes) {
+    if (detail::StreamDriver const* const driver = detail::cuda::process_state().stream_driver) detail::order_after_others(driver, N, current_stream(), head, writes);
+  }
+  static void end_uses(detail::StorageHead& head) noexcept { detail::end_uses(detail::cuda::process_state().stream_driver, N, current_stream(), head); }
+  static bool used_by_others(detail::StorageHead const& head) { return detail::used_by_others(current_stream(), head); }
+  static void deallocate_after_others(detail::StorageHead& head) noexcept {
+    detail::deallocate_after_others(detail::cuda::process_state().stream_driver, N, current_stream(), head, &detail::cuda::runtime_of<N>::deallocate);
+  }
 };
 
 }  // namespace situ::inline SITU_ABI
@@ -2041,7 +4352,7 @@ namespace situ::inline SITU_ABI {
 /// The name of a device, known at run time. Converts from every device, prints as `cpu`, `pinned`, `cuda:0`, `emulated:1`.
 class AnyDevice {
  public:
-  enum class kind : unsigned char { cpu, pinned, cuda, emulated, other };
+  using kind = detail::device_kind;
 
   constexpr AnyDevice() = default;
   constexpr AnyDevice(Cpu) {}
@@ -2056,6 +4367,8 @@ class AnyDevice {
   constexpr AnyDevice(D) : AnyDevice(kind::other, 0) {
     name_ = &device_traits<D>::name;
   }
+  /// For situ's own use: devices that it does not know have no name there.
+  explicit constexpr AnyDevice(detail::Place const& place) : AnyDevice(place.kind, place.ordinal) {}
   /// GPU number `ordinal`, whether it is there or not.
   static constexpr AnyDevice cuda(int ordinal) { return {kind::cuda, ordinal}; }
 
@@ -2063,21 +4376,15 @@ class AnyDevice {
   /// The number in the name; 0 for devices without one.
   constexpr int ordinal() const { return ordinal_; }
   constexpr bool is_cuda() const { return kind_ == kind::cuda; }
+  constexpr detail::Place place() const { return {kind_, ordinal_}; }
 
   friend bool operator==(AnyDevice const& a, AnyDevice const& b) {
     if (a.kind_ != b.kind_ || a.ordinal_ != b.ordinal_) return false;
-    return a.kind_ != kind::other || a.name_ == b.name_ || a.name_() == b.name_();
+    return a.name_ == b.name_ || (a.name_ && b.name_ && a.name_() == b.name_());
   }
 
   friend std::string to_string(AnyDevice const& d) {
-    switch (d.kind_) {
-      case kind::cpu: return "cpu";
-      case kind::pinned: return "pinned";
-      case kind::cuda: return "cuda:" + std::to_string(d.ordinal_);
-      case kind::emulated: return "emulated:" + std::to_string(d.ordinal_);
-      case kind::other: break;
-    }
-    return d.name_();
+    return d.name_ ? d.name_() : detail::to_string(d.place());
   }
   template <class Traits>
   friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, AnyDevice const& d) {
@@ -2193,9 +4500,11 @@ decltype(auto) visit(AnyDevice const& d, F&& f) {
 // ---- <situ/device/emulated/stream.hpp>
 /// The streams of emulated devices: queues of jobs, each with a host thread that starts with the first job.
 ///
-/// A job runs after all that were enqueued before it on its stream, some time after the call that enqueued it returned.
+/// A job runs after all that were enqueued before it on its stream, some time after the call that enqueued it returned. A
+/// moment is the number of a job; a stream waits for one of another stream by a job that stands still until it has run.
 
 #include <cstdlib>
+#include <ctime>
 
 #include <pthread.h>
 
@@ -2229,6 +4538,8 @@ class Pool {
 
   std::size_t capacity = 0;  ///< what blocks may take in all
   std::size_t used = 0;      ///< what they take, rounded up to the alignment
+  std::size_t reserved = 0;  ///< what a driver would hold: used, and kept for what comes
+  std::size_t keep = SIZE_MAX;  ///< how much of what is freed is kept
   int64_t blocks = 0;        ///< how many there are
 
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -2281,6 +4592,7 @@ class Pool {
 #endif
       if (piece.size == 0) erase(k);
       used += size;
+      if (used > reserved) reserved = used;
       ++blocks;
       return memory;
     }
@@ -2294,6 +4606,7 @@ class Pool {
 #endif
     used -= size;
     --blocks;
+    trim(keep);
     std::size_t low = 0, high = count_;  // to the first piece behind this one
     while (low < high) {
       std::size_t const middle = (low + high) / 2;
@@ -2318,6 +4631,12 @@ class Pool {
       if (pieces_[k].size > largest + margin) largest = pieces_[k].size - margin;
     }
     return largest < capacity - used ? largest : capacity - used;
+  }
+
+  /// Keeps no more than that many bytes, or what is used.
+  void trim(std::size_t kept) {
+    std::size_t const most = kept > used ? kept : used;
+    if (reserved > most) reserved = most;
   }
 
   void open() {
@@ -2357,6 +4676,23 @@ class Pool {
   std::size_t count_ = 0, room_ = 0;
 };
 
+inline constexpr Place place(int ordinal) { return {device_kind::emulated, ordinal}; }
+
+/// Throws OutOfMemory with what the pool knows.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_pool(int ordinal, Pool const& pool, std::size_t bytes) {
+  int64_t const allocated = __atomic_load_n(&memory_counters(place(ordinal)).allocated, __ATOMIC_RELAXED);
+  fail_memory({place(ordinal), bytes, static_cast<int64_t>(pool.capacity - pool.used), static_cast<int64_t>(pool.capacity), static_cast<int64_t>(pool.reserved),
+               static_cast<int64_t>(pool.largest_free()), nullptr,
+               "Free tensors, work on smaller parts, or give the device more with emulated::configure({.memory = ...})"},
+              allocated);
+}
+
+/// What a tensor gave back, which the pool gets later.
+inline void uncount(int ordinal, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place(ordinal), bytes);
+  memory_counters(place(ordinal)).remove(static_cast<int64_t>(bytes));
+}
+
 }  // namespace detail::emulated
 }  // namespace situ::inline SITU_ABI
 
@@ -2380,12 +4716,19 @@ struct counts {
 
 namespace detail::emulated {
 
-/// Something to do on a stream. Derived jobs follow it in memory; `run` does the work and ends the job's life.
+/// Something to do on a stream. Derived jobs follow it in memory. `run` does the work, more than once where a job is replayed;
+/// `end` ends the job's life.
 struct Job {
   void (*run)(Job*) noexcept;
+  void (*end)(Job*) noexcept;
   bool opens_memory = true;
+  bool frees = false;  ///< gives memory back: not to be replayed, but to be run once when a record of it ends
   Job* next = nullptr;
 };
+template <class J>
+void end_job(Job* job) noexcept {
+  delete static_cast<J*>(job);
+}
 
 struct Queue;
 struct Device;
@@ -2399,6 +4742,7 @@ struct State {
   int device_count = 2;
   std::size_t memory = std::size_t{1} << 30;
   int64_t operations = 0, fail_at = -1;
+  uint64_t delays = 0;   ///< what the pauses of streams are drawn from; 0 for none
   bool at_exit = false;  ///< end_threads is registered
   bool ended = false;    ///< the program is ending: what comes now runs at once, on the caller's thread
   Device* devices[max_devices] = {};
@@ -2409,6 +4753,19 @@ SITU_PROCESS_STATE State& state() {
   return state;
 }
 
+/// The current stream of each device in this thread.
+SITU_PROCESS_STATE CurrentStream* current_streams() {
+  static thread_local constinit CurrentStream streams[max_devices] = {};
+  return streams;
+}
+/// That of one device. Numbers that no device has share the last one; they fail when they are used.
+inline CurrentStream& current_stream(int ordinal) { return current_streams()[ordinal < max_devices ? ordinal : max_devices - 1]; }
+/// The queue whose thread this is; null for other threads.
+SITU_PROCESS_STATE Queue*& own_queue() {
+  static thread_local constinit Queue* queue = nullptr;
+  return queue;
+}
+
 class Lock {
  public:
   Lock() { ::pthread_mutex_lock(&state().mutex); }
@@ -2417,14 +4774,21 @@ class Lock {
   ~Lock() { ::pthread_mutex_unlock(&state().mutex); }
 };
 
+inline void sleep_for(int64_t microseconds) noexcept {
+  timespec const time{static_cast<std::time_t>(microseconds / 1000000), static_cast<long>(microseconds % 1000000 * 1000)};
+  ::nanosleep(&time, nullptr);
+}
+
 /// A stream: jobs in their order, and the thread that runs them. Callers hold the lock, except for run_now's job
-/// itself.
+/// itself. Never destroyed.
 struct Queue {
   Pool* pool;
+  Queue* next_of_device = nullptr;
   Job* first = nullptr;
   Job* last = nullptr;
   int64_t enqueued = 0, finished = 0;
   bool running = false, stopping = false;
+  uint64_t random = 0;  ///< what its pauses are drawn from
   pthread_t thread = {};
   pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
@@ -2446,6 +4810,9 @@ struct Queue {
     return ++enqueued;
   }
   void wait(int64_t number) {
+    if (own_queue() == this && finished < number) {
+      fail<Error>("emulated: a function on a stream waits for that stream itself, which cannot go on before it returns");
+    }
     while (finished < number) ::pthread_cond_wait(&state().progress, &state().mutex);
   }
   void drain() { wait(enqueued); }
@@ -2468,14 +4835,24 @@ struct Queue {
     if (opens) pool->open();
     ::pthread_mutex_unlock(&state().mutex);
     job->run(job);
+    job->end(job);
     ::pthread_mutex_lock(&state().mutex);
     if (opens) pool->close();
+  }
+
+  /// How long it pauses before a job, in microseconds: most often not at all. The first job after a new seed begins a new row of pauses.
+  int64_t pause() {
+    if (state().delays == 0) return 0;
+    if (random == 0) random = state().delays * 0x9e3779b97f4a7c15u + (reinterpret_cast<std::uintptr_t>(this) >> 6) + 1;
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    return random % 4 == 0 ? static_cast<int64_t>((random >> 32) % 300) : 0;
   }
 
   /// The memory stays open from job to job, and is closed before anybody hears that the last one has ended.
   static void* run_jobs(void* argument) {
     Queue& self = *static_cast<Queue*>(argument);
     bool opened = false;
+    own_queue() = &self;
     Lock const lock;
     for (;;) {
       while (!self.first && !self.stopping) ::pthread_cond_wait(&self.work, &state().mutex);
@@ -2484,8 +4861,11 @@ struct Queue {
       self.first = job->next;
       if (!self.first) self.last = nullptr;
       if (job->opens_memory && !opened) self.pool->open(), opened = true;
+      int64_t const pause = self.pause();
       ::pthread_mutex_unlock(&state().mutex);
+      if (pause > 0) sleep_for(pause);
       job->run(job);
+      job->end(job);
       ::pthread_mutex_lock(&state().mutex);
       if (!self.first && opened) self.pool->close(), opened = false;
       ++self.finished;
@@ -2494,24 +4874,43 @@ struct Queue {
   }
 };
 
-/// One device: what it has, and what was done with it.
+/// One device: what it has, and what was done with it. Never destroyed: configure() empties it.
 struct Device {
   Pool pool{};
-  Queue stream{pool};
+  Queue stream{pool};        ///< the default one
+  Queue* queues = &stream;   ///< all of them
   situ::emulated::counts counts{};
-  IndexFault fault{};  ///< in ordinary memory, which the stream's thread reaches
+  IndexFault fault{};  ///< in ordinary memory, which the streams' threads reach
+
+  /// f(queue) for every stream. f may let go of the lock.
+  template <class F>
+  void for_each_queue(F const& f) {
+    for (Queue* queue = queues; queue; queue = queue->next_of_device) f(*queue);
+  }
 };
+
+/// Waits for all streams of a device, but not for the one whose thread this is.
+inline void drain(Device& device) {
+  device.for_each_queue([](Queue& queue) {
+    if (own_queue() != &queue) queue.drain();
+  });
+}
+
+/// Waits for all devices: memory of one may be freed in a stream of another, which copied from it.
+inline void drain_all() {
+  for (Device* device : state().devices) {
+    if (device) drain(*device);
+  }
+}
 
 /// Runs everything that is left when the program ends, so that no thread outlives what it uses.
 inline void end_threads() {
   Lock const lock;
   State& all = state();
-  for (Device* device : all.devices) {
-    if (device) device->stream.drain();
-  }
+  drain_all();
   all.ended = true;
   for (Device* device : all.devices) {
-    if (device) device->stream.stop();
+    if (device) device->for_each_queue([](Queue& queue) { queue.stop(); });
   }
 }
 
@@ -2536,6 +4935,7 @@ struct configuration {
   int devices = 2;                            ///< how many there are: 0 to 256
   std::size_t memory = std::size_t{1} << 30;  ///< of each, in bytes
   int64_t fail_at = -1;  ///< the operation that fails, counted from 0 over all devices; -1 for none
+  uint64_t delays = 0;   ///< not 0: streams pause now and then before a job, as drawn from this number
 };
 
 /// A launch or a copy that failed because configure() was told so. An allocation fails with OutOfMemory instead.
@@ -2577,11 +4977,11 @@ inline Device& find(int ordinal) {
 
 /// The device, for an operation that is counted. Throws E when it is the one that was told to fail.
 template <class E>
-Device& begin(int ordinal, char const* what, int64_t situ::emulated::counts::*counter) {
+Device& begin(int ordinal, char const* what, int64_t situ::emulated::counts::*counter, LaunchName const* name = nullptr) {
   Device& device = find(ordinal);
   int64_t const number = state().operations++;
   if (number == state().fail_at) {
-    throw E(message({"emulated:", ordinal, ": ", what, " failed: operation ", number,
+    throw E(message({"emulated:", ordinal, ": ", what, (name ? " of " + to_string(*name) : std::string()).c_str(), " failed: operation ", number,
                      " was made to fail by emulated::configure({.fail_at = ", number, "}); the next operation works"}));
   }
   ++(device.counts.*counter);
@@ -2589,6 +4989,7 @@ Device& begin(int ordinal, char const* what, int64_t situ::emulated::counts::*co
 }
 
 inline void* allocate(int ordinal, std::size_t bytes) {
+  ObservedAllocation allocation(place(ordinal), bytes);
   Lock const lock;
   Device& device = begin<OutOfMemory>(ordinal, "allocation", &situ::emulated::counts::allocations);
   Pool& pool = device.pool;
@@ -2599,47 +5000,89 @@ inline void* allocate(int ordinal, std::size_t bytes) {
         message({"emulated:", ordinal, ": allocation of ", bytes, " bytes failed: the system has no address range of ",
                  state().memory, " bytes for this device; emulated::configure({.memory = ...}) makes it smaller"}));
   }
-  void* memory = pool.take(bytes);
-  if (!memory) {
-    device.stream.drain();  // frees may be waiting there
+  MemoryCounters& counters = memory_counters(place(ordinal));
+  bool const allowed = counters.within_limit(bytes);
+  void* memory = allowed ? pool.take(bytes) : nullptr;
+  if (!memory && allowed) {
+    ++counters.retries;
+    drain_all();  // frees may be waiting there
     memory = pool.take(bytes);
   }
   if (!memory) {
     --counts.allocations;
-    throw OutOfMemory(message({"emulated:", ordinal, ": allocation of ", bytes,
-                               " bytes failed: ", pool.capacity - pool.used, " of ", pool.capacity,
-                               " bytes are free, the largest free block has ", pool.largest_free(), ", and ", pool.used,
-                               " are allocated by situ: free tensors, work on smaller parts, or give the device more "
-                               "with emulated::configure({.memory = ...})"}));
+    fail_pool(ordinal, pool, bytes);
   }
+  counters.add(static_cast<int64_t>(bytes));
   counts.bytes += static_cast<int64_t>(bytes);
   if (counts.bytes > counts.peak) counts.peak = counts.bytes;
-  return memory;
+  return allocation.done(memory);
 }
 
-struct FreeJob : Job {
+/// Where this thread's work on the device goes.
+inline Queue& current_queue(int ordinal, Device& device) {
+  CurrentStream const& current = current_streams()[ordinal];
+  return current.state ? *static_cast<Queue*>(current.state->native) : device.stream;
+}
+/// Whether this thread's work on the device is recorded instead of being run.
+inline bool is_recording(int ordinal) { return ordinal >= 0 && ordinal < max_devices && current_streams()[ordinal].recorder != nullptr; }
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_recording(int ordinal, char const* what) {
+  throw Error(message({"emulated:", ordinal, ": ", what, " while work on this device is recorded: what is recorded has not run"}));
+}
+
+/// The job's number in the queue of this thread; 0 where it is recorded.
+inline int64_t enqueue_here(int ordinal, Device& device, Job* job) {
+  if (StreamRecorder* const recorder = current_streams()[ordinal].recorder) {
+    recorder->enqueue(recorder, job);
+    return 0;
+  }
+  return current_queue(ordinal, device).enqueue(job);
+}
+
+/// Freed memory is full of NaN, so that what is still read there shows. The first part of a large block is enough.
+inline void poison(void* memory, std::size_t bytes) {
+  constexpr std::size_t most = std::size_t{1} << 20;
+  std::memset(memory, 0xff, bytes < most ? bytes : most);
+}
+
+/// Memory that is given back when the last of `left` streams comes to it.
+struct FreedMemory {
   Pool* pool;
   void* memory;
   std::size_t bytes;
+  int left;
 };
+struct FreeJob : Job {
+  FreedMemory* freed;
+};
+inline void run_free(Job* job) noexcept {
+  FreedMemory* const freed = static_cast<FreeJob*>(job)->freed;
+  if (__atomic_sub_fetch(&freed->left, 1, __ATOMIC_ACQ_REL) > 0) return;
+  {
+    Lock const lock;
+    freed->pool->open();  // the stream may be another device's
+  }
+  poison(freed->memory, freed->bytes);
+  {
+    Lock const lock;
+    freed->pool->close();
+    freed->pool->give(freed->memory, freed->bytes);
+  }
+  delete freed;
+}
+inline FreeJob* make_free_job(FreedMemory* freed) { return new (std::nothrow) FreeJob{{&run_free, &end_job<FreeJob>, false, true}, freed}; }
 
-/// Takes effect when everything that is enqueued has run.
+/// Takes effect when everything that is enqueued in this thread's stream has run.
 inline void deallocate(int ordinal, void* memory, std::size_t bytes) noexcept {
-  constexpr auto run = [](Job* job) noexcept {
-    auto* const self = static_cast<FreeJob*>(job);
-    {
-      Lock const lock;
-      self->pool->give(self->memory, self->bytes);
-    }
-    delete self;
-  };
   Lock const lock;
   Device& device = *state().devices[ordinal];
   device.counts.bytes -= static_cast<int64_t>(bytes);
-  if (auto* const job = new (std::nothrow) FreeJob{{+run, false}, &device.pool, memory, bytes}) {
-    device.stream.enqueue(job);
-  } else {
-    device.stream.drain();
+  uncount(ordinal, bytes);
+  auto* const freed = new (std::nothrow) FreedMemory{&device.pool, memory, bytes, 1};
+  if (FreeJob* const job = freed ? make_free_job(freed) : nullptr) {
+    enqueue_here(ordinal, device, job);
+  } else {  // the host has no memory left to enqueue it
+    delete freed;
+    drain_all();
     device.pool.give(memory, bytes);
   }
 }
@@ -2648,126 +5091,237 @@ struct CopyJob : Job {
   void* to;
   void const* from;
   std::size_t bytes;
+  Place target{}, source{};
+  Mark mark = 0;
 };
+inline void run_copy(Job* job) noexcept {
+  auto* const self = static_cast<CopyJob*>(job);
+  Mark const mark = self->mark ? start_queued(self->mark, transfer_happening(self->target, self->source, self->bytes, nullptr)) : 0;
+  std::memcpy(self->to, self->from, self->bytes);
+  end_queued(mark);
+}
 
 /// Throws what a kernel wrote down.
 inline void check(int ordinal, Device& device) {
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
 }
 
-/// A copy on one device's stream; waited for when the host takes part in it.
-inline void copy(int ordinal, void* to, void const* from, std::size_t bytes,
-                 int64_t situ::emulated::counts::*direction) {
-  constexpr auto run = [](Job* job) noexcept {
-    auto* const self = static_cast<CopyJob*>(job);
-    std::memcpy(self->to, self->from, self->bytes);
-    delete self;
-  };
+/// A copy on this thread's stream of the device. `waits`: until it has run.
+inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction, bool waits) {
   if (bytes == 0) return;
+  if (waits && is_recording(ordinal)) fail_recording(ordinal, "a copy that the host waits for was asked for");
   Lock const lock;
   Device& device = begin<situ::emulated::InjectedFault>(ordinal, "copy", direction);
-  int64_t const number = device.stream.enqueue(new CopyJob{{+run}, to, from, bytes});
-  if (direction != &situ::emulated::counts::copies_within) device.stream.wait(number);
+  Place const host = waits ? place_of<Cpu> : place_of<Pinned>;
+  Place const target = direction == &situ::emulated::counts::copies_to_host ? host : place(ordinal);
+  Place const source = direction == &situ::emulated::counts::copies_from_host ? host : place(ordinal);
+  Mark const mark = queue_transfer(target, source, bytes, is_recording(ordinal));
+  int64_t const number = enqueue_here(ordinal, device, new CopyJob{{&run_copy, &end_job<CopyJob>}, to, from, bytes, target, source, mark});
+  if (!waits) return;
+  current_queue(ordinal, device).wait(number);
   if (direction == &situ::emulated::counts::copies_to_host) check(ordinal, device);
 }
 
-/// Two streams meet: the source's stands still while the target's copies.
-struct Meeting {
-  enum { apart, source_is_there, done } stage = apart;
-  Pool* source;
+struct RowsCopyJob : CopyJob {
+  PitchedCopy rows;
 };
-struct MeetingJob : Job {
-  Meeting* meeting;
-};
+/// Rows that arrive side by side, enqueued.
+inline void copy_rows(int ordinal, void* to, void const* from, PitchedCopy const& rows, int64_t situ::emulated::counts::*direction) {
+  constexpr auto run = [](Job* job) noexcept {
+    auto const& self = *static_cast<RowsCopyJob*>(job);
+    for (std::size_t k = 0; k < self.rows.count; ++k) {
+      std::memcpy(static_cast<char*>(self.to) + k * self.rows.width, static_cast<char const*>(self.from) + k * self.rows.pitch, self.rows.width);
+    }
+  };
+  Lock const lock;
+  Device& device = begin<situ::emulated::InjectedFault>(ordinal, "copy", direction);
+  enqueue_here(ordinal, device, new RowsCopyJob{{{+run, &end_job<RowsCopyJob>}, to, from, 0}, rows});
+}
+
 struct PeerCopyJob : CopyJob {
-  Meeting* meeting;
+  Pool* pool;
 };
 
-/// Runs after everything that is enqueued on either device, and before everything that will be.
+/// On the receiver's stream, which has been ordered behind the sender's.
 inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const* from, std::size_t bytes) {
-  constexpr auto wait_for_copy = [](Job* job) noexcept {
-    auto* const self = static_cast<MeetingJob*>(job);
-    {
-      Lock const lock;
-      self->meeting->stage = Meeting::source_is_there;
-      ::pthread_cond_broadcast(&state().progress);
-      while (self->meeting->stage != Meeting::done) ::pthread_cond_wait(&state().progress, &state().mutex);
-    }
-    delete self->meeting;
-    delete self;
-  };
   constexpr auto run = [](Job* job) noexcept {
-    auto* const self = static_cast<PeerCopyJob*>(job);
-    Meeting& meeting = *self->meeting;
+    Pool& source = *static_cast<PeerCopyJob*>(job)->pool;
     {
       Lock const lock;
-      while (meeting.stage != Meeting::source_is_there) ::pthread_cond_wait(&state().progress, &state().mutex);
-      meeting.source->open();
+      source.open();
     }
-    std::memcpy(self->to, self->from, self->bytes);
-    {
-      Lock const lock;
-      meeting.source->close();
-      meeting.stage = Meeting::done;
-      ::pthread_cond_broadcast(&state().progress);
-    }
-    delete self;
+    run_copy(job);
+    Lock const lock;
+    source.close();
   };
   if (bytes == 0) return;
   Lock const lock;
   Device& source = find(source_ordinal);
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
-  bool const threads = source.stream.start() && target.stream.start();
-  if (!threads) {
-    source.stream.drain();
-    target.stream.drain();
-    source.pool.open();
-    target.pool.open();
-    std::memcpy(to, from, bytes);
-    source.pool.close();
-    target.pool.close();
-    return;
-  }
-  // Both are enqueued under one lock, so that all streams see all meetings in the same order and never wait in a
-  // circle.
-  auto* const meeting = new Meeting{Meeting::apart, &source.pool};
-  auto* const copies = new PeerCopyJob{{{+run}, to, from, bytes}, meeting};
-  source.stream.enqueue(new MeetingJob{{+wait_for_copy, false}, meeting});
-  target.stream.enqueue(copies);
+  Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
+  enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark}, &source.pool});
 }
 
 template <class Kernel>
 struct KernelJob : Job {
   Kernel kernel;
   int64_t items;
+  int ordinal;
+  Mark mark = 0;
 
   static void run_kernel(Job* job) noexcept {
     auto* const self = static_cast<KernelJob*>(job);
+    Mark const mark = self->mark ? start_queued(self->mark, launch_happening(place(self->ordinal), launch_name(self->kernel))) : 0;
     self->kernel(int64_t{0}, self->items);
-    delete self;
+    end_queued(mark);
   }
 };
 
-inline void count_launch(int ordinal) {
+inline void count_launch(int ordinal, LaunchName const& name) {
   Lock const lock;
-  begin<situ::emulated::InjectedFault>(ordinal, "launch", &situ::emulated::counts::launches);
+  begin<situ::emulated::InjectedFault>(ordinal, "launch", &situ::emulated::counts::launches, &name);
 }
 inline void enqueue(int ordinal, Job* job) {
   Lock const lock;
-  state().devices[ordinal]->stream.enqueue(job);
+  enqueue_here(ordinal, *state().devices[ordinal], job);
+}
+/// Where launches are checked: waits for the last one, and throws what it found wrong.
+__attribute__((noinline, cold)) inline void check_launch(int ordinal) {
+  if (is_recording(ordinal)) return;
+  Lock const lock;
+  Device& device = find(ordinal);
+  current_queue(ordinal, device).drain();
+  check(ordinal, device);
+}
+
+// ---- streams -------------------------------------------------------------------------------------------------------------
+
+struct WaitJob : Job {
+  Queue* queue;
+  int64_t number;
+};
+struct StampJob : Job {
+  Moment moment;
+};
+struct CallJob : Job {
+  HostFunction* function;
+};
+
+inline Queue& queue_of(StreamState const& state) { return *static_cast<Queue*>(state.native); }
+
+inline void wait_in_stream(StreamState& later, MomentState const& moment) {
+  constexpr auto run = [](Job* job) noexcept {
+    auto const& self = *static_cast<WaitJob*>(job);
+    Lock const lock;
+    while (self.queue->finished < self.number) ::pthread_cond_wait(&state().progress, &state().mutex);
+  };
+  Lock const lock;
+  Queue& queue = *static_cast<Queue*>(moment.native);
+  if (&queue == later.native || queue.finished >= moment.number) return;
+  queue_of(later).enqueue(new WaitJob{{+run, &end_job<WaitJob>, false}, &queue, moment.number});
+}
+
+/// The number of the last job; for a timed moment that of one more, which looks at the clock.
+inline void record_moment(StreamState& stream, Moment const& moment) {
+  constexpr auto run = [](Job* job) noexcept { static_cast<StampJob*>(job)->moment.state()->time = milliseconds_now(); };
+  MomentState& to = *moment.state();
+  Lock const lock;
+  Queue& queue = queue_of(stream);
+  if (to.timed) queue.enqueue(new StampJob{{+run, &end_job<StampJob>, false}, moment});
+  to.native = &queue;
+  to.number = queue.enqueued;
 }
 
 inline void synchronize(int ordinal) {
+  if (is_recording(ordinal)) fail_recording(ordinal, "synchronize was called");
+  ObservedWait const wait(place(ordinal));
   Lock const lock;
   Device& device = find(ordinal);
-  device.stream.drain();
+  device.for_each_queue([](Queue& queue) { queue.drain(); });
   check(ordinal, device);
 }
 
 inline IndexFault* fault(int ordinal) {
   Lock const lock;
   return &find(ordinal).fault;
+}
+
+inline void open_queue(StreamState& stream, int /*priority*/) {
+  Lock const lock;
+  Device& device = find(stream.ordinal);
+  auto* const queue = new Queue(device.pool);
+  queue->next_of_device = device.queues;
+  device.queues = queue;
+  stream.native = queue;
+}
+inline void open_default_queue(StreamState& stream) {
+  Lock const lock;
+  stream.native = &find(stream.ordinal).stream;
+}
+inline bool has_passed(MomentState const& moment) {
+  Lock const lock;
+  return static_cast<Queue*>(moment.native)->finished >= moment.number;
+}
+inline void wait_on_host(MomentState const& moment) {
+  Lock const lock;
+  static_cast<Queue*>(moment.native)->wait(moment.number);
+}
+inline void drop(MomentState&) noexcept {}
+inline double milliseconds_between(MomentState const& from, MomentState const& to) { return to.time - from.time; }
+inline bool is_idle(StreamState& stream) {
+  Lock const lock;
+  return queue_of(stream).finished == queue_of(stream).enqueued;
+}
+inline void synchronize_stream(StreamState& stream) {
+  if (is_recording(stream.ordinal)) fail_recording(stream.ordinal, "a stream was synchronised");
+  ObservedWait const wait(place(stream.ordinal), "Stream::synchronize", stream.native);
+  Lock const lock;
+  queue_of(stream).drain();
+  check(stream.ordinal, find(stream.ordinal));
+}
+inline void call(StreamState& stream, HostFunction* function) {
+  constexpr auto run = [](Job* job) noexcept { run_host_function(static_cast<CallJob*>(job)->function); };
+  constexpr auto end = [](Job* job) noexcept {
+    HostFunction* const function = static_cast<CallJob*>(job)->function;
+    function->end(function);
+    delete static_cast<CallJob*>(job);
+  };
+  auto* const job = new CallJob{{+run, +end, false}, function};
+  StreamRecorder* const recorder = current_streams()[stream.ordinal].recorder;
+  if (recorder && current_streams()[stream.ordinal].state == &stream) return recorder->enqueue(recorder, job);
+  Lock const lock;
+  queue_of(stream).enqueue(job);
+}
+inline void free_after(int ordinal, StorageHead& head, uint64_t const* notes, int count) noexcept {
+  Lock const lock;
+  Device& device = *state().devices[ordinal];
+  device.counts.bytes -= static_cast<int64_t>(head.bytes);
+  uncount(ordinal, head.bytes);
+  auto* const freed = new (std::nothrow) FreedMemory{&device.pool, head.memory, head.bytes, count};
+  FreeJob* jobs = nullptr;  // all of them are made before the first is enqueued
+  bool complete = freed != nullptr;
+  for (int k = 0; complete && k < count; ++k) {
+    FreeJob* const job = make_free_job(freed);
+    complete = job != nullptr;
+    if (job) job->next = std::exchange(jobs, job);
+  }
+  for (int k = 0; jobs; ++k) {
+    FreeJob* const job = std::exchange(jobs, static_cast<FreeJob*>(jobs->next));
+    job->next = nullptr;
+    if (complete) queue_of(state_of(notes[k])).enqueue(job);
+    else end_job<FreeJob>(job);
+  }
+  if (complete) return;
+  delete freed;
+  drain_all();
+  device.pool.give(head.memory, head.bytes);
+}
+
+inline StreamDriver const* driver() {
+  static constexpr StreamDriver functions{&open_queue,   &open_default_queue, &record_moment, &wait_in_stream,     &has_passed, &wait_on_host,
+                                          &drop,         &milliseconds_between, &is_idle,     &synchronize_stream, &call,       &free_after};
+  return &functions;
 }
 
 template <class D>
@@ -2804,10 +5358,10 @@ inline void configure(configuration const& asked = {}) {
         detail::emulated::message({"emulated::configure: ", asked.devices,
                                    " devices were asked for; there can be 0 to ", detail::emulated::max_devices}));
   }
+  detail::emulated::drain_all();
   for (int k = 0; k < all.device_count; ++k) {
     auto* const device = all.devices[k];
     if (!device) continue;
-    device->stream.drain();
     if (device->pool.blocks > 0) {
       throw Error(detail::emulated::message({"emulated::configure: emulated:", k, " still holds ", device->pool.blocks,
                                              device->pool.blocks == 1 ? " allocation" : " allocations", " of ",
@@ -2815,17 +5369,24 @@ inline void configure(configuration const& asked = {}) {
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
-    auto*& device = all.devices[k];
+    auto* const device = all.devices[k];
     if (!device) continue;
-    device->stream.stop();
+    device->for_each_queue([](detail::emulated::Queue& queue) {
+      queue.stop();
+      queue.random = 0;
+    });
     device->pool.unmap();
-    delete device;
-    device = nullptr;
+    device->pool = {};
+    device->counts = {};
+    detail::memory_counters(detail::emulated::place(k)).sizes.clear();
+    detail::memory_counters(detail::emulated::place(k)).clear();
+    device->fault = {};
   }
   all.device_count = asked.devices;
   all.memory = asked.memory;
   all.operations = 0;
   all.fail_at = asked.fail_at;
+  all.delays = asked.delays;
 }
 
 }  // namespace emulated
@@ -2839,13 +5400,27 @@ struct device_traits<Emulated<N>> {
   static void* allocate(std::size_t bytes) { return detail::emulated::allocate(N, bytes); }
   static void deallocate(void* memory, std::size_t bytes) noexcept { detail::emulated::deallocate(N, memory, bytes); }
   static void copy(void* to, void const* from, std::size_t bytes) {
-    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_within);
+    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_within, false);
   }
   static void copy_from_host(void* to, void const* from, std::size_t bytes) {
-    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_from_host);
+    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_from_host, true);
   }
   static void copy_to_host(void* to, void const* from, std::size_t bytes) {
-    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_to_host);
+    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_to_host, true);
+  }
+  /// Between the device and page-locked memory: enqueued.
+  static void copy_from_pinned(void* to, void const* from, std::size_t bytes) {
+    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_from_host, false);
+  }
+  static void copy_to_pinned(void* to, void const* from, std::size_t bytes) {
+    detail::emulated::copy(N, to, from, bytes, &emulated::counts::copies_to_host, false);
+  }
+  /// The same for rows, which arrive side by side.
+  static void copy_rows_from_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_from_host);
+  }
+  static void copy_rows_to_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_to_host);
   }
   template <class From>
     requires(detail::emulated::ordinal_of<From> >= 0)
@@ -2858,20 +5433,819 @@ struct device_traits<Emulated<N>> {
     static_assert(std::is_trivially_copyable_v<Kernel>,
                   "situ: a kernel is trivially copyable: it holds pointers and numbers, no owners");
     using Job = detail::emulated::KernelJob<Kernel>;
-    detail::emulated::count_launch(N);
-    detail::emulated::enqueue(N, new Job{{&Job::run_kernel}, kernel, items});
+    detail::LaunchName const name = detail::launch_name(kernel);
+    detail::emulated::count_launch(N, name);
+    detail::Mark const mark = detail::queue_launch(detail::emulated::place(N), name, detail::emulated::is_recording(N));
+    detail::emulated::enqueue(N, new Job{{&Job::run_kernel, &detail::emulated::end_job<Job>}, kernel, items, N, mark});
+    if (detail::launches_are_checked()) detail::emulated::check_launch(N);
   }
-  static void synchronize() { detail::emulated::synchronize(N); }
+  static void synchronize() {
+    detail::emulated::synchronize(N);
+    detail::throw_failures(stream_driver(), N);
+  }
+
+  static detail::StreamDriver const* stream_driver() { return detail::emulated::driver(); }
+  static detail::CurrentStream& current_stream() { return detail::emulated::current_stream(N); }
+  static uint64_t use_stream() {
+    detail::CurrentStream& current = current_stream();
+    uint64_t const segment = detail::begin_segment(stream_driver(), N, current);
+    current.used = true;
+    return segment;
+  }
+  static void order_after_others(detail::StorageHead& head, bool writes) { detail::order_after_others(stream_driver(), N, current_stream(), head, writes); }
+  static void end_uses(detail::StorageHead& head) noexcept { detail::end_uses(stream_driver(), N, current_stream(), head); }
+  static bool used_by_others(detail::StorageHead const& head) { return detail::used_by_others(current_stream(), head); }
+  static void deallocate_after_others(detail::StorageHead& head) noexcept {
+    detail::deallocate_after_others(stream_driver(), N, current_stream(), head, &detail::emulated::deallocate);
+  }
   static detail::IndexFault* fault() { return detail::emulated::fault(N); }
 };
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/device/event.hpp>
+/// Events: points in what a stream does, to wait for, and to measure the time between.
+
+
+// ---- <situ/device/stream.hpp>
+/// Streams: where a device's work is enqueued, and the functions that the host runs in between.
+///
+/// Work on one stream runs in its order, work on several side by side. Whatever stream a tensor is used on, situ orders that use behind
+/// what wrote it, writes behind what reads it, and frees its memory after all of them (device/order.hpp); a program with one stream pays
+/// one comparison per operand for it.
+
+
+struct CUstream_st;  // cudaStream_t points to one
+
+namespace situ::inline SITU_ABI {
+
+/// How urgent the work of a stream is, where a device can prefer some work to other. Lower numbers go first, as in CUDA.
+enum class priority : int { high = -1, normal = 0 };
+
+template <device D>
+class Event;
+
+/// What a stream is made with: Stream<Cuda<0>> s({.priority = -1});
+struct StreamOptions {
+  int priority = 0;  ///< clamped to what the device knows
+};
+
+/// A stream of device D. Handles are counted, and a copy is the same stream. A stream that the last handle has left finishes its work, and may
+/// then be handed out again.
+///
+/// Device    `Cuda<N>`: a CUDA stream that does not wait for the default one. `Emulated<N>`: a host thread with a queue. `Cpu`, `Pinned`:
+///           there is one, and work is done when its function returns.
+/// Throws    DeviceUnavailable, CudaError.
+/// Example   Stream<Cuda<0>> s;  { StreamGuard guard{s}; y = x * 2; }  z = y + 1;   // z waits for y by itself
+template <device D = Cpu>
+class Stream {
+ public:
+  using device_type = D;
+
+  /// A new stream, on which nothing is enqueued.
+  Stream() : Stream(StreamOptions{}) {}
+  explicit Stream(enum priority p) : Stream(StreamOptions{static_cast<int>(p)}) {}
+  explicit Stream(StreamOptions options) {
+    if constexpr (detail::asynchronous<D>) handle_ = detail::open_stream(device_traits<D>::stream_driver(), D::ordinal, options.priority);
+    else (void)options;
+  }
+
+  /// The one that this thread's work on D goes to.
+  static Stream current() {
+    if constexpr (detail::asynchronous<D>) return Stream(detail::current_stream_of(device_traits<D>::stream_driver(), D::ordinal, device_traits<D>::current_stream()));
+    else return Stream(detail::StreamHandle());
+  }
+  /// The one that it goes to where no guard says otherwise: the legacy default stream of a GPU.
+  static Stream default_stream() {
+    if constexpr (detail::asynchronous<D>) return Stream(detail::default_stream_of(device_traits<D>::stream_driver(), D::ordinal));
+    else return Stream(detail::StreamHandle());
+  }
+  /// A stream of CUDA's that somebody else made (a cudaStream_t of this GPU), and destroys when no handle of it is left. Not a
+  /// stream that is being captured.
+  static Stream wrap(CUstream_st* native)
+    requires(std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>)
+  {
+    (void)default_stream();  // the device can be used
+    return Stream(detail::wrap_stream(device_traits<D>::stream_driver(), D::ordinal, native));
+  }
+
+  /// Waits on the host until everything that was enqueued has run. Throws what a host function on this stream threw, and IndexError for what a
+  /// kernel of the device found.
+  void synchronize() const {
+    if constexpr (detail::asynchronous<D>) {
+      state().driver->synchronize(state());
+      detail::throw_failure(state());
+    }
+    detail::free_what_copies_left();
+  }
+  /// Whether everything that was enqueued has run.
+  bool query() const {
+    if constexpr (detail::asynchronous<D>) return state().driver->idle(state());
+    else return true;
+  }
+  /// What is enqueued here from now on waits for an event, which may be another device's of the same kind. The host does not wait.
+  template <device Other>
+  void wait(Event<Other> const& event) const {
+    detail::Moment const& moment = event.moment();
+    if constexpr (!detail::asynchronous<D>) moment.wait();  // work here is the host's
+    else if (moment.state() && moment.state()->driver != state().driver) moment.wait();
+    else if (moment.state()) state().driver->wait_for(state(), *moment.state());
+  }
+  /// The same for everything that is enqueued on another stream now.
+  void wait(Stream const& other) const {
+    if constexpr (detail::asynchronous<D>) {
+      if (&state() != &other.state()) state().driver->wait_for(state(), *detail::record_moment(other.state()).state());
+    }
+  }
+
+  /// For a GPU, the cudaStream_t: what is launched there directly should take its pointers from data() under a guard of this stream.
+  auto native() const {
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) return static_cast<CUstream_st*>(state().native);
+    else if constexpr (detail::asynchronous<D>) return state().native;
+    else return static_cast<void*>(nullptr);
+  }
+  D device() const { return {}; }
+  friend bool operator==(Stream const& a, Stream const& b) {
+    if constexpr (detail::asynchronous<D>) return &a.state() == &b.state();
+    else return true;
+  }
+
+  /// For situ's own use.
+  detail::StreamState& state() const { return handle_.state(); }
+
+ private:
+  explicit Stream(detail::StreamHandle&& handle) : handle_(static_cast<detail::StreamHandle&&>(handle)) {}
+  detail::StreamHandle handle_;
+};
+
+/// Makes a stream this thread's current one of its device; in the end the one that was it before. Guards nest, and end in the order in which
+/// C++ ends scopes.
+template <device D>
+class [[nodiscard]] StreamGuard {
+ public:
+  explicit StreamGuard(Stream<D> const& stream) : stream_(stream) {
+    if constexpr (detail::asynchronous<D>) {
+      if (device_traits<D>::current_stream().recorder) detail::fail<Error>("StreamGuard: this thread records a graph on ", device_traits<D>::name(), ", and a graph records one stream");
+      previous_ = device_traits<D>::current_stream().state;
+      detail::change_stream(device_traits<D>::current_stream(), &stream.state());
+    }
+  }
+  StreamGuard(StreamGuard const&) = delete;
+  StreamGuard& operator=(StreamGuard const&) = delete;
+  ~StreamGuard() {
+    if constexpr (detail::asynchronous<D>) detail::change_stream(device_traits<D>::current_stream(), previous_);
+  }
+
+ private:
+  Stream<D> stream_;
+  detail::StreamState* previous_ = nullptr;
+};
+
+/// Runs f() on a host thread when everything that is enqueued on the stream has run, and holds up what is enqueued later until it
+/// returns. What it throws, the next synchronisation with the stream throws.
+///
+/// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. `Emulated<N>`:
+///           it must not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
+/// Example   auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
+template <device D, class F>
+  requires std::is_invocable_v<F&>
+void enqueue(Stream<D> const& stream, F f) {
+  if constexpr (detail::asynchronous<D>) {
+    detail::StreamState& state = stream.state();
+    auto* const function = new detail::HostFunctionOf<F>(static_cast<F&&>(f));
+    function->stream = &state;
+    try {
+      state.driver->call(state, function);
+    } catch (...) {
+      delete function;
+      throw;
+    }
+  } else {
+    f();
+  }
+}
+/// The same on this thread's current stream of the device.
+template <device D, class F>
+  requires std::is_invocable_v<F&>
+void enqueue(D, F f) {
+  enqueue(Stream<D>::current(), static_cast<F&&>(f));
+}
+
+namespace emulated {
+/// Makes a stream stand still for a while, behind what is enqueued: what is not ordered behind it overtakes it.
+template <int N>
+void delay(Stream<Emulated<N>> const& stream, double milliseconds) {
+  enqueue(stream, [milliseconds] { detail::emulated::sleep_for(static_cast<int64_t>(milliseconds * 1000)); });
+}
+}  // namespace emulated
+
+/// Waits until everything that was enqueued on the device, on whichever stream, has run. Throws what host functions threw, and IndexError for
+/// what kernels found.
+template <device D>
+void synchronize(D) {
+  device_traits<D>::synchronize();
+  detail::free_what_copies_left();
+}
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+namespace detail {
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_not_recorded(char const* who) {
+  fail<Error>("Event::", who, ": the event was never recorded; call record() where the time is to be taken");
+}
+}  // namespace detail
+
+/// A point in a stream of device D, which `record` sets behind everything that is enqueued there: a stream can `wait` for it, the host can
+/// `query` it or `synchronize` with it, and `start.elapsed_ms(end)` is the time between two. Handles are counted: a copy is
+/// the same event, until one of them is recorded again. An event that was never recorded has passed.
+///
+/// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
+///
+/// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
+/// Throws    CudaError; from elapsed_ms Error when an event was not recorded.
+template <device D = Cpu>
+class Event {
+ public:
+  using device_type = D;
+
+  /// Sets the event behind what is enqueued in this thread's current stream, or in another one.
+  void record() { record(Stream<D>::current()); }
+  void record(Stream<D> const& stream) {
+    if constexpr (detail::asynchronous<D>) {
+      detail::StreamState& state = stream.state();
+      if (!moment_ || moment_.is_shared()) moment_ = detail::Moment::make(state.driver, true);
+      moment_.state()->stream = &state;
+      state.driver->record(state, moment_);
+    } else {
+      time_ = detail::milliseconds_now();
+    }
+  }
+  /// What is enqueued from now on in this thread's current stream, or in another one, waits for the event. The host does not.
+  void wait() const { Stream<D>::current().wait(*this); }
+  template <device Other>
+  void wait(Stream<Other> const& stream) const {
+    stream.wait(*this);
+  }
+  /// Whether it has passed.
+  bool query() const { return moment_.passed(); }
+  /// Waits on the host until it has passed.
+  void synchronize() const { moment_.wait(); }
+  /// Milliseconds from this event to a later one; waits for both.
+  double elapsed_ms(Event const& end) const {
+    if constexpr (detail::asynchronous<D>) {
+      if (!moment_ || !end.moment_) detail::fail_not_recorded("elapsed_ms");
+      synchronize();
+      end.synchronize();
+      return moment_.state()->driver->milliseconds(*moment_.state(), *end.moment_.state());
+    } else {
+      if (time_ == 0 || end.time_ == 0) detail::fail_not_recorded("elapsed_ms");
+      return end.time_ - time_;
+    }
+  }
+
+  /// For situ's own use.
+  detail::Moment const& moment() const { return moment_; }
+
+ private:
+  detail::Moment moment_;
+  double time_ = 0;
+};
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/graph.hpp>
+/// Graphs: work that is recorded once and replayed in one go, without the host's time for each operation.
+
+#include <utility>
+
+
+// ---- <situ/device/cuda/graph.hpp>
+/// Graphs of GPUs: what CUDA captures of a stream.
+///
+/// Memory that is taken while recording comes from the device's pool and belongs to the record until it ends: what is freed while
+/// recording is handed out again in the same record, in the order of its one stream. So a graph holds no allocations of CUDA's, and what was
+/// made while recording may be read, written and freed like any other memory.
+
+
+// ---- <situ/device/recorder.hpp>
+/// What records of work have in common on every device: the storages that the work uses, and those that it made.
+
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// What a graph of device D is made of: `record`.
+template <class D>
+struct graph_of;
+
+/// Notes the storages of what is recorded. All of them are held, so that a replay finds them where they were.
+class GraphRecorder : public StreamRecorder {
+ public:
+  GraphRecorder() {
+    use = [](StreamRecorder* self, StorageHead& head, bool writes) { static_cast<GraphRecorder*>(self)->note_use(head, writes); };
+    make = [](StreamRecorder* self, StorageHead& head) { static_cast<GraphRecorder*>(self)->made_.push_back(held(head)); };
+  }
+
+  /// Before a replay: this thread's stream comes behind those whose work on the storages comes first, and is noted as their user.
+  template <class D>
+  void order() const {
+    auto const written = [](StorageHead* head) {
+      before_write<D>(head);
+      head->note_write("gpu::Graph::replay");
+    };
+    for (Use const& each : used_) {
+      if (each.writes) written(each.storage.head());
+      else before_read<D>(each.storage.head());
+    }
+    for (Storage const& each : made_) written(each.head());
+  }
+
+ protected:
+  ~GraphRecorder() = default;
+
+  /// Lets go of what was made and is no longer held by anybody else: as long as it is recorded, its memory is the record's.
+  void drop_dead() noexcept {
+    for (std::size_t k = 0; k < made_.size();) {
+      if (made_[k].use_count() > 1) {
+        ++k;
+        continue;
+      }
+      Storage const dead = std::exchange(made_[k], std::move(made_.back()));
+      made_.pop_back();
+    }
+  }
+  void forget() noexcept {
+    used_.clear();
+    made_.clear();
+  }
+  std::vector<Storage> const& made() const { return made_; }
+
+ private:
+  struct Use {
+    Storage storage;
+    bool writes;
+  };
+
+  static Storage held(StorageHead& head) {
+    count_up(head.references);
+    return Storage(&head);
+  }
+  void note_use(StorageHead& head, bool writes) {
+    for (Use& each : used_) {
+      if (each.storage.head() != &head) continue;
+      each.writes = each.writes || writes;
+      return;
+    }
+    used_.push_back({held(head), writes});
+  }
+
+  std::vector<Use> used_;
+  std::vector<Storage> made_;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+class GraphRecord final : public GraphRecorder {
+ public:
+  explicit GraphRecord(int device) : device_(device) {
+    reuse = [](StreamRecorder* self, std::size_t bytes) { return static_cast<GraphRecord*>(self)->find_free(bytes); };
+    keep = [](StreamRecorder* self, void* memory, std::size_t bytes) { static_cast<GraphRecord*>(self)->blocks_.push_back({memory, bytes, false}); };
+    take_back = [](StreamRecorder* self, void* memory) noexcept { return static_cast<GraphRecord*>(self)->make_free(memory); };
+  }
+  GraphRecord(GraphRecord const&) = delete;
+  GraphRecord& operator=(GraphRecord const&) = delete;
+
+  /// `before` is where the thread came from: more memory is taken there.
+  void begin(StreamState& stream, StreamHandle const& before) {
+    memory_ = before;
+    memory_stream = Streams::native(before.state());
+    DeviceGuard const guard(device_);
+    check(device_, cudaStreamBeginCapture(Streams::native(stream), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    capturing_ = true;
+  }
+  void end(StreamState& stream) {
+    DeviceGuard const guard(device_);
+    drop_dead();
+    cudaGraph_t graph = nullptr;
+    capturing_ = false;
+    cudaError_t code = cudaStreamEndCapture(Streams::native(stream), &graph);
+    if (code == cudaSuccess && !graph) code = cudaErrorStreamCaptureInvalidated;
+    check(device_, code, "capturing a graph: something that its function does cannot be recorded: cudaStreamEndCapture");
+    std::size_t nodes = 0;
+    code = cudaGraphGetNodes(graph, nullptr, &nodes);
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    check(device_, code, "cudaGraphInstantiate of ", nodes, " nodes");
+    size_ = static_cast<int64_t>(nodes);
+    come_after_memory(stream);
+  }
+  /// What was captured is forgotten, and the stream can be used again.
+  void abandon(StreamState& stream) noexcept {
+    if (!std::exchange(capturing_, false)) return;
+    cudaGraph_t graph = nullptr;
+    (void)cudaStreamEndCapture(Streams::native(stream), &graph);
+    if (graph) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    try {
+      come_after_memory(stream);
+    } catch (...) {
+    }
+  }
+  int64_t size() const { return size_; }
+
+  /// CUDA itself lets a replay wait for the one before, on whatever stream that was.
+  void replay(StreamState& stream) {
+    if (memory_is_there_ && &stream != &memory_.state()) {
+      if (memory_is_there_.passed()) memory_is_there_ = {};
+      else Streams::wait_for(stream, *memory_is_there_.state());
+    }
+    DeviceGuard const guard(device_);
+    ObservedWork work(device_, Streams::native(stream), LaunchName("gpu::Graph::replay"));
+    check(device_, cudaGraphLaunch(executable_, Streams::native(stream)), "cudaGraphLaunch of ", size_, " nodes");
+    if (last_ != &stream) last_handle_ = StreamHandle(last_ = &stream);
+    work.enqueued();
+  }
+
+  /// The graph ends: what it holds is given back behind its last replay.
+  void release() noexcept {
+    for (Storage const& each : made()) give_up(each.head()->memory);
+    forget();
+    if (executable_ && cudaGraphExecDestroy(executable_) != cudaSuccess) (void)cudaGetLastError();  // when it has run
+    if (!blocks_.empty()) {
+      CurrentStream& current = current_streams()[device_];
+      void* const native = std::exchange(current.native, last_ ? last_->native : memory_.state().native);
+      for (Block const& each : blocks_) Runtime::deallocate(device_, each.memory, each.bytes);
+      current.native = native;
+    }
+    delete this;
+  }
+
+ private:
+  struct Block {
+    void* memory;
+    std::size_t bytes;
+    bool free;
+  };
+  ~GraphRecord() = default;
+
+  /// What was made is noted as written on the captured stream: who comes behind that comes behind the allocations, too.
+  void come_after_memory(StreamState& stream) {
+    if (!took_memory_) return;
+    memory_is_there_ = record_moment(memory_.state());
+    Streams::wait_for(stream, *memory_is_there_.state());
+  }
+  void* find_free(std::size_t bytes) {
+    drop_dead();
+    for (Block& each : blocks_) {
+      if (!each.free || each.bytes != bytes) continue;
+      each.free = false;
+      return each.memory;
+    }
+    took_memory_ = true;
+    return nullptr;
+  }
+  bool make_free(void* memory) noexcept {
+    for (Block& each : blocks_) {
+      if (each.memory == memory) return each.free = true;
+    }
+    return false;
+  }
+  /// Memory of a storage that lives on: the storage frees it.
+  void give_up(void* memory) noexcept {
+    for (Block& each : blocks_) {
+      if (each.memory != memory) continue;
+      each = blocks_.back();
+      blocks_.pop_back();
+      return;
+    }
+  }
+
+  int device_;
+  bool capturing_ = false, took_memory_ = false;
+  cudaGraphExec_t executable_ = nullptr;
+  int64_t size_ = 0;
+  std::vector<Block> blocks_;
+  StreamHandle memory_, last_handle_;
+  StreamState* last_ = nullptr;
+  Moment memory_is_there_;
+};
+template <int>
+using graph_record_of = GraphRecord;
+
+#else
+
+template <int N>
+struct MissingGraph : GraphRecorder {
+  static_assert(N < 0, "situ: Cuda_needs_SITU_WITH_CUDA: this file is compiled without CUDA; link the CMake target situ::cuda (or define "
+                       "SITU_WITH_CUDA and link cudart), or compile with nvcc");
+  explicit MissingGraph(int);
+  void begin(StreamState&, StreamHandle const&);
+  void end(StreamState&);
+  void abandon(StreamState&) noexcept;
+  void replay(StreamState&);
+  void release() noexcept;
+  int64_t size() const;
+};
+template <int N>
+using graph_record_of = MissingGraph<N>;
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+
+namespace detail {
+template <int N>
+struct graph_of<Cuda<N>> {
+  using record = cuda::graph_record_of<N>;
+};
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/emulated/graph.hpp>
+/// Graphs of emulated devices: the jobs that were recorded, run again in their order.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::emulated {
+
+/// Counted: a replay that has not run yet holds it, too.
+class GraphRecord final : public GraphRecorder {
+ public:
+  explicit GraphRecord(int ordinal) : ordinal_(ordinal) { enqueue = &take; }
+  GraphRecord(GraphRecord const&) = delete;
+  GraphRecord& operator=(GraphRecord const&) = delete;
+
+  void begin(StreamState&, StreamHandle const&) {}
+  void end(StreamState&) { drop_dead(); }
+  void abandon(StreamState&) noexcept {}
+  int64_t size() const { return size_; }
+
+  /// Enqueued on a stream, behind the last replay. Counted as one launch.
+  void replay(StreamState& stream) {
+    {
+      Lock const lock;
+      LaunchName const name("gpu::Graph::replay");
+      detail::emulated::begin<situ::emulated::InjectedFault>(ordinal_, "launch", &situ::emulated::counts::launches, &name);
+    }
+    if (last_) wait_in_stream(stream, *last_.state());
+    auto* const job = new ReplayJob{{&run, &end_replay}, this};
+    __atomic_fetch_add(&holders_, 1, __ATOMIC_RELAXED);
+    {
+      Lock const lock;
+      queue_of(stream).enqueue(job);
+    }
+    last_ = detail::record_moment(stream);
+    last_stream_ = StreamHandle(&stream);
+    if (launches_are_checked()) check_launch(ordinal_);
+  }
+
+  /// The graph ends: what it holds is given back behind its last replay.
+  void release() noexcept {
+    forget();
+    {
+      Lock const lock;
+      Queue& queue = last_ ? queue_of(last_stream_.state()) : state().devices[ordinal_]->stream;
+      while (frees_) {
+        Job* const job = std::exchange(frees_, frees_->next);
+        job->next = nullptr;
+        queue.enqueue(job);
+      }
+    }
+    drop(this);
+  }
+
+ private:
+  struct ReplayJob : Job {
+    GraphRecord* record;
+  };
+
+  ~GraphRecord() {
+    while (first_) {
+      Job* const job = std::exchange(first_, first_->next);
+      job->end(job);
+    }
+  }
+  static void drop(GraphRecord* record) noexcept {
+    if (__atomic_sub_fetch(&record->holders_, 1, __ATOMIC_ACQ_REL) == 0) delete record;
+  }
+  static void run(Job* job) noexcept {
+    for (Job* each = static_cast<ReplayJob*>(job)->record->first_; each; each = each->next) each->run(each);
+  }
+  static void end_replay(Job* job) noexcept {
+    drop(static_cast<ReplayJob*>(job)->record);
+    delete static_cast<ReplayJob*>(job);
+  }
+  static void take(StreamRecorder* recorder, void* taken) {
+    auto& self = *static_cast<GraphRecord*>(recorder);
+    auto* const job = static_cast<Job*>(taken);
+    if (job->frees) {
+      job->next = std::exchange(self.frees_, job);
+      return;
+    }
+    (self.last_job_ ? self.last_job_->next : self.first_) = job;
+    self.last_job_ = job;
+    ++self.size_;
+  }
+
+  int ordinal_;
+  Job* first_ = nullptr;
+  Job* last_job_ = nullptr;
+  Job* frees_ = nullptr;  ///< to be run when the graph ends: its memory is its own until then
+  int64_t size_ = 0, holders_ = 1;
+  Moment last_;
+  StreamHandle last_stream_;
+};
+
+}  // namespace detail::emulated
+
+namespace detail {
+template <int N>
+struct graph_of<Emulated<N>> {
+  using record = emulated::GraphRecord;
+};
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// For its time this thread's work on D is recorded. Ends with the thread back on the stream that it came from.
+template <class D, class Record>
+class Recording {
+ public:
+  Recording(Record& record, StreamHandle const& before)
+      : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0)), current_(device_traits<D>::current_stream()) {
+    record.begin(stream_.state(), before_);
+    change_stream(current_, &stream_.state());
+    current_.recorder = &record;
+  }
+  Recording(Recording const&) = delete;
+  Recording& operator=(Recording const&) = delete;
+  ~Recording() {
+    if (!ended_) record_.abandon(stream_.state());
+    change_stream(current_, &before_.state());
+    current_.recorder = nullptr;
+  }
+  void end() {
+    record_.end(stream_.state());
+    ended_ = true;
+  }
+
+ private:
+  Record& record_;
+  StreamHandle before_, stream_;
+  CurrentStream& current_;
+  bool ended_ = false;
+};
+
+}  // namespace detail
+
+namespace gpu {
+
+/// The work on device D that a function enqueues, recorded to be replayed.
+///
+///     Tensor<float, Cuda<0>> x = …, w = …, b = …, y = zeros({64, 10}, Cuda<0>{});
+///     gpu::Graph graph{[&] { y.assign(tanh(matmul(x, w)) + b); }};   // enqueues nothing yet
+///     x.assign(next);  graph.replay();                               // new numbers, in the same memory
+///
+/// A replay enqueues all of it on this thread's stream, at the cost of one launch, and reads and writes the memory that the recorded operations
+/// named: new inputs are written in place (`x.assign(…)`), results are read where they were written. It is ordered like any
+/// operation, on whatever streams its tensors are used.
+///
+/// The graph holds every tensor that it uses, and all memory that was allocated while recording: a tensor that was made there and lives on
+/// has its elements after each replay (and none before the first). What the host computed while recording is recorded as it was: shapes, numbers,
+/// keys of random numbers.
+///
+/// What waits for the device cannot be recorded: item(), cpu(), printing, synchronize(), values that come from the host. It throws (CudaError
+/// on a GPU, Error on an emulated device), the graph is then what it was before, and the stream goes on. No storage is reused for a result while
+/// recording.
+///
+/// Device    `Cuda<N>`, `Emulated<N>`. One stream: f changes to no other one.
+/// Throws    what f throws; CudaError; Error where this thread records already; OutOfMemory.
+/// Threads   a graph is used by one thread at a time.
+template <device D = Cuda<0>>
+  requires detail::asynchronous<D>
+class Graph {
+ public:
+  using device_type = D;
+
+  /// Holds nothing: replay() throws.
+  Graph() = default;
+  template <class F>
+    requires requires(F& f) { f(); }
+  explicit Graph(F&& f) {
+    capture(f);
+  }
+  Graph(Graph&& other) noexcept : record_(std::exchange(other.record_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(record_, other.record_);
+    return *this;
+  }
+  ~Graph() { reset(); }
+
+  /// Records f(), which enqueues nothing; what was recorded before is let go when that has worked.
+  template <class F>
+    requires requires(F& f) { f(); }
+  void capture(F&& f) {
+    detail::CurrentStream& current = device_traits<D>::current_stream();
+    refuse(current, "capture");
+    Graph fresh;
+    fresh.record_ = new Record(D::ordinal);
+    {
+      detail::Recording<D, Record> recording(*fresh.record_, detail::current_stream_of(device_traits<D>::stream_driver(), D::ordinal, current));
+      f();
+      recording.end();
+    }
+    std::swap(record_, fresh.record_);
+  }
+
+  /// Enqueues what was recorded on this thread's stream.
+  void replay() const {
+    detail::CurrentStream& current = device_traits<D>::current_stream();
+    if (!record_) detail::fail<Error>("gpu::Graph: replay of a graph that holds nothing; capture(f) records what f does");
+    refuse(current, "replay");
+    device_traits<D>::use_stream();
+    record_->template order<D>();
+    record_->replay(*current.state);
+  }
+  void operator()() const { replay(); }
+
+  /// Lets go of what was recorded, and of what that held.
+  void reset() noexcept {
+    if (record_) std::exchange(record_, nullptr)->release();
+  }
+  /// How many kernels and copies were recorded.
+  int64_t size() const { return record_ ? record_->size() : 0; }
+  bool empty() const { return record_ == nullptr; }
+
+ private:
+  using Record = typename detail::graph_of<D>::record;
+
+  static void refuse(detail::CurrentStream const& current, char const* what) {
+    if (current.recorder) {
+      detail::fail<Error>("gpu::Graph: ", what, " on ", device_traits<D>::name(), " while this thread records a graph there; graphs do not nest");
+    }
+  }
+
+  Record* record_ = nullptr;
+};
+template <class F>
+Graph(F&&) -> Graph<>;
+
+}  // namespace gpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/nvtx.hpp>
+/// Ranges for Nsight: with SITU_NVTX defined in one file of a program, every launch of the program and every ProfileRange is an NVTX range,
+/// named after its formula. Needs the CUDA Toolkit's nvtx3 headers, which load the tool's library where there is one.
+///
+/// This header belongs into that one file when the file includes no umbrella; all umbrellas include it.
+
+
+#if defined(SITU_NVTX)
+
+#if !__has_include(<nvtx3/nvToolsExt.h>)
+#error "situ: SITU_NVTX needs nvtx3/nvToolsExt.h of the CUDA Toolkit: add its include folder, or link situ::cuda"
+#endif
+#include <nvtx3/nvToolsExt.h>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline void push_nvtx_range(char const* name) noexcept { (void)nvtxRangePushA(name); }
+inline void pop_nvtx_range() noexcept { (void)nvtxRangePop(); }
+
+[[maybe_unused]] static bool const nvtx_ranges_are_on = [] {
+  Observers& observers = observers_state();
+  (void)read_environment();
+  observers.push_range = &push_nvtx_range;
+  observers.pop_range = &pop_nvtx_range;
+  __atomic_fetch_or(&observers.active, static_cast<unsigned>(ranges), __ATOMIC_RELEASE);
+  return true;
+}();
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
 // ---- <situ/device/pinned.hpp>
 /// What `Pinned` can do: host memory that GPUs reach directly. Page-locked where CUDA is compiled in and there is a GPU.
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <new>
 
@@ -2897,24 +6271,31 @@ struct PinnedHead {
 };
 
 inline void* allocate_pinned(std::size_t bytes) {
+  free_what_copies_left();
   PinnedHooks const hooks = pinned_hooks();
   void* block = nullptr;
   auto deallocate = hooks.deallocate;
-  if (bytes > SIZE_MAX - PinnedHead::bytes) cpu::out_of_memory(bytes);
+  ObservedAllocation allocation(place_of<Pinned>, bytes);
+  MemoryCounters& counters = memory_counters(place_of<Pinned>);
+  if (bytes > SIZE_MAX - PinnedHead::bytes || !counters.within_limit(bytes)) cpu::out_of_memory(bytes, place_of<Pinned>, nullptr);
   if (hooks.allocate) block = hooks.allocate(bytes + PinnedHead::bytes);
   if (!block) {
-    block = cpu::allocate(bytes + PinnedHead::bytes);
+    block = cpu::take(bytes + PinnedHead::bytes);
+    if (!block) cpu::out_of_memory(bytes, place_of<Pinned>);
     deallocate = nullptr;
   }
+  counters.add(static_cast<int64_t>(bytes));
   ::new (block) PinnedHead{deallocate};
-  return static_cast<char*>(block) + PinnedHead::bytes;
+  return allocation.done(static_cast<char*>(block) + PinnedHead::bytes);
 }
 
 inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place_of<Pinned>, bytes);
+  memory_counters(place_of<Pinned>).remove(static_cast<int64_t>(bytes));
   void* const block = static_cast<char*>(memory) - PinnedHead::bytes;
   auto const deallocate = static_cast<PinnedHead*>(block)->deallocate;
   if (deallocate) deallocate(block);
-  else cpu::deallocate(block, bytes + PinnedHead::bytes);
+  else cpu::give(block, bytes + PinnedHead::bytes);
 }
 
 #if defined(SITU_WITH_CUDA)
@@ -2927,18 +6308,12 @@ inline void* allocate_page_locked(std::size_t bytes) {
   cudaError_t const code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
   if (code == cudaSuccess) return memory;
   (void)cudaGetLastError();
-  if (code == cudaErrorMemoryAllocation) {
-    fail<OutOfMemory>("pinned: cudaHostAlloc of ", bytes, " bytes failed: the system cannot lock that much memory: free pinned tensors, raise the limit "
-                      "(ulimit -l), or use Cpu");
-  }
+  if (code == cudaErrorMemoryAllocation) cpu::out_of_memory(bytes, place_of<Pinned>, "cudaHostAlloc");
   fail<CudaError>("pinned: cudaHostAlloc of ", bytes, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
 inline void deallocate_page_locked(void* memory) noexcept {
-  cudaError_t const code = cudaFreeHost(memory);
-  if (code == cudaSuccess || code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed) return;
-  (void)cudaGetLastError();
-  std::fprintf(stderr, "situ: pinned: cudaFreeHost failed: %s (%s)\n", cudaGetErrorName(code), cudaGetErrorString(code));
+  report(-1, "cudaFreeHost", cudaFreeHost(memory));
 }
 
 inline bool const pinned_hooks_are_set = [] {
@@ -2971,20 +6346,603 @@ struct device_traits<Pinned> {
     detail::cpu::launch(kernel, items, grain);
   }
   static void synchronize() {}
+
+  static void await_copies(detail::StorageHead& head, bool writes) { detail::await_copies(head, writes); }
+  static void end_uses(detail::StorageHead& head) noexcept { detail::end_copies(head); }
+  static bool deallocate_after_copies(detail::StorageHead& head, void* memory, std::size_t bytes) noexcept {
+    return detail::deallocate_after_copies(head, memory, bytes, &detail::deallocate_pinned);
+  }
+};
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/profile.hpp>
+/// situ::profile: what a piece of a program has its devices do, and how long that takes.
+///
+///     situ::profile p;                       // from here
+///     train(batch);
+///     p.stop();                              // to here; waits for what was enqueued
+///     std::cout << p;                        // a table, the longest first
+///     p.write_chrome_trace("step.json");     // for chrome://tracing, Perfetto, speedscope
+///
+/// Launches on the host and on emulated devices are timed by the host's clock, on GPUs by events in the stream, which add about a microsecond
+/// to each. Kernels are named by their formulas, in which tensors are a, b, c from left to right.
+
+#include <cstdio>
+#include <cstdlib>
+#include <iosfwd>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sched.h>
+
+
+// ---- <situ/device/report.hpp>
+/// How profiles and logs are written: times, tables, lines of the program, JSON.
+
+#include <string>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+__attribute__((cold)) inline std::string time_text(int64_t nanoseconds) {
+  char buffer[32];
+  double const t = static_cast<double>(nanoseconds);
+  if (t < 1e3) __builtin_snprintf(buffer, sizeof buffer, "%.0f ns", t);
+  else if (t < 1e6) __builtin_snprintf(buffer, sizeof buffer, "%.2f us", t / 1e3);
+  else if (t < 1e9) __builtin_snprintf(buffer, sizeof buffer, "%.2f ms", t / 1e6);
+  else __builtin_snprintf(buffer, sizeof buffer, "%.2f s", t / 1e9);
+  return buffer;
+}
+
+/// At most 16 columns as wide as their widest entries; the first `left` ones begin at the left.
+template <class Row>
+std::string table_text(std::vector<Row> const& rows, std::size_t left) {
+  std::size_t widths[16] = {};
+  for (auto const& row : rows) {
+    for (std::size_t k = 0; k < row.size(); ++k) {
+      if (row[k].size() > widths[k]) widths[k] = row[k].size();
+    }
+  }
+  std::string result;
+  for (auto const& row : rows) {
+    for (std::size_t k = 0; k < row.size(); ++k) {
+      std::string const space(widths[k] - row[k].size(), ' ');
+      if (k > 0) result += "  ";
+      result += k < left ? row[k] + (k + 1 < row.size() ? space : "") : space + row[k];
+    }
+    result += '\n';
+  }
+  return result;
+}
+
+inline void append_json(std::string& to, std::string const& text) {
+  to += '"';
+  for (char const c : text) {
+    if (c == '"' || c == '\\') {
+      to += '\\';
+      to += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char buffer[8];
+      __builtin_snprintf(buffer, sizeof buffer, "\\u%04x", c);
+      to += buffer;
+    } else {
+      to += c;
+    }
+  }
+  to += '"';
+}
+
+inline std::string site_text(CallSite const& site) {
+  std::string result = site.operation ? site.operation : "";
+  if (site.file && site.line > 0) {
+    char const* file = site.file;
+    for (char const* at = file; *at; ++at) {
+      if (*at == '/') file = at + 1;
+    }
+    result += (result.empty() ? "" : " at ") + std::string(file) + ":" + std::to_string(site.line);
+  }
+  return result;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+struct ProfileEvent {
+  Happening what;
+  int64_t start = 0, duration = -1;  ///< nanoseconds; -1 until it has ended
+  int thread = 0;
+  bool began = false, cancelled = false;
+  bool queued = false;          ///< it began on another thread than it was asked for
+  bool read_on_device = false;  ///< by the clock of a GPU
+  void* started = nullptr;
+  void* ended = nullptr;
+  int64_t (*read)(void* started, void* ended, int ordinal, int64_t* begin) noexcept = nullptr;
+};
+
+/// What running profiles were told, in its order. One per process; empty while no profile runs.
+struct ProfileStore {
+  static constexpr int index_bits = 36;
+  int64_t lock = 0;
+  int64_t running = 0;
+  int64_t generation = 1;
+  ProfileEvent* events = nullptr;
+  int64_t count = 0, room = 0;
+  int threads = 0;
+
+  /// The event of a mark, while it is here. The lock is held.
+  ProfileEvent* find(Mark mark) {
+    int64_t const index = (mark & ((int64_t{1} << index_bits) - 1)) - 1;
+    return mark >> index_bits == generation && index < count ? &events[index] : nullptr;
+  }
+};
+SITU_PROCESS_STATE ProfileStore& profile_store() {
+  static constinit ProfileStore store;
+  return store;
+}
+SITU_PROCESS_STATE int& profile_thread() {
+  static thread_local constinit int number = 0;
+  return number;
+}
+
+inline Mark profile_begin(Happening const& what, bool queued) noexcept {
+  ProfileStore& store = profile_store();
+  SpinLock const guard(store.lock);
+  if (store.running == 0) return 0;
+  if (store.count == store.room) {
+    int64_t const room = store.room ? 2 * store.room : 1024;
+    void* const grown = std::realloc(static_cast<void*>(store.events), static_cast<std::size_t>(room) * sizeof(ProfileEvent));
+    if (!grown) return 0;
+    store.events = static_cast<ProfileEvent*>(grown);
+    store.room = room;
+  }
+  int& thread = profile_thread();
+  if (thread == 0) thread = ++store.threads;
+  ProfileEvent& event = *::new (static_cast<void*>(&store.events[store.count++])) ProfileEvent;
+  event.what = what;
+  event.thread = thread;
+  event.began = !queued;
+  event.queued = queued;
+  event.start = steady_now();
+  return store.generation << ProfileStore::index_bits | store.count;
+}
+inline Mark profile_start(Mark mark, Happening const& what) noexcept {
+  ProfileStore& store = profile_store();
+  {
+    SpinLock const guard(store.lock);
+    ProfileEvent* const event = store.find(mark);
+    if (event && !event->began) {
+      int& thread = profile_thread();
+      if (thread == 0) thread = ++store.threads;
+      event->thread = thread;
+      event->began = true;
+      event->start = steady_now();
+      return mark;
+    }
+    if (store.running == 0) return 0;
+  }
+  return profile_begin(what, false);
+}
+inline void profile_end(Mark mark) noexcept {
+  int64_t const now = steady_now();
+  ProfileStore& store = profile_store();
+  SpinLock const guard(store.lock);
+  if (ProfileEvent* const event = store.find(mark)) event->duration = now - event->start;
+}
+inline void profile_cancel(Mark mark) noexcept {
+  ProfileStore& store = profile_store();
+  SpinLock const guard(store.lock);
+  if (ProfileEvent* const event = store.find(mark)) event->cancelled = true, event->duration = 0;
+}
+inline void profile_attach(Mark mark, void* started, void* ended, int64_t (*read)(void*, void*, int, int64_t*) noexcept) noexcept {
+  ProfileStore& store = profile_store();
+  {
+    SpinLock const guard(store.lock);
+    if (ProfileEvent* const event = store.find(mark)) {
+      event->started = started;
+      event->ended = ended;
+      event->read = read;
+      event->read_on_device = true;
+      return;
+    }
+  }
+  int64_t begin = 0;
+  (void)read(started, ended, 0, &begin);  // the profile has ended: so do the events
+}
+
+/// Waits for the events [first, last) to end.
+inline void settle_profile(int64_t first, int64_t last) {
+  ProfileStore& store = profile_store();
+  for (int64_t k = first; k < last; ++k) {
+    for (int tries = 0;; ++tries) {
+      ProfileEvent event;
+      {
+        SpinLock const guard(store.lock);
+        event = store.events[k];
+        store.events[k].read = nullptr;  // one thread reads it
+      }
+      if (event.duration >= 0) break;
+      if (event.read) {
+        int64_t begin = event.start;
+        int64_t const took = event.read(event.started, event.ended, event.what.place.ordinal, &begin);
+        SpinLock const guard(store.lock);
+        store.events[k].start = begin;
+        store.events[k].duration = took;
+        break;
+      }
+      // What is under way on the host, such as the call that this stands in, has no end yet.
+      if (event.began && event.thread == profile_thread()) break;
+      if (tries < 1000) {
+        ::sched_yield();
+      } else {
+        timespec const pause{0, 100000};
+        ::nanosleep(&pause, nullptr);
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Records what all threads have the devices do, from its construction to stop() or its end. Profiles may overlap. While one runs, each
+/// launch and allocation costs about a tenth of a microsecond more on the host; otherwise nothing but a branch.
+///
+/// `profile` is the name to use; a program that records nothing does not pay for compiling it.
+template <class Event = detail::ProfileEvent, class Text = std::string>
+class basic_profile {
+ public:
+  /// What events of one kind and name come to.
+  struct row {
+    Text kind;    ///< "launch", "allocation", "transfer", "copy" (within a device), "synchronization", "range"
+    Text name;    ///< a formula, an operation, a direction
+    Text device;
+    int64_t count = 0;
+    int64_t bytes = 0;
+    double seconds = 0, longest = 0;
+  };
+
+  basic_profile() {
+    detail::ProfileStore& store = detail::profile_store();
+    detail::Observers& observers = detail::observers_state();
+    (void)detail::read_environment();
+    detail::SpinLock const guard(store.lock);
+    if (store.running++ == 0) {
+      observers.begin = &detail::profile_begin;
+      observers.start = &detail::profile_start;
+      observers.end = &detail::profile_end;
+      observers.cancel = &detail::profile_cancel;
+      observers.attach = &detail::profile_attach;
+      __atomic_store_n(&detail::cpu::memory_state().small_limit, std::size_t{0}, __ATOMIC_RELAXED);
+      __atomic_fetch_or(&observers.active, static_cast<unsigned>(detail::profiles), __ATOMIC_RELEASE);
+    }
+    first_ = store.count;
+    began_ = detail::steady_now();
+  }
+  basic_profile(basic_profile const&) = delete;
+  basic_profile& operator=(basic_profile const&) = delete;
+  ~basic_profile() {
+    try {
+      stop();
+    } catch (...) {
+    }
+  }
+
+  /// Ends the recording, and waits for what was enqueued in it. Does nothing when called again.
+  void stop() {
+    if (stopped_) return;
+    detail::ProfileStore& store = detail::profile_store();
+    int64_t const last = count();
+    ended_ = detail::steady_now();
+    detail::settle_profile(first_, last);
+    events_.reserve(static_cast<std::size_t>(last - first_));
+    stopped_ = true;
+    detail::SpinLock const guard(store.lock);
+    for (int64_t k = first_; k < last; ++k) {
+      if (!store.events[k].cancelled) events_.push_back(store.events[k]);
+    }
+    if (--store.running > 0) return;
+    __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::profiles), __ATOMIC_RELAXED);
+    __atomic_store_n(&detail::cpu::memory_state().small_limit, detail::cpu::large_block, __ATOMIC_RELAXED);
+    std::free(store.events);
+    store.events = nullptr;
+    store.count = store.room = 0;
+    ++store.generation;
+  }
+
+  /// How often each thing happened so far, on all devices or on one (of a transfer: that it goes to or comes from). Nothing is waited for.
+  int64_t launches() const { return count_of(detail::event_kind::launch); }
+  int64_t launches(AnyDevice const& d) const { return count_of(detail::event_kind::launch, &d); }
+  int64_t allocations() const { return count_of(detail::event_kind::allocation); }
+  int64_t allocations(AnyDevice const& d) const { return count_of(detail::event_kind::allocation, &d); }
+  int64_t transfers() const { return count_of(detail::event_kind::transfer, nullptr, 1); }
+  int64_t transfers(AnyDevice const& d) const { return count_of(detail::event_kind::transfer, &d, 1); }
+  /// Within a device.
+  int64_t copies() const { return count_of(detail::event_kind::transfer, nullptr, 0); }
+  int64_t copies(AnyDevice const& d) const { return count_of(detail::event_kind::transfer, &d, 0); }
+  int64_t synchronizations() const { return count_of(detail::event_kind::synchronization); }
+  int64_t synchronizations(AnyDevice const& d) const { return count_of(detail::event_kind::synchronization, &d); }
+
+  /// What happened, by kind, name and device, the longest first. Waits for what was enqueued.
+  std::vector<row> rows() const {
+    std::vector<row> result;
+    std::vector<Event> const all = events();
+    std::vector<decltype(Event::what)> seen;
+    for (auto const& event : all) {
+      if (event.what.kind == detail::event_kind::release) continue;
+      std::size_t at = 0;
+      while (at < seen.size() && !alike(seen[at], event.what)) ++at;
+      if (at == seen.size()) {
+        seen.push_back(event.what);
+        result.push_back({kind_text(event.what), name_text(event.what), to_string(event.what.place), 0, 0, 0, 0});
+      }
+      row& r = result[at];
+      double const seconds = event.duration > 0 ? static_cast<double>(event.duration) * 1e-9 : 0;
+      ++r.count;
+      r.bytes += event.what.bytes;
+      r.seconds += seconds;
+      if (seconds > r.longest) r.longest = seconds;
+    }
+    std::vector<row> merged;  // the same name may come from several libraries
+    for (row& one : result) {
+      std::size_t at = 0;
+      while (at < merged.size() && !(merged[at].kind == one.kind && merged[at].name == one.name && merged[at].device == one.device)) ++at;
+      if (at == merged.size()) {
+        merged.push_back(one);
+      } else {
+        merged[at].count += one.count;
+        merged[at].bytes += one.bytes;
+        merged[at].seconds += one.seconds;
+        if (one.longest > merged[at].longest) merged[at].longest = one.longest;
+      }
+    }
+    for (std::size_t k = 1; k < merged.size(); ++k) {
+      for (std::size_t j = k; j > 0 && merged[j].seconds > merged[j - 1].seconds; --j) std::swap(merged[j], merged[j - 1]);
+    }
+    return merged;
+  }
+
+  /// The events one by one, in the format of Chrome's trace viewer. Waits for what was enqueued. Throws IoError.
+  void write_chrome_trace(std::string const& path) const {
+    std::string const json = chrome_trace();
+    std::FILE* const file = std::fopen(path.c_str(), "wb");
+    bool good = file && std::fwrite(json.data(), 1, json.size(), file) == json.size();
+    if (file) good = std::fclose(file) == 0 && good;
+    if (!good) detail::fail<IoError>("write_chrome_trace: ", path, ": the file cannot be written");
+  }
+  std::string chrome_trace() const {
+    std::string json = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[";
+    json += "\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"host\"}}";
+    struct Track {
+      int pid;
+      int64_t tid;
+      void const* stream;
+    };
+    std::vector<Track> tracks;
+    struct Held {
+      detail::Place place;
+      int64_t bytes;
+    };
+    std::vector<Held> allocated;
+    for (auto const& event : events()) {
+      detail::Happening const& what = event.what;
+      bool const on_gpu = event.read_on_device;
+      int const pid = on_gpu ? 2 + what.place.ordinal : 1;
+      std::size_t at = 0;
+      while (at < tracks.size() && !(tracks[at].pid == pid && (on_gpu ? tracks[at].stream == what.stream : tracks[at].tid == event.thread))) ++at;
+      if (at == tracks.size()) {
+        tracks.push_back({pid, on_gpu ? static_cast<int64_t>(at) + 1 : event.thread, what.stream});
+        std::string const device = to_string(what.kind == detail::event_kind::transfer && what.place.is_host() ? what.from : what.place);
+        if (on_gpu) json += ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":" + std::to_string(pid) + ",\"tid\":0,\"args\":{\"name\":\"" + device + "\"}}";
+        json += ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":" + std::to_string(pid) + ",\"tid\":" + std::to_string(tracks[at].tid) + ",\"args\":{\"name\":\"";
+        json += on_gpu ? "stream " + std::to_string(at + 1) : (event.queued ? device + " " : "") + "thread " + std::to_string(event.thread);
+        json += "\"}}";
+      }
+      char number[64];
+      double const begin = static_cast<double>(event.start - began_) * 1e-3;
+      std::string const ids = ",\"pid\":" + std::to_string(pid) + ",\"tid\":" + std::to_string(tracks[at].tid);
+      if (what.kind == detail::event_kind::allocation || what.kind == detail::event_kind::release) {
+        std::size_t k = 0;
+        while (k < allocated.size() && !(allocated[k].place == what.place)) ++k;
+        if (k == allocated.size()) allocated.push_back({what.place, 0});
+        allocated[k].bytes += what.kind == detail::event_kind::allocation ? what.bytes : -what.bytes;
+        __builtin_snprintf(number, sizeof number, "%.3f", begin);
+        json += ",\n{\"name\":\"memory of " + to_string(what.place) + "\",\"ph\":\"C\",\"ts\":" + number + ids + ",\"args\":{\"bytes\":" + std::to_string(allocated[k].bytes) + "}}";
+        if (what.kind == detail::event_kind::release) continue;
+      }
+      json += ",\n{\"name\":";
+      detail::append_json(json, name_text(what));
+      json += ",\"cat\":\"" + kind_text(what) + "\",\"ph\":\"X\"";
+      __builtin_snprintf(number, sizeof number, ",\"ts\":%.3f,\"dur\":%.3f", begin, static_cast<double>(event.duration > 0 ? event.duration : 0) * 1e-3);
+      json += number + ids + ",\"args\":{\"device\":\"" + to_string(what.place) + "\"";
+      if (what.bytes > 0) json += ",\"bytes\":" + std::to_string(what.bytes);
+      if (what.site.file || what.site.operation) {
+        json += ",\"site\":";
+        detail::append_json(json, detail::site_text(what.site));
+      }
+      json += "}}";
+    }
+    return json + "\n]}\n";
+  }
+
+  /// The rows as a table.
+  friend std::string to_string(basic_profile const& p) {
+    std::vector<row> const all = p.rows();
+    std::vector<std::vector<Text>> cells{{"kind", "name", "device", "calls", "total", "mean", "longest", "bytes"}};
+    int64_t bytes[2] = {};
+    for (row const& r : all) {
+      if (r.kind == "allocation") bytes[0] += r.bytes;
+      if (r.kind == "transfer") bytes[1] += r.bytes;
+      std::string name = r.name;
+      if (name.size() > 60) name = name.substr(0, 57) + "...";
+      auto const time = [](double seconds) { return detail::time_text(static_cast<int64_t>(seconds * 1e9 + 0.5)); };
+      cells.push_back({r.kind, name, r.device, std::to_string(r.count), time(r.seconds), time(r.seconds / static_cast<double>(r.count)), time(r.longest),
+                       r.bytes ? detail::bytes_text(r.bytes) : ""});
+    }
+    auto const plural = [](int64_t n, char const* one, char const* many) { return std::to_string(n) + " " + (n == 1 ? one : many); };
+    return plural(p.launches(), "launch", "launches") + ", " + plural(p.allocations(), "allocation", "allocations") + " (" + detail::bytes_text(bytes[0]) + "), " +
+           plural(p.transfers(), "transfer", "transfers") + " (" + detail::bytes_text(bytes[1]) + "), " +
+           plural(p.synchronizations(), "synchronization", "synchronizations") + " in " +
+           detail::time_text((p.stopped_ ? p.ended_ : detail::steady_now()) - p.began_) + "\n" + (all.empty() ? "" : detail::table_text(cells, 3));
+  }
+  template <class Traits>
+  friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, basic_profile const& p) {
+    return out << to_string(p).c_str();
+  }
+
+ private:
+  static int64_t count() {
+    detail::ProfileStore& store = detail::profile_store();
+    detail::SpinLock const guard(store.lock);
+    return store.count;
+  }
+  static bool alike(detail::Happening const& a, detail::Happening const& b) {
+    return a.kind == b.kind && a.place == b.place && a.from == b.from && a.name.operation == b.name.operation && a.name.formula == b.name.formula;
+  }
+  static std::string kind_text(detail::Happening const& what) {
+    switch (what.kind) {
+      case detail::event_kind::launch: return "launch";
+      case detail::event_kind::allocation: return "allocation";
+      case detail::event_kind::release: return "release";
+      case detail::event_kind::transfer: return what.place == what.from ? "copy" : "transfer";
+      case detail::event_kind::synchronization: return "synchronization";
+      case detail::event_kind::range: break;
+    }
+    return "range";
+  }
+  static std::string name_text(detail::Happening const& what) {
+    switch (what.kind) {
+      case detail::event_kind::allocation: return "allocate";
+      case detail::event_kind::transfer: return to_string(what.from) + " -> " + to_string(what.place);
+      default: return to_string(what.name);
+    }
+  }
+  /// `moved`: 1 for transfers, 0 for copies within a device, -1 for what is neither.
+  int64_t count_of(detail::event_kind kind, AnyDevice const* d = nullptr, int moved = -1) const {
+    detail::ProfileStore& store = detail::profile_store();
+    auto const counts = [&](detail::ProfileEvent const& event) {
+      detail::Happening const& what = event.what;
+      if (what.kind != kind || event.cancelled || (moved >= 0 && (what.place == what.from) == (moved == 1))) return false;
+      return !d || what.place == d->place() || (moved >= 0 && what.from == d->place());
+    };
+    int64_t result = 0;
+    if (stopped_) {
+      for (auto const& event : events_) result += counts(event);
+    } else {
+      detail::SpinLock const guard(store.lock);
+      for (int64_t k = first_; k < store.count; ++k) result += counts(store.events[k]);
+    }
+    return result;
+  }
+  std::vector<Event> events() const {
+    if (stopped_) return events_;
+    detail::ProfileStore& store = detail::profile_store();
+    int64_t const last = count();
+    detail::settle_profile(first_, last);
+    std::vector<Event> result;
+    result.reserve(static_cast<std::size_t>(last - first_));
+    detail::SpinLock const guard(store.lock);
+    for (int64_t k = first_; k < last; ++k) {
+      if (!store.events[k].cancelled) result.push_back(store.events[k]);
+    }
+    return result;
+  }
+
+  int64_t first_ = 0, began_ = 0, ended_ = 0;
+  bool stopped_ = false;
+  std::vector<Event> events_;
+};
+using profile = basic_profile<>;
+
+/// A named part of the program in profiles and, with SITU_NVTX, in Nsight: ProfileRange const forward("forward"). The name is a literal.
+class ProfileRange {
+ public:
+  explicit ProfileRange(char const* name) noexcept {
+    if (detail::is_observed(detail::profiles | detail::ranges)) begin(name);
+  }
+  ProfileRange(ProfileRange const&) = delete;
+  ProfileRange& operator=(ProfileRange const&) = delete;
+  ~ProfileRange() {
+    if (mark_) detail::observers_state().end(mark_);
+    if (pushed_) detail::observers_state().pop_range();
+  }
+
+ private:
+  void begin(char const* name) noexcept {
+    unsigned const who = detail::observing(detail::profiles | detail::ranges);
+    detail::Observers const& observers = detail::observers_state();
+    if (who & detail::ranges) observers.push_range(name), pushed_ = true;
+    if (!(who & detail::profiles)) return;
+    detail::Happening what;
+    what.kind = detail::event_kind::range;
+    what.name = detail::LaunchName(name);
+    mark_ = observers.begin(what, false);
+  }
+  detail::Mark mark_ = 0;
+  bool pushed_ = false;
 };
 
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/device/query.hpp>
-/// Questions about GPUs and memory. They work in every build: without CUDA there is no GPU, and it holds nothing.
+/// Questions about GPUs, and about every device's memory. They work in every build: without CUDA there is no GPU, and it holds nothing.
+///
+/// A device is a tag (`Cuda<0>{}`, `Cpu{}`), an AnyDevice, or the number of a GPU. *Allocated* is what tensors and operations in flight
+/// hold; on the host the heads of the tensors are part of it. *Reserved* is that and what situ keeps for the next allocation.
 
 #include <string>
 
 
+// ---- <situ/device/emulated/statistics.hpp>
+/// The memory of emulated devices, seen from outside.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::emulated {
+
+static_assert(max_devices == max_emulated_devices);
+
+struct PoolUse {
+  int64_t reserved = 0, total = 0;
+};
+/// Zeros where there is no such device.
+inline PoolUse pool_use(int ordinal) {
+  Lock const lock;
+  if (ordinal < 0 || ordinal >= state().device_count) return {};
+  Device const* const device = state().devices[ordinal];
+  return {device ? static_cast<int64_t>(device->pool.reserved) : 0, static_cast<int64_t>(state().memory)};
+}
+
+/// Frees that wait take effect, and nothing is kept.
+inline void empty_cache() {
+  Lock const lock;
+  drain_all();
+  for (Device* device : state().devices) {
+    if (!device) continue;
+    device->pool.trim(0);
+  }
+}
+
+inline void set_release_threshold(int ordinal, int64_t bytes) {
+  Lock const lock;
+  Pool& pool = find(ordinal).pool;
+  pool.keep = static_cast<std::size_t>(bytes);
+  pool.trim(pool.keep);
+}
+
+}  // namespace detail::emulated
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace gpu {
 
-/// Bytes of a GPU's memory.
+/// Bytes of a device's memory.
 struct MemoryInfo {
   int64_t free = 0, total = 0;
 };
@@ -3009,65 +6967,302 @@ inline std::string device_name([[maybe_unused]] int i = 0) {
 #endif
 }
 
-/// The free and the total memory of GPU i; zeros where there is no such GPU. What situ's pool keeps counts as used.
-inline MemoryInfo memory_info([[maybe_unused]] int i = 0) {
-#if defined(SITU_WITH_CUDA)
-  if (i >= 0 && i < device_count()) {
-    detail::cuda::DeviceGuard const guard(i);
-    std::size_t free = 0, total = 0;
-    detail::cuda::check(i, cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+/// The free and the total memory of a device; zeros where there is no such GPU. What situ keeps counts as used; on the host free is what
+/// could be had without swapping.
+inline MemoryInfo memory_info(AnyDevice const& d) {
+  switch (d.type()) {
+    case AnyDevice::kind::cuda: {
+      auto const [free, total] = detail::cuda::device_memory(d.ordinal());
+      return {free, total};
+    }
+    case AnyDevice::kind::emulated: {
+      auto const use = detail::emulated::pool_use(d.ordinal());
+      return {use.total - use.reserved, use.total};
+    }
+    default: {
+      auto const [free, total] = detail::cpu::system_memory();
+      return {free, total};
+    }
   }
-#endif
-  return {};
 }
+inline MemoryInfo memory_info(int i = 0) { return memory_info(AnyDevice::cuda(i)); }
 
-/// Bytes of the device's memory that are held for tensors, those in use and those kept for reuse. The host's count is of blocks from
-/// 1 MiB on.
+/// Bytes that are held for tensors, those in use and those kept for reuse.
 inline int64_t memory_reserved(AnyDevice const& d) {
-  if (d.is_cuda()) return detail::cuda::reserved_bytes(d.ordinal());
-  if (d.type() != AnyDevice::kind::cpu) return 0;
-  detail::cpu::MemoryState const& state = detail::cpu::memory_state();
-  return __atomic_load_n(&state.allocated, __ATOMIC_RELAXED) + __atomic_load_n(&state.kept, __ATOMIC_RELAXED);
+  switch (d.type()) {
+    case AnyDevice::kind::cuda: return detail::cuda::reserved_bytes(d.ordinal());
+    case AnyDevice::kind::emulated: return detail::emulated::pool_use(d.ordinal()).reserved;
+    case AnyDevice::kind::cpu: {
+      auto const use = detail::cpu::memory_use();
+      return use.allocated + use.kept;
+    }
+    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED);
+  }
 }
-inline int64_t memory_reserved(int i) { return memory_reserved(AnyDevice::cuda(i)); }
+inline int64_t memory_reserved(int i = 0) { return memory_reserved(AnyDevice::cuda(i)); }
 
-/// Gives memory that is kept for reuse back to the system: the host's, and that of the GPUs that were used. Waits for those.
+/// Gives memory that is kept for reuse back to the system: the host's, and that of the GPUs and emulated devices that were used. Waits for
+/// those. situ itself does so before an allocation fails.
 inline void empty_cache() {
   detail::cpu::empty_cache();
-#if defined(SITU_WITH_CUDA)
-  for (int i = 0; i < device_count(); ++i) {
-    if (!__atomic_load_n(&detail::cuda::process_state().devices[i].ready, __ATOMIC_ACQUIRE)) continue;
-    detail::cuda::DeviceGuard const guard(i);
-    cudaMemPool_t pool = nullptr;
-    detail::cuda::check(i, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    detail::cuda::check(i, cudaDeviceGetDefaultMemPool(&pool, i), "cudaDeviceGetDefaultMemPool");
-    detail::cuda::check(i, cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
-  }
-#endif
+  detail::emulated::empty_cache();
+  for (int i = 0; i < device_count(); ++i) detail::cuda::empty_cache(i);
 }
+
+/// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
+/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is.
+/// Throws ShapeError for a negative number, DeviceUnavailable.
+inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
+  if (bytes < 0) detail::fail<ShapeError>("set_release_threshold: ", bytes, " bytes were asked for; 0 keeps nothing");
+  switch (d.type()) {
+    case AnyDevice::kind::cuda: return detail::cuda::set_release_threshold(d.ordinal(), bytes);
+    case AnyDevice::kind::emulated: return detail::emulated::set_release_threshold(d.ordinal(), bytes);
+    case AnyDevice::kind::cpu: return detail::cpu::set_release_threshold(bytes);
+    default: break;
+  }
+}
+inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_threshold(bytes, AnyDevice::cuda(i)); }
+
+/// Limits what this process may hold of a device to a fraction of its memory: an allocation beyond it is OutOfMemory, after what is kept was
+/// given back. 1 lifts the limit. What is allocated stays. On the host blocks from 128 KiB on are refused. (PyTorch:
+/// set_per_process_memory_fraction.) Throws ShapeError unless 0 < fraction ≤ 1, DeviceUnavailable.
+inline void set_memory_fraction(double fraction, AnyDevice const& d) {
+  if (!(fraction > 0 && fraction <= 1)) detail::fail<ShapeError>("set_memory_fraction: ", fraction, " is not a fraction: it must be above 0 and at most 1");
+  if (d.is_cuda()) detail::cuda::use_device(d.ordinal());
+  int64_t const total = memory_info(d).total;
+  int64_t limit = fraction == 1 ? 0 : static_cast<int64_t>(static_cast<double>(total) * fraction);
+  if (fraction < 1 && limit < 1) limit = 1;
+  __atomic_store_n(&detail::memory_counters(d.place()).limit, limit, __ATOMIC_RELAXED);
+}
+inline void set_memory_fraction(double fraction, int i = 0) { set_memory_fraction(fraction, AnyDevice::cuda(i)); }
 
 }  // namespace SITU_ABI_CUDA
 
-/// Bytes that tensors hold on the device (a tag, an AnyDevice, or the number of a GPU). The host's count is of blocks from 1 MiB on.
+/// Bytes that tensors hold on the device, exactly.
 inline int64_t memory_allocated(AnyDevice const& d) {
-  if (d.is_cuda() && d.ordinal() >= 0 && d.ordinal() < detail::cuda::max_devices) {
-    return __atomic_load_n(&detail::cuda::process_state().devices[d.ordinal()].allocated, __ATOMIC_RELAXED);
-  }
-  return d.type() == AnyDevice::kind::cpu ? __atomic_load_n(&detail::cpu::memory_state().allocated, __ATOMIC_RELAXED) : 0;
+  if (d.type() == AnyDevice::kind::cpu) return detail::cpu::memory_use().allocated;
+  return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED);
 }
+inline int64_t memory_allocated(int i = 0) { return memory_allocated(AnyDevice::cuda(i)); }
 
-/// The most that memory_allocated has been.
+/// The most that memory_allocated has been since the start or reset_peak_memory_stats. On the host exact while one thread allocates;
+/// with several, small blocks may be missing, at most 1 MiB per thread.
 inline int64_t max_memory_allocated(AnyDevice const& d) {
-  if (d.is_cuda() && d.ordinal() >= 0 && d.ordinal() < detail::cuda::max_devices) {
-    return __atomic_load_n(&detail::cuda::process_state().devices[d.ordinal()].peak, __ATOMIC_RELAXED);
-  }
-  return d.type() == AnyDevice::kind::cpu ? __atomic_load_n(&detail::cpu::memory_state().peak, __ATOMIC_RELAXED) : 0;
+  if (d.type() == AnyDevice::kind::cpu) return detail::cpu::memory_use().peak;
+  return __atomic_load_n(&detail::memory_counters(d.place()).peak, __ATOMIC_RELAXED);
 }
-inline int64_t memory_allocated(int i) { return memory_allocated(AnyDevice::cuda(i)); }
-inline int64_t max_memory_allocated(int i) { return max_memory_allocated(AnyDevice::cuda(i)); }
+inline int64_t max_memory_allocated(int i = 0) { return max_memory_allocated(AnyDevice::cuda(i)); }
+
+/// Starts max_memory_allocated again from what is allocated now.
+inline void reset_peak_memory_stats(AnyDevice const& d) {
+  if (d.type() == AnyDevice::kind::cpu) {
+    (void)detail::cpu::memory_use(true);
+    return;
+  }
+  detail::MemoryCounters& counters = detail::memory_counters(d.place());
+  detail::SpinLock const guard(counters.lock);
+  __atomic_store_n(&counters.peak, counters.allocated, __ATOMIC_RELAXED);
+}
+inline void reset_peak_memory_stats(int i = 0) { reset_peak_memory_stats(AnyDevice::cuda(i)); }
+
+inline namespace SITU_ABI_CUDA {
+
+/// All of it in words, over several lines.
+inline std::string memory_summary(AnyDevice const& d) {
+  using detail::bytes_text;
+  detail::MemoryCounters& counters = detail::memory_counters(d.place());
+  bool const is_cpu = d.type() == AnyDevice::kind::cpu;
+  MemoryInfo const info = memory_info(d);
+  int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
+  std::string result = detail::text(d, ": ", bytes_text(memory_allocated(d)), " allocated, at most ", bytes_text(max_memory_allocated(d)), "; ", bytes_text(memory_reserved(d)),
+                                    " reserved\n  ", bytes_text(info.free), " of ", bytes_text(info.total), " free; ");
+  result += limit ? "limited to " + bytes_text(limit) + " for this process\n" : "no limit for this process\n";
+  result += detail::text("  ", __atomic_load_n(&counters.allocations, __ATOMIC_RELAXED), " allocations", is_cpu ? " of 128 KiB or more" : "", ", ",
+                         __atomic_load_n(&counters.live, __ATOMIC_RELAXED), " live; ", __atomic_load_n(&counters.retries, __ATOMIC_RELAXED),
+                         " after emptying the cache, ", __atomic_load_n(&counters.failures, __ATOMIC_RELAXED), " failed\n");
+  return result + "  largest: " + detail::largest_text(counters, 10) + "\n";
+}
+inline std::string memory_summary(int i = 0) { return memory_summary(AnyDevice::cuda(i)); }
+
+}  // namespace SITU_ABI_CUDA
+
+/// Has every launch waited for from now on, so that an error is thrown by the operation that caused it and names it: what
+/// SITU_CHECK_LAUNCHES=1 in the environment does from the start. For finding mistakes: it costs all overlap.
+inline void check_launches(bool on) noexcept { (void)detail::set_launch_checks(on); }
 
 }  // namespace gpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/transfer_log.hpp>
+/// TransferLog: which lines of a program move how much between devices.
+///
+///     TransferLog log;
+///     train(epoch);
+///     std::cout << log;     // 1875 transfers cuda:0 -> cpu at train.cpp:41 are 1874 too many
+
+#include <iosfwd>
+#include <string>
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+
+namespace detail {
+
+/// A log that is open.
+struct OpenTransferLog {
+  void (*add)(OpenTransferLog&, Happening const&) noexcept = nullptr;
+  OpenTransferLog* next = nullptr;
+};
+/// One list per process.
+struct TransferLogs {
+  int64_t lock = 0;
+  OpenTransferLog* first = nullptr;
+};
+SITU_PROCESS_STATE TransferLogs& transfer_logs_state() {
+  static constinit TransferLogs logs;
+  return logs;
+}
+inline void log_transfer(Happening const& what) noexcept {
+  TransferLogs& logs = transfer_logs_state();
+  SpinLock const guard(logs.lock);
+  for (OpenTransferLog* log = logs.first; log; log = log->next) log->add(*log, what);
+}
+
+}  // namespace detail
+
+/// Counts what all threads move between devices from its construction to stop() or its end: copies within a device, and within host memory
+/// (Cpu and Pinned), are none. Logs may be nested: each counts for itself. Without one, nothing is counted.
+///
+/// A transfer is told with the line that asked for it by to(), cpu(), cuda(), to_async(), pin() or item(); others, such as printing, with
+/// what they did.
+///
+/// `TransferLog` is the name to use; a program without one does not pay for compiling it.
+template <class Text = std::string>
+class BasicTransferLog : detail::OpenTransferLog {
+ public:
+  struct row {
+    AnyDevice from, to;
+    Text site;
+    int64_t count = 0, bytes = 0;
+  };
+
+  BasicTransferLog() {
+    add = [](detail::OpenTransferLog& log, detail::Happening const& what) noexcept { static_cast<BasicTransferLog&>(log).count(what); };
+    (void)detail::read_environment();
+    detail::TransferLogs& logs = detail::transfer_logs_state();
+    detail::SpinLock const guard(logs.lock);
+    next = logs.first;
+    logs.first = this;
+    detail::observers_state().log_transfer = &detail::log_transfer;
+    __atomic_fetch_or(&detail::observers_state().active, static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELEASE);
+  }
+  BasicTransferLog(BasicTransferLog const&) = delete;
+  BasicTransferLog& operator=(BasicTransferLog const&) = delete;
+  ~BasicTransferLog() { stop(); }
+
+  /// Ends the counting. Does nothing when called again.
+  void stop() noexcept {
+    if (stopped_) return;
+    stopped_ = true;
+    detail::TransferLogs& logs = detail::transfer_logs_state();
+    detail::SpinLock const guard(logs.lock);
+    detail::OpenTransferLog** link = &logs.first;
+    while (*link != this) link = &(*link)->next;
+    *link = next;
+    if (!logs.first) __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELAXED);
+  }
+  /// Forgets what was counted.
+  void reset() {
+    detail::SpinLock const guard(detail::transfer_logs_state().lock);
+    entries_.clear();
+  }
+
+  /// How many transfers there were, and their bytes: all of them, or those of one direction.
+  int64_t count() const { return sum(nullptr, nullptr).count; }
+  int64_t bytes() const { return sum(nullptr, nullptr).bytes; }
+  int64_t count(AnyDevice const& from, AnyDevice const& to) const { return sum(&from, &to).count; }
+  int64_t bytes(AnyDevice const& from, AnyDevice const& to) const { return sum(&from, &to).bytes; }
+
+  /// By line and direction, most bytes first.
+  std::vector<row> rows() const {
+    std::vector<row> result;
+    for (Entry const& entry : entries()) {
+      row one{device_of(entry.from), device_of(entry.to), detail::site_text(entry.site), entry.count, entry.bytes};
+      std::size_t at = 0;
+      while (at < result.size() && !(result[at].from == one.from && result[at].to == one.to && result[at].site == one.site)) ++at;
+      if (at == result.size()) result.push_back(one);
+      else result[at].count += one.count, result[at].bytes += one.bytes;
+    }
+    for (std::size_t k = 1; k < result.size(); ++k) {
+      for (std::size_t j = k; j > 0 && result[j].bytes > result[j - 1].bytes; --j) std::swap(result[j], result[j - 1]);
+    }
+    return result;
+  }
+
+  /// The rows as a table.
+  friend std::string to_string(BasicTransferLog const& log) {
+    std::vector<std::vector<Text>> cells{{"from", "to", "where", "count", "bytes"}};
+    int64_t count = 0, bytes = 0;
+    for (row const& r : log.rows()) {
+      cells.push_back({to_string(r.from), to_string(r.to), r.site.empty() ? "elsewhere" : r.site, std::to_string(r.count), detail::bytes_text(r.bytes)});
+      count += r.count;
+      bytes += r.bytes;
+    }
+    return std::to_string(count) + (count == 1 ? " transfer, " : " transfers, ") + detail::bytes_text(bytes) + "\n" + (count ? detail::table_text(cells, 3) : "");
+  }
+  template <class Traits>
+  friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, BasicTransferLog const& log) {
+    return out << to_string(log).c_str();
+  }
+
+ private:
+  struct Entry {
+    detail::Place from, to;
+    detail::CallSite site;
+    int64_t count, bytes;
+  };
+
+  static AnyDevice device_of(detail::Place const& place) { return AnyDevice(place); }
+  /// The lock is held.
+  void count(detail::Happening const& what) noexcept {
+    for (Entry& entry : entries_) {
+      if (entry.from == what.from && entry.to == what.place && entry.site.file == what.site.file && entry.site.line == what.site.line &&
+          entry.site.operation == what.site.operation) {
+        ++entry.count;
+        entry.bytes += what.bytes;
+        return;
+      }
+    }
+    try {
+      entries_.push_back({what.from, what.place, what.site, 1, what.bytes});
+    } catch (...) {
+    }
+  }
+  std::vector<Entry> entries() const {
+    detail::SpinLock const guard(detail::transfer_logs_state().lock);
+    return entries_;
+  }
+  struct Sum {
+    int64_t count, bytes;
+  };
+  Sum sum(AnyDevice const* from, AnyDevice const* to) const {
+    Sum result{0, 0};
+    for (Entry const& entry : entries()) {
+      if (from && !(entry.from == from->place() && entry.to == to->place())) continue;
+      result.count += entry.count;
+      result.bytes += entry.bytes;
+    }
+    return result;
+  }
+
+  bool stopped_ = false;
+  std::vector<Entry> entries_;
+};
+
+using TransferLog = BasicTransferLog<>;
+
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/expr.hpp>
@@ -3721,6 +7916,12 @@ namespace situ::inline SITU_ABI {
 
 template <element T = float, device D = Cpu>
 class Tensor;
+template <class T = float, class D = Cpu>
+class Variable;
+template <class T, class D>
+class VariablePart;
+template <class Op, class... Es>
+struct Map;
 
 namespace detail {
 // Defined by the tensor layer, and found when they are instantiated.
@@ -3732,17 +7933,52 @@ template <class U, class T, class D>
 Tensor<U, D> converted(Tensor<T, D> const& from);
 template <class U, class To, class T, class From>
 Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from);
+template <class To, class T, class From>
+auto transfer_async(Tensor<T, From> const& from);
+template <class U, class To, class T, class From>
+auto convert_and_transfer_async(Tensor<T, From> const& from);
+template <class E>
+auto kept_in_place(E const& e);
 
 /// The one place where a type is declared to be an expression.
 template <class E>
 inline constexpr bool is_expression = false;
 template <class T, class D>
 inline constexpr bool is_expression<Tensor<T, D>> = true;
+/// Whether E is a Variable, or a formula with one in it: a formula that records.
+template <class E>
+inline constexpr bool is_recorded = false;
+template <class T, class D>
+inline constexpr bool is_recorded<Variable<T, D>> = true;
+template <class T, class D>
+inline constexpr bool is_recorded<VariablePart<T, D>> = true;
+template <class Op, class... Es>
+inline constexpr bool is_recorded<Map<Op, Es...>> = (is_recorded<Es> || ...);
+
+/// The same formula on tensors: what records is left with its value, without history.
+template <class E>
+  requires(!is_recorded<E>)
+SITU_INLINE E const& values_of(E const& operand) {
+  return operand;
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto values_of(Map<Op, Es...> const& map);
+template <class T, class D>
+Tensor<T, D> values_of(Variable<T, D> const& variable);  // defined by the autograd layer
 }  // namespace detail
 
 /// A tensor, or a lazy combination of tensors: what functions of tensors take.
 template <class E>
 concept expression = detail::is_expression<std::remove_cvref_t<E>>;
+
+/// A Variable, or a lazy combination with one in it: what functions that record gradients take.
+template <class E>
+concept differentiable = detail::is_recorded<std::remove_cvref_t<E>>;
+
+/// Either: what elementwise functions take.
+template <class E>
+concept any_formula = expression<E> || differentiable<E>;
 
 /// The element type of an expression.
 template <class E>
@@ -3781,9 +8017,21 @@ SITU_HOST_DEVICE SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remov
   else return {static_cast<E&&>(e), fields_of(static_cast<Es&&>(es)...)};
 }
 
+/// What a formula holds of an operand: itself, but of a part of a Variable that could be written the Variable alone.
+template <class E>
+struct held {
+  using type = E;
+};
+template <class T, class D>
+struct held<VariablePart<T, D>> {
+  using type = Variable<T, D>;
+};
+template <class E>
+using held_t = typename held<std::remove_cvref_t<E>>::type;
+
 /// The same for operands that own tensors; host only.
 template <class E, class... Es>
-SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remove_cvref_t<Es>...> operand_fields(E&& e, Es&&... es) {
+SITU_INLINE constexpr Fields<held_t<E>, held_t<Es>...> operand_fields(E&& e, Es&&... es) {
   if constexpr (sizeof...(Es) == 0) return {static_cast<E&&>(e), {}};
   else return {static_cast<E&&>(e), operand_fields(static_cast<Es&&>(es)...)};
 }
@@ -3871,14 +8119,20 @@ inline constexpr int leaf_count<Constant<T>> = 0;
 
 namespace detail {
 
+/// Ordinary host memory takes no part in asynchronous copies.
+template <class From, class To>
+concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
+
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
-template <class E>
+template <class E, bool Recorded = false>
 class ExpressionMembers {
  public:
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
+  /// A TransferLog names the line that calls.
   template <device To>
-  auto to(To) const {
+  auto to(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return transfer<To>(evaluated(self()));
   }
   /// The value as elements of U.
@@ -3888,14 +8142,54 @@ class ExpressionMembers {
   }
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
-  auto to(To) const {
+  auto to(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return convert_and_transfer<U, To>(evaluated(self()));
   }
-  auto cpu() const { return to(Cpu{}); }
+  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(CallSite site = CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
+
+  /// The value on another device, enqueued on this thread's current stream of the device: from Pinned and devices to devices as a tensor, and from
+  /// devices to Pinned as a Pending one. The source may go at once, and writing to it through situ is ordered behind the copy.
+  /// Cost      one copy; what has gaps is packed on the way, or before it on its own side
+  template <device To, class Self = E>
+    requires may_cross_asynchronously<device_of<Self>, To>
+  auto to_async(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
+    return transfer_async<To>(kept_in_place(self()));
+  }
+  /// Also converted, on the side that makes fewer bytes cross.
+  template <element U, device To, class Self = E>
+    requires may_cross_asynchronously<device_of<Self>, To>
+  auto to_async(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
+    return convert_and_transfer_async<U, To>(kept_in_place(self()));
+  }
+  template <device To, class Self = E, class Error = error::to_async_joins_Pinned_and_devices__pin_the_source_or_use_to<device_of<Self>, To>>
+    requires(!may_cross_asynchronously<device_of<Self>, To>)
+  void to_async(To) const = delete;
+  template <element U, device To, class Self = E, class Error = error::to_async_joins_Pinned_and_devices__pin_the_source_or_use_to<device_of<Self>, To>>
+    requires(!may_cross_asynchronously<device_of<Self>, To>)
+  void to_async(To) const = delete;
+
+ private:
+  E const& self() const { return static_cast<E const&>(*this); }
+};
+
+}  // namespace detail
+
+namespace detail {
+
+/// The members of formulas that record: those of the Variable that such a formula becomes.
+template <class E>
+class ExpressionMembers<E, true> {
+ public:
+  /// The value alone, without its history.
+  auto value() const { return evaluated(values_of(self())); }
+  auto detach() const { return value(); }
 
  private:
   E const& self() const { return static_cast<E const&>(*this); }
@@ -3905,7 +8199,7 @@ class ExpressionMembers {
 
 /// A lazy elementwise function `Op` of operands. Built by the functions and operators of situ, never by hand.
 template <class Op, class... Es>
-struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
+struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> || ...)> {
   using types = typename Op::template types<typename Es::value_type...>;
   using value_type = typename types::result;
   using device_type = typename detail::common_device<detail::operand_device_t<Es>...>::type;
@@ -3924,10 +8218,12 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
   /// One element of the value, which is computed whole.
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   value_type item(Is... indices) const {
-    return detail::evaluated(*this).item(indices...);
+    return detail::evaluated(detail::values_of(*this)).item(indices...);
   }
-  auto to_vector() const { return detail::evaluated(*this).to_vector(); }
+  value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
+  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
@@ -3935,7 +8231,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
 
 namespace detail {
 template <class Op, class... Es>
-inline constexpr bool is_expression<Map<Op, Es...>> = true;
+inline constexpr bool is_expression<Map<Op, Es...>> = !is_recorded<Map<Op, Es...>>;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
@@ -3968,18 +8264,40 @@ SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
   }
 }
 
+inline Fields<> value_fields(Fields<> const&) { return {}; }
+template <class E, class... Es>
+auto value_fields(Fields<E, Es...> const& fields) {
+  return [&]<class... Vs>(Fields<Vs...>&& tail) {
+    return Fields<std::remove_cvref_t<decltype(values_of(fields.head))>, Vs...>{values_of(fields.head), static_cast<Fields<Vs...>&&>(tail)};
+  }(value_fields(fields.tail));
+}
+template <class Op, class... Vs>
+Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape const& common) {
+  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), common);
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto values_of(Map<Op, Es...> const& map) {
+  return map_of(map.op, value_fields(map.operands), map.common);  // the tensors' shapes stay where they are
+}
+
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
+/// Nothing but floating values carries gradients: comparisons and conversions to integers are constants.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  using Node = Map<Op, std::remove_cvref_t<Es>...>;
-  Shape const* first = nullptr;
-  bool const uniform = (agrees(first, es) && ...);
-  CommonShape common(first);
-  if (SITU_UNLIKELY(!uniform)) {
-    Shape const* const shapes[] = {shape_of(es)...};
-    common.broadcast(shapes, sizeof...(Es), Op::name);
+  using Node = Map<Op, held_t<Es>...>;
+  if constexpr (is_recorded<Node> && !floating<typename Node::value_type>) {
+    return make_map(static_cast<Op&&>(op), values_of(es)...);
+  } else {
+    Shape const* first = nullptr;
+    bool const uniform = (agrees(first, es) && ...);
+    CommonShape common(first);
+    if (SITU_UNLIKELY(!uniform)) {
+      Shape const* const shapes[] = {shape_of(es)...};
+      common.broadcast(shapes, sizeof...(Es), Op::name);
+    }
+    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
   }
-  return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
 }
 
 }  // namespace detail
@@ -4143,7 +8461,7 @@ inline constexpr bool is_cast<cast<U>> = true;
 
 /// The elements converted to U: floats are truncated towards zero when U is an integer type, saturate at its ends, and NaN
 /// becomes 0; integers wrap; anything but 0 is true; 16-bit floats are rounded to nearest even, here and now.
-template <element U, expression E>
+template <element U, any_formula E>
 auto cast(E&& x) {
   return detail::make_map(functions::cast<U>{}, static_cast<E&&>(x));
 }
@@ -4187,6 +8505,22 @@ constexpr char const* name_of_function() {
 template <class F>
 inline constexpr bool wants_packs = requires { typename F::packed; };
 
+/// Partial derivative number K among those that a derivative gave: one by itself, or several in Fields or in anything tuple-like.
+template <int K, class P, class... Ps>
+SITU_HOST_DEVICE SITU_INLINE auto const& partial(Fields<P, Ps...> const& partials) {
+  if constexpr (K == 0) return partials.head;
+  else return partial<K - 1>(partials.tail);
+}
+template <int K, class P>
+SITU_HOST_DEVICE SITU_INLINE decltype(auto) partial(P const& partials) {
+  if constexpr (requires { get<K>(partials); }) return get<K>(partials);
+  else return (partials);
+}
+
+/// Whether F says its derivative, of elements and of its value.
+template <class F, class... Xs>
+concept has_derivative = requires(Xs const&... x) { std::remove_cvref_t<F>::derivative(x...); };
+
 }  // namespace detail
 
 namespace functions {
@@ -4224,6 +8558,10 @@ struct mapped {
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
+  template <class... Xs>
+  SITU_DEVICE auto device_derivative(Xs const&... x) const {
+    return F::derivative(x...);
+  }
 #endif
 
   /// Host only: N lanes at once on opt-in, else one lane after the other.
@@ -4238,6 +8576,31 @@ struct mapped {
       if constexpr (std::is_same_v<R, bool>) return pack<int8_t, N, Isa>::load(results) != pack<int8_t, N, Isa>(int8_t{0});
       else return pack<U, N, Isa>::load(results);
     }
+  }
+
+  /// Host only: the partial derivatives of N lanes, in Fields, from the value and the operands.
+  template <int N, class Isa, class R, class... Ts, class Y, class... Xs>
+  SITU_INLINE auto lanes_derivative(std::type_identity<detail::Fields<R, Ts...>>, Y const& y, Xs const&... x) const {
+    if constexpr (!detail::has_derivative<F, Ts..., R>) {
+      return detail::fields_of((static_cast<void>(x), pack<compute_t<R>, N, Isa>(compute_t<R>(0)))...);  // refused elsewhere, with a message
+    } else if constexpr (detail::wants_packs<F>) {
+      return F::derivative(x..., y);
+    } else {
+      alignas(64) compute_t<R> slopes[sizeof...(Ts)][N];
+      for (int k = 0; k < N; ++k) slopes_of_lane<R>(slopes, k, std::make_index_sequence<sizeof...(Ts)>{}, detail::lane<Ts>(x, k)..., detail::lane<R>(y, k));
+      return loaded_slopes<N, Isa>(slopes, std::make_index_sequence<sizeof...(Ts)>{});
+    }
+  }
+
+ private:
+  template <class R, int Count, int N, std::size_t... Is, class... Xs>
+  SITU_INLINE static void slopes_of_lane(compute_t<R> (&slopes)[Count][N], int k, std::index_sequence<Is...>, Xs const&... x) {
+    auto const partials = F::derivative(x...);
+    ((slopes[Is][k] = static_cast<compute_t<R>>(detail::partial<static_cast<int>(Is)>(partials))), ...);
+  }
+  template <int N, class Isa, class U, int Count, std::size_t... Is>
+  SITU_INLINE static auto loaded_slopes(U const (&slopes)[Count][N], std::index_sequence<Is...>) {
+    return detail::fields_of(pack<U, N, Isa>::load(slopes[Is])...);
   }
 };
 template <class Op>
@@ -4254,7 +8617,7 @@ template <class X>
 struct map_operand {
   using type = typename canonical<std::remove_cvref_t<X>>::type;
 };
-template <expression X>
+template <any_formula X>
 struct map_operand<X> {
   using type = value_of<X>;
 };
@@ -4282,12 +8645,12 @@ struct all_mix<D, Ds...> {
 /// Shape     operands broadcast; ShapeError names both shapes when they do not.
 /// Cost      fuses like every other function; without packs, one call per element.
 template <class F, class... Xs>
-  requires((expression<Xs> || ...) && ((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
+  requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
            detail::all_mix<detail::operand_device_t<Xs>...>::value &&
            detail::maps<std::remove_cvref_t<F>, detail::map_operand_t<Xs>...>)
 auto map(F&& f, Xs&&... xs) {
   auto held = []<class X>(X&& x) -> decltype(auto) {
-    if constexpr (expression<X>) return static_cast<X&&>(x);
+    if constexpr (any_formula<X>) return static_cast<X&&>(x);
     else {
       using T = detail::map_operand_t<X>;
       return detail::Constant<T>{detail::convert_scalar<compute_t<T>>(x)};
@@ -4296,7 +8659,7 @@ auto map(F&& f, Xs&&... xs) {
   return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
 }
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
-  requires(((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
+  requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
 void map(F&&, Xs&&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
@@ -4597,15 +8960,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
- private:
-  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
-  template <int K, class Node, class T, class... Ts, class S, class... Done>
-  SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
-    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
-    else return apply(node, done..., x);
-  }
+  /// The function of a node, of operands that are what it takes.
   template <class Op, class... Ts, class... Xs>
   SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
     using R = typename Apply<Op, Ts...>::value_type;
@@ -4618,6 +8973,16 @@ struct Evaluator {
       if constexpr (functions::is_cast<Op>) return rounded_to<R, N, Isa>(y);
       else return y;
     }
+  }
+
+ private:
+  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
+  template <int K, class Node, class T, class... Ts, class S, class... Done>
+  SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
+    using Wanted = typename Node::types::template operand<K>;
+    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
+    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
+    else return apply(node, done..., x);
   }
 };
 
@@ -5018,6 +9383,9 @@ struct TileGrid {
   int64_t elements = 1;    ///< of a tile
 };
 
+/// Adds a box of consecutive elements (layers of rows of `count`) to where the strides say; strides of 0 sum along an axis.
+using AccumulateFunction = void (*)(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
+
 /// What the walk needs of a geometry: operand o's stride along axis k is strides[o * max_rank + k], in elements.
 struct StridedSpace {
   TileGrid grid;
@@ -5028,6 +9396,10 @@ struct StridedSpace {
   bool stream;  ///< write the result past the caches
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];
+  int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
+  AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
+
+  bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
   int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
@@ -5042,11 +9414,12 @@ struct StridedSpace {
     grid = {};
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
-    bool buffers = false, transposes = false;
+    bool buffers = accumulate != nullptr, transposes = false;
     grid.row_axis = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
       if (element_sizes[o] > widest) widest = element_sizes[o];
+      if (is_sum(o)) continue;
       if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
       if (distance(o, last()) <= 1) continue;
       for (int k = 0; k < last(); ++k) {
@@ -5206,9 +9579,9 @@ class TileWalk {
     for (int o = 0; o < space_.operands; ++o) {
       char* const from = at(o, l, r, c);
       bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
-      data[o] = dense ? from : static_cast<void*>(buffer_[o]);
+      data[o] = dense && !space_.is_sum(o) ? from : static_cast<void*>(buffer_[o]);
       mask[o] = -1;
-      if (dense || o == 0 || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      if (dense || o < space_.outputs || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
       bool const repeats = row_[o] == 0 && layer_[o] == 0;
       if (repeats && step_[o] == 0) {
         data[o] = repeated(o, from), mask[o] = 0;
@@ -5219,6 +9592,7 @@ class TileWalk {
       move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
       kept = {from, rows * layers, count};
     }
+    if (space_.outputs > 1 || space_.accumulate) return run_outputs(data, mask, l, r, c, layers, rows, count);
     if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
     run_(self_, data, mask, layers * rows * count, false);
     int const size = space_.element_sizes[0];
@@ -5227,6 +9601,16 @@ class TileWalk {
                                c == 0, c + count == columns_);
     } else {
       move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
+    }
+  }
+
+  /// The same where there are several outputs, or sums.
+  void run_outputs(void* const* data, int64_t const* mask, int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
+    run_(self_, data, mask, layers * rows * count, false);
+    for (int o = 0; o < space_.outputs; ++o) {
+      if (!space_.movers[o]) continue;
+      if (space_.is_sum(o)) space_.accumulate[o](at(o, l, r, c), layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
+      else if (data[o] == buffer_[o]) move(o, at(o, l, r, c), row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
     }
   }
 
@@ -5321,6 +9705,29 @@ inline void run_tiles(StridedSpace const& space, int64_t first, int64_t end, Run
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/expr/formula.hpp>
+/// The formula of a tree as data: what profiles call a fused kernel. Read off its type, so that equal kernels have one name.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class T, int K>
+inline constexpr Formula formula_of<Input<T, K>>{Formula::node::input, K};
+template <>
+inline constexpr Formula formula_of<Index>{Formula::node::index};
+
+template <class... Ts>
+inline constexpr Formula const* formula_operands[] = {&formula_of<Ts>...};
+
+template <class Op, class... Ts>
+inline constexpr Formula formula_of<Apply<Op, Ts...>>{Formula::node::function, static_cast<int>(sizeof...(Ts)), Op::name,
+                                                      functions::is_cast<Op> ? dtype_name<typename Apply<Op, Ts...>::value_type>() : nullptr,
+                                                      formula_operands<Ts...>};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
@@ -5336,6 +9743,7 @@ struct BoundTree : Run<Operands> {
   MoverFunctions const* movers[Operands];
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
+  Formula const* formula;
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
@@ -5405,6 +9813,7 @@ SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, boo
 /// All operands contiguous: elements [first, last).
 template <int Operands, int TreeBytes>
 struct ContiguousKernel {
+  static constexpr char const* operation = nullptr;  // the formula is all
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
 
@@ -5421,6 +9830,7 @@ struct ContiguousKernel {
 /// Any strides: tiles [first, last) of the grid.
 template <int Operands, int TreeBytes>
 struct StridedKernel {
+  static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
   TileGrid grid;
@@ -5460,7 +9870,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   if constexpr (is_immediate<D>) {
-    if (SITU_LIKELY(n <= bound.grain)) {
+    if (SITU_LIKELY(n <= bound.grain) && !is_observed(profiles | ranges)) {
       bound.count = n;
       bound.origin = 0;
       return bound.run_contiguous(bound, false);
@@ -5515,6 +9925,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
+  bound.formula = &formula_of<Tree>;
   for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_mover(std::type_identity<Tree>{}, o - 1);
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
@@ -5535,52 +9946,6 @@ inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 63) / 64 * 64
 /// strided     axes are walked with fast division; along the innermost one a thread still handles as many neighbours,
 ///             with 16-byte accesses for the operands that allow it
 
-
-// ---- <situ/device/cuda/launch.hpp>
-/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once.
-
-
-#if defined(__CUDACC__)
-
-namespace situ::inline SITU_ABI {
-namespace detail::cuda {
-
-inline constexpr int block_threads = 256;
-
-/// Unsigned division by a number that is known before the launch, for numerators below 2^31:
-/// q = (high(n * multiplier) + n) >> shift.
-struct FastDivisor {
-  uint32_t divisor, multiplier, shift;
-
-  static FastDivisor of(int64_t d) {
-    FastDivisor result{static_cast<uint32_t>(d), 0, 0};
-    while (result.shift < 32 && (uint64_t{1} << result.shift) < static_cast<uint64_t>(d)) ++result.shift;
-    result.multiplier =
-        static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << result.shift) - static_cast<uint64_t>(d)) / static_cast<uint64_t>(d) + 1);
-    return result;
-  }
-  SITU_DEVICE uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
-};
-
-/// How many blocks fill the device once, at eight blocks for each multiprocessor.
-inline int64_t full_grid(int device) {
-  require_device(device);
-  return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
-}
-
-/// Starts kernel(argument). `what` names it in messages. Throws CudaError, DeviceUnavailable.
-template <class Argument>
-void launch(int device, char const* what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
-  DeviceGuard const guard(device);
-  void* arguments[] = {const_cast<void*>(static_cast<void const*>(&argument))};
-  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, current_stream(device));
-  check(device, code, "launching ", what);
-}
-
-}  // namespace detail::cuda
-}  // namespace situ::inline SITU_ABI
-
-#endif
 
 // ---- <situ/expr/cuda/evaluate.hpp>
 /// Evaluation of a tree in a CUDA thread: a few neighbouring elements of every input are held in registers, then the
@@ -5761,16 +10126,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, held.operands, j, index);
   }
 
- private:
-  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
-  template <int K, class Node, class T, class... Ts, class H, class... Done>
-  SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,
-                                                   Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    compute_t<Wanted> const x = convert_scalar<compute_t<Wanted>>(value(rest.head, held.head, j, index));
-    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, held.tail, j, index, done..., x);
-    else return apply(node, done..., x);
-  }
+  /// The function of a node, of operands that are what it takes.
   template <class Op, class... Ts, class... Xs>
   SITU_DEVICE __forceinline__ static compute_t<typename Apply<Op, Ts...>::value_type> apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
     using R = typename Apply<Op, Ts...>::value_type;
@@ -5782,6 +10138,17 @@ struct Evaluator {
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));
     }
+  }
+
+ private:
+  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
+  template <int K, class Node, class T, class... Ts, class H, class... Done>
+  SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,
+                                                   Done const&... done) {
+    using Wanted = typename Node::types::template operand<K>;
+    compute_t<Wanted> const x = convert_scalar<compute_t<Wanted>>(value(rest.head, held.head, j, index));
+    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, held.tail, j, index, done..., x);
+    else return apply(node, done..., x);
   }
 };
 
@@ -5888,31 +10255,60 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
 
 /// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
 /// operands which run across the rows find their neighbours in its cache.
-template <class P>
-struct StridedArguments {
-  static constexpr int operands = P::leaves + 1;
-  typename P::tree_type tree;
-  void* data[operands];
-  int strides[operands][max_rank];
+template <int Operands>
+struct StridedOperands {
+  static constexpr int operands = Operands;
+  void* data[Operands];
+  int strides[Operands][max_rank];
   FastDivisor sizes[max_rank];     ///< of the outer axes
   FastDivisor tile_columns;        ///< tiles side by side
   unsigned rows, inner;
   int outer_rank;                  ///< the innermost axis has this number
   int column_bits;                 ///< a tile is 2^column_bits threads wide
   uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+};
+
+template <class P>
+struct StridedArguments : StridedOperands<P::leaves + 1> {
+  typename P::tree_type tree;
   explicit StridedArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
-template <class A>
+/// Where a thread stands: how many of its N neighbours exist, the number of the first one, and how far it lies from each operand's first.
+template <int N, class A>
+SITU_DEVICE __forceinline__ int locate(A const& arguments, int64_t& index, int64_t* offsets) {
+  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
+  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
+  int const bits = arguments.column_bits;
+  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
+  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
+  if (row >= arguments.rows || column >= arguments.inner) return 0;
+  index = static_cast<int64_t>(row) * arguments.inner + column;
+#pragma unroll
+  for (int o = 0; o < A::operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
+#pragma unroll 1
+  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
+    unsigned const q = arguments.sizes[k].quotient(row);
+    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
+    row = q;
+#pragma unroll
+    for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
+  }
+  return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
+}
+
+/// The inputs of a tree; number K is operand K + First.
+template <class A, int First = 1>
 struct StridedSource {
   A const& arguments;
   int64_t const* offsets;
   int count;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[K + 1][arguments.outer_rank], count);
+    constexpr int o = K + First;
+    T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
+    if (count == N && (arguments.vectors >> o & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], count);
   }
 };
 
@@ -5920,28 +10316,10 @@ template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
-  constexpr int N = lanes_of<P>, operands = P::leaves + 1;
-  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
-  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
-  int const bits = arguments.column_bits;
-  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
-  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
-  if (row >= arguments.rows || column >= arguments.inner) return;
-  int const count = arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
-
-  int64_t const index = static_cast<int64_t>(row) * arguments.inner + column;
-  int64_t offsets[operands];
-#pragma unroll
-  for (int o = 0; o < operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
-#pragma unroll 1
-  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
-    unsigned const q = arguments.sizes[k].quotient(row);
-    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
-    row = q;
-#pragma unroll
-    for (int o = 0; o < operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
-  }
-
+  constexpr int N = lanes_of<P>;
+  int64_t index, offsets[P::leaves + 1];
+  int const count = locate<N>(arguments, index, offsets);
+  if (count == 0) return;
   Held<Tree, N> held;
   hold(held, StridedSource<StridedArguments<P>>{arguments, offsets, count});
   Lanes<Out, N> result;
@@ -5962,6 +10340,15 @@ struct StridedSpace {
   int64_t sizes[max_rank];
   int64_t strides[64][max_rank];
   int const* element_sizes;
+
+  template <int Operands>
+  StridedSpace(Geometry<Operands> const& where, int const* element_sizes) : operands(Operands), rank(where.rank), element_sizes(element_sizes) {
+    for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
+    for (int o = 0; o < Operands; ++o) {
+      data[o] = where.data[o];
+      for (int k = 0; k < rank; ++k) strides[o][k] = where.strides[o][k];
+    }
+  }
 
   /// Moves operand pointers by `steps` along axis k.
   void advance(int k, int64_t steps) {
@@ -6042,33 +10429,39 @@ void launch_contiguous(int device, P const& program, int const* element_sizes) {
   int64_t const full = full_grid(device);
   while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
   int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, "an elementwise kernel", contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  launch(device, {}, contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
 }
 
-template <class P>
-void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
-  constexpr int N = lanes_of<P>;
-  StridedArguments<P> arguments(tree);
+/// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
+template <int Operands>
+dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
   arguments.outer_rank = space.rank - 1;
   arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
   arguments.vectors = 0;
   int64_t rows = 1;
   for (int k = 0; k < space.rank; ++k) {
     if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
-    for (int o = 0; o <= P::leaves; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
+    for (int o = 0; o < Operands; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
   }
-  for (int o = 0; o <= P::leaves; ++o) {
+  for (int o = 0; o < Operands; ++o) {
     arguments.data[o] = space.data[o];
-    if (space.takes_vectors(o, N)) arguments.vectors |= uint64_t{1} << o;
+    if (space.takes_vectors(o, lanes)) arguments.vectors |= uint64_t{1} << o;
   }
-  int64_t const columns = (space.sizes[space.rank - 1] + N - 1) / N;
+  int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
   int const bits = space.column_bits(columns);
   int64_t const tile_columns = (columns + (int64_t{1} << bits) - 1) >> bits;
   int64_t const tile_rows = (rows + (block_threads >> bits) - 1) / (block_threads >> bits);
   arguments.rows = static_cast<unsigned>(rows);
   arguments.column_bits = bits;
   arguments.tile_columns = FastDivisor::of(tile_columns);
-  launch(device, "an elementwise kernel", strided_kernel<P>, dim3(static_cast<unsigned>(tile_columns * tile_rows)), block_threads, arguments);
+  return dim3(static_cast<unsigned>(tile_columns * tile_rows));
+}
+
+template <class P>
+void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
+  StridedArguments<P> arguments(tree);
+  dim3 const blocks = bind_part(arguments, space, lanes_of<P>);
+  launch(device, {}, strided_kernel<P>, blocks, block_threads, arguments);
 }
 
 template <class P>
@@ -6079,15 +10472,7 @@ void launch_program(int device, P const& program) {
   int element_sizes[P::leaves + 1];
   for (int o = 0; o <= P::leaves; ++o) element_sizes[o] = element_size<P>(o);
   if (where.contiguous) return launch_contiguous(device, program, element_sizes);
-  StridedSpace space;
-  space.operands = P::leaves + 1;
-  space.rank = where.rank;
-  space.element_sizes = element_sizes;
-  for (int k = 0; k < where.rank; ++k) space.sizes[k] = where.sizes[k];
-  for (int o = 0; o <= P::leaves; ++o) {
-    space.data[o] = where.data[o];
-    for (int k = 0; k < where.rank; ++k) space.strides[o][k] = where.strides[o][k];
-  }
+  StridedSpace space(where, element_sizes);
   struct Context {
     int device;
     P const& program;
@@ -6230,6 +10615,11 @@ inline bool overlap_differently(void const* written, std::size_t written_size, L
 // ---- <situ/expr/explain.hpp>
 /// explain: a fused kernel in words.
 
+#include <string>
+#include <vector>
+
+#if defined(__CUDACC__)
+#endif
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -6246,25 +10636,20 @@ struct Explanation {
   int count = 0;
   int64_t reads = 0;
 
-  static std::string letter(int k) {
-    std::string name(1, static_cast<char>('a' + k % 26));
-    return k < 26 ? name : name + std::to_string(k / 26);
-  }
-
   template <class T, class D>
   std::string input(Tensor<T, D> const& x, Shape const& shape) {
     for (int k = 0; k < count; ++k) {
-      if (entries[k].data == x.data() && entries[k].layout.shape == x.shape() && entries[k].layout.strides == x.strides()) return letter(k);
+      if (entries[k].data == x.data() && entries[k].layout.shape == x.shape() && entries[k].layout.strides == x.strides()) return input_letter(k);
     }
     if (count == 64) return "x";
     int64_t distinct = 1;  // elements that a broadcast input really has
     for (int k = 0; k < x.rank(); ++k) distinct *= x.strides()[k] == 0 && x.shape()[k] > 0 ? 1 : x.shape()[k];
     int64_t const bytes = distinct * static_cast<int64_t>(sizeof(T));
     char const* const how = !(x.shape() == shape) ? ", broadcast" : x.is_contiguous() ? "" : x.layout().is_broadcast() ? ", broadcast" : ", strided";
-    entries[count] = {x.data(), text(letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, " bytes"),
+    entries[count] = {x.data(), text(input_letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, " bytes"),
                       bytes, x.layout()};
     reads += bytes;
-    return letter(count++);
+    return input_letter(count++);
   }
 };
 
@@ -6278,45 +10663,62 @@ std::string number_text(T value) {
   } else return std::to_string(value);
 }
 
-/// Formulas are put in parentheses where they stand inside an operator.
-template <class T, class D>
-std::string formula(Tensor<T, D> const& x, Explanation& seen, Shape const& shape, bool) {
-  return seen.input(x, shape);
-}
-template <class T>
-std::string formula(Constant<T> const& c, Explanation&, Shape const&, bool) {
-  return number_text(c.value);
-}
-template <class Op, class... Es>
-std::string formula(Map<Op, Es...> const& map, Explanation& seen, Shape const& shape, bool inside);
+/// The inputs and constants of an expression in words, from left to right.
+struct ExplainedLeaves {
+  Explanation& seen;
+  Shape const& shape;
+  std::vector<std::string> inputs, constants;
 
-inline void formulas(Fields<> const&, Explanation&, Shape const&, bool, std::string*) {}
-template <class E, class... Es>
-void formulas(Fields<E, Es...> const& operands, Explanation& seen, Shape const& shape, bool inside, std::string* to) {
-  *to = formula(operands.head, seen, shape, inside);
-  formulas(operands.tail, seen, shape, inside, to + 1);
-}
-
-template <class Op, class... Es>
-std::string formula(Map<Op, Es...> const& map, Explanation& seen, Shape const& shape, bool inside) {
-  std::string parts[sizeof...(Es)];
-  std::string name = Op::name;
-  bool const infix = name.compare(0, 8, "operator") == 0;
-  formulas(map.operands, seen, shape, infix, parts);
-  if constexpr (functions::is_cast<Op>) name += std::string("<") + dtype_name<typename Map<Op, Es...>::value_type>() + ">";
-  std::string result;
-  if (infix) {
-    std::string const symbol = name.substr(8);
-    result = sizeof...(Es) == 1 ? symbol + parts[0] : parts[0];
-    for (std::size_t k = 1; k < sizeof...(Es); ++k) result += " " + symbol + " " + parts[k];
-    return inside ? "(" + result + ")" : result;
+  template <class T, class D>
+  void add(Tensor<T, D> const& x) {
+    inputs.push_back(seen.input(x, shape));
   }
-  result = name + "(";
-  for (std::size_t k = 0; k < sizeof...(Es); ++k) result += (k ? ", " : "") + parts[k];
-  return result + ")";
+  template <class T>
+  void add(Constant<T> const& c) {
+    constants.push_back(number_text(c.value));
+  }
+  template <class Op, class... Es>
+  void add(Map<Op, Es...> const& map) {
+    add(map.operands);
+  }
+  void add(Fields<> const&) {}
+  template <class E, class... Es>
+  void add(Fields<E, Es...> const& operands) {
+    add(operands.head);
+    add(operands.tail);
+  }
+};
+
+inline namespace SITU_ABI_COMPILER {
+
+/// What the device's compiler made of a kernel; nothing to say of the CPU's.
+template <class D, class P>
+std::string kernel_facts([[maybe_unused]] bool contiguous) {
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    return "";
+  } else {
+#if defined(__CUDACC__)
+    int constexpr device = device_traits<D>::ordinal;
+    if (device >= cuda::device_count()) return "  kernel: its registers are known where there is a GPU\n";
+    cuda::DeviceGuard const guard(device);
+    void const* const kernel = contiguous ? reinterpret_cast<void const*>(&cuda::contiguous_kernel<P>) : reinterpret_cast<void const*>(&cuda::strided_kernel<P>);
+    cudaFuncAttributes attributes{};
+    int blocks = 0, threads = 0;
+    cuda::check(device, cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+    cuda::check(device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, cuda::block_threads, 0), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    cuda::check(device, cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device), "cudaDeviceGetAttribute");
+    return text("  kernel: ", contiguous ? "contiguous, " : "strided, ", attributes.numRegs, " registers, ", attributes.localSizeBytes, " bytes of local memory, ",
+                attributes.sharedSizeBytes, " bytes of shared memory; ", blocks * cuda::block_threads, " of ", threads, " threads at a time on a multiprocessor\n");
+#else
+    return "  kernel: its registers are known to files that nvcc compiles\n";
+#endif
+  }
 }
 
+}  // namespace SITU_ABI_COMPILER
 }  // namespace detail
+
+inline namespace SITU_ABI_COMPILER {
 
 /// The kernel that an expression becomes: its formula, its inputs, the bytes that it moves and the operations per element.
 ///
@@ -6325,20 +10727,32 @@ std::string formula(Map<Op, Es...> const& map, Explanation& seen, Shape const& s
 ///       b: float32 [1000] on cpu, 4000 bytes
 ///       out: float32 [1000] on cpu, 4000 bytes
 ///       moves 12000 bytes, 2 operations per element
+///
+/// On a GPU, in a file that nvcc compiles, also the registers and the memory that the kernel takes.
 template <class E>
   requires expression<E>
 std::string explain(E const& e) {
   using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
   detail::Explanation seen;
-  std::string const formula = detail::formula(e, seen, e.shape(), false);
-  std::string const where = device_traits<detail::result_device_t<device_of<E>>>::name();
+  detail::ExplainedLeaves leaves{seen, e.shape(), {}, {}};
+  leaves.add(e);
+  std::string formula;
+  detail::FormulaTexts texts{leaves.inputs.data(), leaves.constants.data()};
+  detail::append_formula(formula, detail::formula_of<detail::tree_of<E>>, false, &texts);
+  bool contiguous = detail::is_uniform(e);
+  detail::for_each_leaf(e, [&](auto const& leaf) { contiguous = contiguous && leaf.is_contiguous(); });
+  std::string const where = device_traits<D>::name();
   int64_t const written = e.size() * static_cast<int64_t>(sizeof(T));
   int constexpr operations = detail::operation_count<detail::tree_of<E>>;
   std::string result = detail::text("one kernel for ", e.size(), " elements on ", where, ": out = ", formula, "\n");
   for (int k = 0; k < seen.count; ++k) result += "  " + seen.entries[k].text + "\n";
   return result + detail::text("  out: ", dtype_name<T>(), " ", e.shape(), " on ", where, ", ", written, " bytes\n  moves ",
-                               seen.reads + written, " bytes, ", operations, operations == 1 ? " operation" : " operations", " per element\n");
+                               seen.reads + written, " bytes, ", operations, operations == 1 ? " operation" : " operations", " per element\n") +
+         detail::kernel_facts<D, detail::Program<detail::tree_of<E>, T, detail::leaf_count<E>>>(contiguous);
 }
+
+}  // namespace SITU_ABI_COMPILER
 
 }  // namespace situ::inline SITU_ABI
 
@@ -8956,6 +13370,73 @@ SITU_INLINE pack<double, N, Isa> atan2(pack<double, N, Isa> const& y, pack<doubl
 }  // namespace math
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/expr/recorded_lanes.hpp>
+/// Lanes that record: what the formulas of derivatives compute with when derivatives are themselves to be differentiated.
+///
+/// Derivatives (expr/functions.hpp) are formulas of lanes: of packs on the CPU, of scalars on CUDA. A type that says
+/// `using records = void;` may stand there too; it has operators, and `x.template apply<functions::NAME>()` for the functions
+/// that derivatives use. The autograd layer has such a type.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+template <class X>
+concept recording_lanes = requires { typename X::records; };
+
+#define SITU_OF_RECORDING_LANES(NAME)                            \
+  namespace functions {                                          \
+  struct NAME;                                                   \
+  }                                                              \
+  namespace math {                                               \
+  template <recording_lanes X>                           \
+  SITU_HOST_DEVICE X NAME(X const& x) {                          \
+    return x.template apply<functions::NAME>();                  \
+  }                                                              \
+  }
+SITU_OF_RECORDING_LANES(abs)
+SITU_OF_RECORDING_LANES(sign)
+SITU_OF_RECORDING_LANES(floor)
+SITU_OF_RECORDING_LANES(trunc)
+SITU_OF_RECORDING_LANES(exp)
+SITU_OF_RECORDING_LANES(expm1)
+SITU_OF_RECORDING_LANES(log)
+SITU_OF_RECORDING_LANES(rsqrt)
+SITU_OF_RECORDING_LANES(sin)
+SITU_OF_RECORDING_LANES(cos)
+SITU_OF_RECORDING_LANES(sinh)
+SITU_OF_RECORDING_LANES(cosh)
+SITU_OF_RECORDING_LANES(tanh)
+SITU_OF_RECORDING_LANES(erfc)
+SITU_OF_RECORDING_LANES(sigmoid)
+#undef SITU_OF_RECORDING_LANES
+
+namespace functions {
+struct pow;
+struct lgamma;
+}  // namespace functions
+namespace math {
+template <recording_lanes X>
+SITU_HOST_DEVICE X pow(X const& a, X const& b) {
+  return a.template apply<functions::pow>(b);
+}
+}  // namespace math
+namespace detail {
+template <recording_lanes X>
+SITU_HOST_DEVICE X digamma(X const& x) {
+  return x.template no_derivative<functions::lgamma>();
+}
+}  // namespace detail
+
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
 #if defined(__CUDACC__)
 #pragma nv_diagnostic push
 #pragma nv_diag_suppress 186, 20011, 20012, 20013, 20014, 20015
@@ -9189,14 +13670,14 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 template <class L, class R>
-concept operand_pair = (expression<L> && (expression<R> || number<std::remove_cvref_t<R>>)) ||
-                       (expression<R> && number<std::remove_cvref_t<L>>);
+concept operand_pair = (any_formula<L> && (any_formula<R> || number<std::remove_cvref_t<R>>)) ||
+                       (any_formula<R> && number<std::remove_cvref_t<L>>);
 
 /// An operand as a node holds it: expressions as they are, numbers as constants beside T.
 template <bool Compares, class T, class X>
 SITU_INLINE decltype(auto) operand(X&& x) {
   using S = std::remove_cvref_t<X>;
-  if constexpr (expression<X>) return static_cast<X&&>(x);
+  if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<Compares, T, S>;
     if constexpr (Compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
@@ -9207,8 +13688,8 @@ SITU_INLINE decltype(auto) operand(X&& x) {
 template <class Op, class L, class R>
 auto make_binary(L&& l, R&& r) {
   constexpr bool compares = requires { Op::compares; };
-  if constexpr (expression<L> && expression<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
-  else if constexpr (expression<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
+  if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
+  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
   else return make_map(Op{}, operand<compares, value_of<R>>(l), static_cast<R&&>(r));
 }
 
@@ -9236,7 +13717,7 @@ auto make_binary(L&& l, R&& r) {
     }                                                                                               \
   };                                                                                                \
   }                                                                                                 \
-  template <expression E>                                                                           \
+  template <any_formula E>                                                                           \
   auto NAME(E&& x) {                                                                                \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                \
   }
@@ -9271,7 +13752,7 @@ auto make_binary(L&& l, R&& r) {
   }                                                                                                 \
   template <class L, class R,                                                                       \
             class Error = error::operands_on_different_devices__move_one_with_to<device_of<L>, device_of<R>>> \
-    requires(expression<L> && expression<R> && !on_same_device<L, R>)                               \
+    requires(any_formula<L> && any_formula<R> && !on_same_device<L, R>)                               \
   void FUNCTION(L&&, R&&) = delete;
 
 #define SITU_BINARY(NAME, TYPES, COST, VALUE, DA, DB)             \
@@ -9395,15 +13876,15 @@ struct bitwise_not {
   }
 };
 }  // namespace functions
-template <expression E>
+template <any_formula E>
 auto operator-(E&& x) {
   return detail::make_map(functions::negative{}, static_cast<E&&>(x));
 }
-template <expression E>
+template <any_formula E>
 auto operator!(E&& x) {
   return detail::make_map(functions::logical_not{}, static_cast<E&&>(x));
 }
-template <expression E>
+template <any_formula E>
 auto operator~(E&& x) {
   return detail::make_map(functions::bitwise_not{}, static_cast<E&&>(x));
 }
@@ -9465,17 +13946,17 @@ SITU_UNARY(trunc, arithmetic, 2, trunc_of(x), SITU_CONSTANT(0))
 /// Selects the tanh form: gelu(x, approximate_tanh).
 struct approximate_tanh_t {};
 inline constexpr approximate_tanh_t approximate_tanh{};
-template <expression E>
+template <any_formula E>
 auto gelu(E&& x, approximate_tanh_t) {
   return gelu_tanh(static_cast<E&&>(x));
 }
 
 /// leaky_relu(x) with PyTorch's slope of 0.01; elu(x) with alpha = 1.
-template <expression E>
+template <any_formula E>
 auto leaky_relu(E&& x) {
   return leaky_relu(static_cast<E&&>(x), 0.01);
 }
-template <expression E>
+template <any_formula E>
 auto elu(E&& x) {
   return elu(static_cast<E&&>(x), 1.0);
 }
@@ -9494,7 +13975,7 @@ auto elu(E&& x) {
     }                                                                                                       \
   };                                                                                                        \
   }                                                                                                         \
-  template <expression E>                                                                                   \
+  template <any_formula E>                                                                                   \
   auto NAME(E&& x) {                                                                                        \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                        \
   }
@@ -9536,7 +14017,7 @@ SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - 
 namespace detail {
 
 template <class X>
-concept operand_like = expression<X> || number<std::remove_cvref_t<X>>;
+concept operand_like = any_formula<X> || number<std::remove_cvref_t<X>>;
 
 /// The type that numbers among operands stand beside: that of the expressions, promoted.
 template <class... Xs>
@@ -9547,7 +14028,7 @@ template <class X, class... Xs>
 struct beside<X, Xs...> {
   using rest = typename beside<Xs...>::type;
   static auto pick() {
-    if constexpr (!expression<X>) return std::type_identity<rest>{};
+    if constexpr (!any_formula<X>) return std::type_identity<rest>{};
     else if constexpr (std::is_void_v<rest>) return std::type_identity<value_of<X>>{};
     else return std::type_identity<promote_t<value_of<X>, rest>>{};
   }
@@ -9558,7 +14039,7 @@ struct beside<X, Xs...> {
 template <class B, class C>
 struct where_context : beside<B, C> {};
 template <class B, class C>
-  requires(!expression<B> && !expression<C>)
+  requires(!any_formula<B> && !any_formula<C>)
 struct where_context<B, C> {
   using type = number_alone_t<std::common_type_t<std::remove_cvref_t<B>, std::remove_cvref_t<C>>>;
 };
@@ -9566,7 +14047,7 @@ struct where_context<B, C> {
 /// Operands after the first ones that were given: numbers become constants of the common type.
 template <class Context, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
-  if constexpr (expression<X>) return static_cast<X&&>(x);
+  if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else return operand<false, Context>(x);
 }
 
@@ -9577,7 +14058,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
 
 #define SITU_TERNARY_NAME(NAME, FIRST, ...)                                                                          \
   template <class A, class B, class C>                                                                               \
-    requires((expression<A> || expression<B> || expression<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
+    requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
              detail::operand_like<C> && detail::one_device_of_three<A, B, C>)                                        \
   auto NAME(A&& a, B&& b, C&& c) {                                                                                   \
     using Context = __VA_ARGS__;                                                                                        \
@@ -9585,7 +14066,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
                             detail::operand_among<Context>(static_cast<C&&>(c)));                                    \
   }                                                                                                                  \
   template <class A, class B, class C, class Error = detail::different_devices_of<A, B, C>>                          \
-    requires((expression<A> || expression<B> || expression<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
+    requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
              detail::operand_like<C> && !detail::one_device_of_three<A, B, C>)                                       \
   void NAME(A&&, B&&, C&&) = delete;
 
@@ -9858,6 +14339,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
     requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
   Tensor(E&&) = delete;
+  /// What records does not become a Tensor unasked: its gradient would be lost.
+  template <class E, class Error = error::a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach<value_of<E>, device_of<E>>>
+    requires differentiable<E>
+  Tensor(E&&) = delete;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
@@ -9879,8 +14364,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
-    else *this = Tensor(static_cast<E&&>(e));
+    if (SITU_LIKELY(can_reuse<E>(e))) {
+      detail::before_write<D>(head());
+      detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
+    } else {
+      *this = Tensor(static_cast<E&&>(e));
+    }
     return *this;
   }
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
@@ -9888,6 +14377,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor& operator=(E&&) = delete;
   template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
     requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor& operator=(E&&) = delete;
+  template <class E, class Error = error::a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach<value_of<E>, device_of<E>>>
+    requires differentiable<E>
   Tensor& operator=(E&&) = delete;
 
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
@@ -9908,16 +14400,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires detail::becomes<E, T, D>
   Tensor& assign(E&& e) {
-    check_writable("assign");
-    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), "assign");
-    if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(e.shape(), "assign");
-      detail::evaluate<D>(value.raw(), value.layout(), true, e);
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
-    } else {
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
-    }
-    return *this;
+    return write("assign", e);
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(expression<E> && !mixes_with<device_of<E>, D>)
@@ -9928,7 +14411,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
-    check_writable("assign");
+    begin_write("assign");
     detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
     return *this;
   }
@@ -9940,7 +14423,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class X>                                                                   \
     requires detail::becomes<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>()), T, D> \
   Tensor& operator SYMBOL##=(X&& x) {                                                  \
-    return assign(*this SYMBOL static_cast<X&&>(x));                                   \
+    return write("operator" #SYMBOL "=", *this SYMBOL static_cast<X&&>(x));            \
   }                                                                                    \
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>> \
     requires(expression<E> && !mixes_with<device_of<E>, D>)                            \
@@ -9974,9 +14457,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// The first element, in the device's memory. Throws TypeError from a non-const handle to read-only storage.
   T* data() {
     if (read_only()) detail::fail_read_only("data");
+    detail::before_write<D>(head());
     return raw();
   }
-  T const* data() const { return raw(); }
+  T const* data() const {
+    detail::before_read<D>(head());
+    return raw();
+  }
   detail::Storage storage() const { return handle_.body() ? handle_.body()->storage : detail::Storage(); }
   detail::Body const* body() const { return handle_.body(); }
   detail::Handle const& handle() const { return handle_; }
@@ -10032,7 +14519,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor clone() const {
     Tensor result = uninitialized(shape(), "clone");
     if (is_contiguous()) {
-      if (size() > 0) device_traits<D>::copy(result.raw(), raw(), bytes());
+      if (size() > 0) device_traits<D>::copy(result.raw(), data(), bytes());
     } else {
       detail::evaluate<D>(result.raw(), result.layout(), true, *this);
     }
@@ -10046,11 +14533,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires host_device<D>
   T& operator()(Is... indices) {
     if (SITU_UNLIKELY(read_only())) detail::fail_read_only("operator()");
+    detail::before_write<D>(head());
     return raw()[offset_of("operator()", indices...)];
   }
   template <std::integral... Is>
     requires host_device<D>
   T const& operator()(Is... indices) const {
+    detail::before_read<D>(head());
     return raw()[offset_of("operator()", indices...)];
   }
   template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
@@ -10059,28 +14548,27 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   T item(Is... indices) const {
-    int64_t offset = 0;
-    if constexpr (sizeof...(Is) == 0) {
-      if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
-    } else {
-      offset = offset_of("item", indices...);
-    }
-    T value;
-    device_traits<D>::copy_to_host(&value, raw() + offset, sizeof(T));
-    return value;
+    return element(offset_of("item", indices...), {nullptr, 0, "item"});
+  }
+  T item(detail::CallSite site = detail::CallSite::here("item")) const {
+    if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
+    return element(0, site);
   }
   /// All elements in row-major order.
-  std::vector<T> to_vector() const
+  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
     requires(!std::is_same_v<T, bool>)
   {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     std::vector<T> result(static_cast<std::size_t>(size()));
     copy_out(result.data());
     return result;
   }
-  std::vector<bool> to_vector() const
+  std::vector<bool> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
     requires(std::is_same_v<T, bool>)
   {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
     return std::vector<bool>(host.data(), host.data() + host.size());
   }
@@ -10089,6 +14577,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <element U, situ::device Other>
   friend class Tensor;
 
+  detail::StorageHead* head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
   T* raw() const { return handle_.body() ? static_cast<T*>(handle_.body()->first) : nullptr; }
   bool read_only() const {
     auto const* const head = storage_head();
@@ -10129,16 +14618,39 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return offset;
   }
 
+  T element(int64_t offset, detail::CallSite const& site) const {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    T value;
+    device_traits<D>::copy_to_host(&value, data() + offset, sizeof(T));
+    return value;
+  }
   void copy_out(T* to) const {
     if (size() == 0) return;
-    if (is_contiguous()) return device_traits<D>::copy_to_host(to, raw(), bytes());
+    if (is_contiguous()) return device_traits<D>::copy_to_host(to, data(), bytes());
     Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
     device_traits<Cpu>::copy(to, host.data(), bytes());
   }
 
-  void check_writable(char const* who) const {
+  /// What every write in place begins with: it is allowed, and whoever saved the old elements will know.
+  void begin_write(char const* who) const {
     if (SITU_UNLIKELY(layout().is_broadcast())) detail::fail_broadcast_write(who, layout());
     if (SITU_UNLIKELY(read_only())) detail::fail_read_only(who);
+    if (handle_.body() && handle_.body()->storage) handle_.body()->storage.head()->note_write(who);
+    detail::before_write<D>(head());
+  }
+
+  template <class E>
+  Tensor& write(char const* who, E const& e) {
+    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), who);
+    begin_write(who);
+    if (overlaps_differently(e)) {
+      Tensor const value = uninitialized(e.shape(), who);
+      detail::evaluate<D>(value.raw(), value.layout(), true, e);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
+    } else {
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
+    }
+    return *this;
   }
 
   /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
@@ -10150,7 +14662,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     int64_t appearances = 0;  // of this very body: another one would count in the storage
     detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
     if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
-    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape);
+    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape) &&
+           !detail::in_flight_elsewhere<D>(body->storage.head());
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.
@@ -10174,6 +14687,8 @@ template <class Op, class... Es>
 Tensor(Map<Op, Es...>&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
 template <class Op, class... Es>
 Tensor(Map<Op, Es...>&&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class T, class D>
+Tensor(Variable<T, D> const&) -> Tensor<T, D>;
 template <class T, class D>
 Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
 template <class T, class D>
@@ -10215,6 +14730,17 @@ void copy_bytes(void* to, void const* from, std::size_t bytes) {
   }
 }
 
+/// Where a tensor begins, for a copy that To's stream makes when the devices exchange memory directly, and else From's.
+template <class To, class T, class From>
+T const* copied_from(Tensor<T, From> const& from) {
+  if constexpr (copies_directly<To, From> && asynchronous<To>) {
+    before_read<To>(from.storage_head());
+    return from.body() ? static_cast<T const*>(from.body()->first) : nullptr;
+  } else {
+    return from.data();
+  }
+}
+
 /// `from` on device To: itself when it is there already.
 template <class To, class T, class From>
 Tensor<T, To> transfer(Tensor<T, From> const& from) {
@@ -10229,7 +14755,7 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
     std::size_t const elements = span.last < span.first ? 0 : static_cast<std::size_t>(span.last - span.first + 1);
     bool const dense = from.is_contiguous();
     Tensor<T, To> result = Tensor<T, To>::uninitialized(dense ? from.shape() : Shape(static_cast<int64_t>(elements)), "to");
-    copy_bytes<To, From>(result.data(), from.data() + (elements ? span.first : 0), elements * sizeof(T));
+    copy_bytes<To, From>(result.data(), copied_from<To>(from) + (elements ? span.first : 0), elements * sizeof(T));
     if (dense) return result;
     void* const first = elements ? result.data() - span.first : nullptr;
     auto strided = Tensor<T, To>::from_handle(make_view(result.storage(), first, from.layout()));
@@ -10257,14 +14783,8 @@ Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from) {
 /// A copy in page-locked host memory, from which asynchronous transfers start.
 template <class E>
   requires expression<E>
-auto pin(E const& e) {
-  return e.to(Pinned{});
-}
-
-/// Waits until everything that was enqueued on the device has run.
-template <device D>
-void synchronize(D) {
-  device_traits<D>::synchronize();
+auto pin(E const& e, detail::CallSite site = detail::CallSite::here()) {
+  return e.to(Pinned{}, site);
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -10404,12 +14924,13 @@ struct no_deleter {
   void operator()(void*) const {}
 };
 
-template <class U, class Deleter>
+template <class U, class D, class Deleter>
 struct ForeignStorage : StorageHead {
   Deleter deleter;
   explicit ForeignStorage(Deleter&& d) : deleter(static_cast<Deleter&&>(d)) {}
   static void destroy_foreign(StorageHead* head) noexcept {
     auto* const self = static_cast<ForeignStorage*>(head);
+    before_release<D>(head);
     self->deleter(static_cast<U*>(self->memory));
     delete self;
   }
@@ -10428,9 +14949,9 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
   if (shape.rank() != strides.rank()) {
     detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
   }
-  auto* const head = new detail::ForeignStorage<U, Deleter>(static_cast<Deleter&&>(deleter));
+  auto* const head = new detail::ForeignStorage<U, D, Deleter>(static_cast<Deleter&&>(deleter));
   head->memory = const_cast<U*>(pointer);
-  head->destroy = &detail::ForeignStorage<U, Deleter>::destroy_foreign;
+  head->destroy = &detail::ForeignStorage<U, D, Deleter>::destroy_foreign;
   head->allocated_here = false;
   head->read_only = std::is_const_v<T>;
   Layout const layout(shape, strides);
@@ -10783,21 +15304,226 @@ Stream& operator<<(Stream& stream, E const& e) {
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/tensor/transfer_async.hpp>
+/// Asynchronous transfers between page-locked memory and devices: enqueued, and read when they are there.
+///
+/// A transfer is one copy. What is contiguous but for the order of its axes keeps that order; rows with gaps between them are packed by
+/// the copy itself; anything else is packed first, on the side that it comes from.
+
+
+namespace situ::inline SITU_ABI {
+
+/// What is on its way to the host: a value that cannot be read before it is there.
+template <class>
+class Pending;
+
+/// A tensor in page-locked memory that a device is copying to. Handles share the copy; the last one may go before it has ended.
+///
+/// Throws    from wait() and get(): CudaError, and IndexError for what a kernel found wrong before the copy.
+/// Example   Pending<Tensor<float, Pinned>> h = g.to_async(Pinned{});  prepare_more();  use(h.get());
+template <element T>
+class Pending<Tensor<T, Pinned>> {
+ public:
+  using value_type = T;
+
+  Pending() = default;
+
+  /// Whether get() returns at once.
+  bool ready() const { return moment_.passed(); }
+  /// Waits until the copy has ended.
+  void wait() const {
+    moment_.wait();
+    if (check_) check_();
+  }
+  /// The tensor; waits for it.
+  Tensor<T, Pinned> get() const {
+    wait();
+    if (finish_) {
+      value_ = finish_(raw_);
+      finish_ = nullptr;
+      raw_ = {};
+    }
+    return value_;
+  }
+
+  /// For situ's own use. `finish` makes the value of what arrives.
+  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*check)()) : value_(value), moment_(end), check_(check) {}
+  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*check)())
+      : raw_(raw), finish_(finish), moment_(end), check_(check) {}
+  detail::Moment const& moment() const { return moment_; }
+  Tensor<T, Pinned> const& coming() const { return value_; }
+  auto check() const { return check_; }
+
+ private:
+  mutable Tensor<T, Pinned> value_;
+  mutable detail::Handle raw_;
+  mutable Tensor<T, Pinned> (*finish_)(detail::Handle const&) = nullptr;
+  detail::Moment moment_;
+  void (*check_)() = nullptr;
+};
+
+namespace detail {
+
+/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
+struct Crossing {
+  int64_t first = 0;     ///< the offset of the lowest element
+  int64_t elements = 0;  ///< that arrive
+  int64_t origin = 0;    ///< where the first element of the tensor is then
+  Shape strides;         ///< then
+  bool whole = true;     ///< it lies in one piece
+  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
+};
+
+SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
+  Crossing result;
+  result.strides = layout.strides;
+  int axes[max_rank];
+  int count = 0;
+  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] == 0) return result;
+    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
+    int at = count++;
+    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
+    axes[at] = k;
+  }
+  int64_t packed = 1;
+  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
+  int joined = 0;
+  for (int j = 0; j < count; ++j) {
+    int const k = axes[j];
+    int64_t const n = layout.shape[k];
+    result.whole = result.whole && step(k) == packed;
+    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
+    if (layout.strides[k] < 0) {
+      result.first += (n - 1) * layout.strides[k];
+      result.origin += (n - 1) * packed;
+    }
+    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
+    else sizes[joined] = n, steps[joined++] = step(k);
+    packed *= n;
+  }
+  result.elements = packed;
+  if (result.whole) return result;
+  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
+  if (!one) return result;
+  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
+  std::size_t const bytes = static_cast<std::size_t>(width) * item;
+  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
+  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
+  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
+  return result;
+}
+
+/// Throws what kernels of D found wrong.
+template <class D>
+void check_faults() {
+  if (IndexFault* const fault = device_traits<D>::fault()) throw_fault(*fault, [] { return device_traits<D>::name(); });
+}
+
+template <class To, class From>
+concept from_pinned_to_device = std::is_same_v<From, Pinned> && requires(void* to, void const* from) { device_traits<To>::copy_from_pinned(to, from, 0); };
+template <class To, class From>
+concept from_device_to_pinned = std::is_same_v<To, Pinned> && requires(void* to, void const* from) { device_traits<From>::copy_to_pinned(to, from, 0); };
+template <class To, class From>
+concept crosses_asynchronously = from_pinned_to_device<To, From> || from_device_to_pinned<To, From> || (std::is_same_v<To, From> && (asynchronous<To> || std::is_same_v<To, Pinned>)) ||
+                                 (asynchronous<To> && asynchronous<From> && copies_directly<To, From>);
+
+template <class To, class T, class From>
+auto transfer_async(Tensor<T, From> const& from) {
+  if constexpr (std::is_same_v<To, From> && std::is_same_v<To, Pinned>) {
+    return Pending<Tensor<T, Pinned>>(from, {}, nullptr);
+  } else if constexpr (!from_pinned_to_device<To, From> && !from_device_to_pinned<To, From>) {
+    return transfer<To>(from);
+  } else {
+    constexpr bool to_host = std::is_same_v<To, Pinned>;
+    using D = std::conditional_t<to_host, From, To>;
+    Tensor<T, From> source = from;
+    Crossing crossing = crossing_of(source.layout(), sizeof(T));
+    bool spans = false;  // gaps included
+    if (!crossing.whole && crossing.rows.count == 0) {
+      if constexpr (!to_host || std::is_same_v<typename device_traits<From>::kernels, cpu_kernels>) {
+        source = std::as_const(source).clone();
+        crossing = crossing_of(source.layout(), sizeof(T));
+      } else {  // without a kernel, so that files of the host's compiler can do the same
+        spans = true;
+        auto const extent = source.layout().extent();
+        crossing.elements = extent.last - extent.first + 1;
+        crossing.first = extent.first;
+        crossing.origin = -extent.first;
+        crossing.strides = source.layout().strides;
+      }
+    }
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({crossing.elements}, "to_async");
+    Layout layout = source.layout();
+    layout.strides = crossing.strides;
+    T* const begin = flat.body() ? static_cast<T*>(flat.body()->first) : nullptr;
+    auto result = Tensor<T, To>::from_handle(make_view(flat.storage(), begin ? begin + crossing.origin : nullptr, layout));
+    if (crossing.elements == 0) {
+      if constexpr (to_host) return Pending<Tensor<T, Pinned>>(result, {}, nullptr);
+      else return result;
+    } else {
+      auto* const head = const_cast<StorageHead*>(to_host ? result.storage_head() : source.storage_head());
+      CopyNote note(device_traits<D>::stream_driver(), D::ordinal, device_traits<D>::current_stream(), to_host);
+      T const* const first = std::as_const(source).data() + crossing.first;
+      T* const to = begin;
+      bool const whole = crossing.whole || spans;
+      std::size_t const bytes = static_cast<std::size_t>(crossing.elements) * sizeof(T);
+      if constexpr (to_host) {
+        if (whole) device_traits<D>::copy_to_pinned(to, first, bytes);
+        else device_traits<D>::copy_rows_to_pinned(to, first, crossing.rows);
+        return Pending<Tensor<T, Pinned>>(result, note.publish(*head), &check_faults<D>);
+      } else {
+        if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
+        else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
+        note.publish(*head);
+        return result;
+      }
+    }
+  }
+}
+
+template <class U, class T>
+Tensor<U, Pinned> finish_conversion(Handle const& raw) {
+  return Tensor<U, Pinned>(cast<U>(Tensor<T, Pinned>::from_handle(raw)));
+}
+
+/// Narrowing happens before the copy, widening after it: the fewer bytes cross.
+template <class U, class To, class T, class From>
+auto convert_and_transfer_async(Tensor<T, From> const& from) {
+  if constexpr (std::is_same_v<U, T>) return transfer_async<To>(from);
+  else if constexpr (sizeof(U) <= sizeof(T)) return transfer_async<To>(converted<U>(from));
+  else if constexpr (std::is_same_v<To, Pinned>) {
+    auto const arrives = transfer_async<To>(from);
+    return Pending<Tensor<U, Pinned>>(arrives.coming().handle(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
+  } else {
+    return converted<U>(transfer_async<To>(from));
+  }
+}
+
+/// The tensor itself, or the value of a formula where it was computed: in page-locked memory if all of its operands are there.
+template <class E>
+auto kept_in_place(E const& e) {
+  return Tensor<value_of<E>, device_of<E>>(e);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/ops.hpp>
 /// Operations that are not elementwise.
 
 
 // ---- <situ/ops/arrange.hpp>
-/// Arranging: joining and cutting tensors, repeating them, and turning them around.
+/// Arranging: repeating tensors, and turning them around.
 ///
-///     concat({a, b, c}, 1)   concat(0, a * 2, b)   stack({a, b})   split(x, 3)   split(x, {2, 3}, 1)   chunk(x, 4)
-///     tile(x, {2, 3})   repeat(x, 2, 0)   pad(x, {1, 1}, pad_mode::reflect)   roll(x, 1, 0)   flip(x, {0, 1})
+///     tile(x, {2, 3})   repeat(x, 2, 0)   flip(x, {0, 1})   meshgrid({x, y})
 ///
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError when x has no such axis, or shapes do not fit.
-/// Cost      every input is read once: expressions are evaluated straight into their place in the result. `split`, `chunk`,
-///           `flip` and `meshgrid` copy nothing: of a tensor they give views of its storage, of a formula formulas over views.
-/// Gradient  the same arrangement, backwards: slices of the gradient, and sums of them where elements are repeated.
+/// Cost      every input is read once. `flip` and `meshgrid` copy nothing: of a tensor they give views of its storage, of a formula
+///           formulas over views.
+/// Gradient  the same arrangement, backwards: views of the gradient, and sums of them where elements are repeated.
 
 #include <initializer_list>
 #include <vector>
@@ -10877,225 +15603,6 @@ using apart_t = typename apart<Es...>::type;
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
-
-namespace detail {
-
-/// Rebinds `joined` to what it and one more part make along `axis`. Parts of shape [0] join with everything, as in PyTorch.
-SITU_NOINLINE inline void join_part(Shape& joined, bool& started, Shape const& part, int64_t axis, char const* who) {
-  if (part == Shape(0)) return;
-  int const k = started ? checked_axis(axis, joined.rank(), joined, who) : checked_axis(axis, part.rank(), part, who);
-  if (!started) {
-    joined = part;
-    started = true;
-    return;
-  }
-  if (part.rank() != joined.rank()) {
-    fail<ShapeError>(who, ": shapes ", joined, " and ", part, " cannot be joined along axis ", k, ": they have ", joined.rank(), " and ",
-                     part.rank(), " axes");
-  }
-  for (int d = 0; d < part.rank(); ++d) {
-    if (d != k && part[d] != joined[d]) {
-      fail<ShapeError>(who, ": shapes ", joined, " and ", part, " cannot be joined along axis ", k, ": ", joined[d], " != ", part[d],
-                       " in dimension ", d);
-    }
-  }
-  joined[k] += part[k];
-}
-
-inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis, char const* who) {
-  if (count == 0) fail<ShapeError>(who, ": no tensors were given; at least one is needed");
-  Shape joined(0);
-  bool started = false;
-  for (int64_t k = 0; k < count; ++k) join_part(joined, started, *parts[k], axis, who);
-  if (!started) (void)checked_axis(axis, 1, joined, who);
-  return joined;
-}
-
-/// Writes parts one behind the other.
-template <class T, class D>
-struct Concatenation {
-  Tensor<T, D> result;
-  int axis;
-  int64_t at = 0;
-  Concatenation(Shape const& shape, int64_t along, char const* who)
-      : result(Tensor<T, D>::uninitialized(shape, who)), axis(checked_axis(along, shape.rank(), shape, who)) {}
-
-  template <class E>
-  void append(E const& part) {
-    if (part.rank() != result.rank() || part.size() == 0) return;
-    int64_t const end = at + part.shape()[axis];
-    write_into(result, slice_view(result.layout(), axis, at, end, 1), part);
-    at = end;
-  }
-};
-
-template <class E>
-auto concat_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
-  for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
-  Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
-  Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
-  for (int64_t k = 0; k < count; ++k) joined.append(parts[k]);
-  return joined.result;
-}
-
-template <class... Es>
-auto concat_all(int64_t axis, Es const&... parts) {
-  Shape const* const shapes[] = {&parts.shape()...};
-  Shape const shape = joined_shape(shapes, sizeof...(Es), axis, "concat");
-  Concatenation<promoted_t<value_of<Es>...>, result_device_of<Es...>> joined(shape, axis, "concat");
-  (joined.append(parts), ...);
-  return joined.result;
-}
-
-inline Shape stacked_shape(Shape const* const* parts, int64_t count, int64_t axis) {
-  if (count == 0) fail<ShapeError>("stack: no tensors were given; at least one is needed");
-  Shape const& first = *parts[0];
-  for (int64_t k = 1; k < count; ++k) {
-    if (!(*parts[k] == first)) {
-      fail<ShapeError>("stack: tensors 0 and ", k, " have shapes ", first, " and ", *parts[k], "; all must have the same, or use concat");
-    }
-  }
-  if (axis < -first.rank() - 1 || axis > first.rank()) {
-    fail<ShapeError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
-  }
-  Shape result = first;
-  result.insert(static_cast<int>(axis < 0 ? axis + first.rank() + 1 : axis), count);
-  return result;
-}
-
-template <class T, class D>
-struct Stack {
-  Tensor<T, D> result;
-  int64_t axis;
-  int64_t at = 0;
-  Stack(Shape const& shape, int64_t along) : result(Tensor<T, D>::uninitialized(shape, "stack")), axis(along) {}
-  template <class E>
-  void append(E const& part) {
-    write_into(result, select_view(result.layout(), axis, at++), part);
-  }
-};
-
-template <class E>
-auto stack_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
-  for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
-  Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
-  for (int64_t k = 0; k < count; ++k) stacked.append(parts[k]);
-  return stacked.result;
-}
-
-template <class... Es>
-auto stack_all(int64_t axis, Es const&... parts) {
-  Shape const* const shapes[] = {&parts.shape()...};
-  Stack<promoted_t<value_of<Es>...>, result_device_of<Es...>> stacked(stacked_shape(shapes, sizeof...(Es), axis), axis);
-  (stacked.append(parts), ...);
-  return stacked.result;
-}
-
-}  // namespace detail
-
-/// Tensors one behind the other along an existing axis.
-///
-/// Takes a list or a vector of tensors, then the axis; or the axis, then any expressions, each evaluated straight into its
-/// slice of the result. Without an axis, along axis 0.
-/// Shape     equal but for `axis`, along which extents add up; parts of shape [0] are left out, whatever the other shapes are.
-/// Dtype     the parts promote together.
-/// Example   concat({a, b}, 1); concat(1, a, b * 2); concat(split(x, 2)) is x
-template <element T, device D>
-auto concat(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
-  return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
-}
-template <expression E>
-auto concat(std::vector<E> const& parts, int64_t axis = 0) {
-  return detail::concat_range(parts.data(), static_cast<int64_t>(parts.size()), axis);
-}
-template <class... Es>
-  requires(sizeof...(Es) > 0 && (expression<Es> && ...) && detail::on_one_device<Es...>)
-auto concat(int64_t axis, Es const&... parts) {
-  return detail::concat_all(axis, parts...);
-}
-template <class... Es>
-  requires(sizeof...(Es) > 1 && (expression<Es> && ...) && detail::on_one_device<Es...>)
-auto concat(Es const&... parts) {
-  return detail::concat_all(0, parts...);
-}
-template <class... Es, class Error = detail::apart_t<Es...>>
-void concat(int64_t, Es const&...) = delete;
-template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
-void concat(E const&, Es const&...) = delete;
-
-/// Tensors of one shape side by side along a new axis, which stands at `axis` of the result (0 where none is given).
-/// Takes what concat takes.
-template <element T, device D>
-auto stack(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
-  return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
-}
-template <expression E>
-auto stack(std::vector<E> const& parts, int64_t axis = 0) {
-  return detail::stack_range(parts.data(), static_cast<int64_t>(parts.size()), axis);
-}
-template <class... Es>
-  requires(sizeof...(Es) > 0 && (expression<Es> && ...) && detail::on_one_device<Es...>)
-auto stack(int64_t axis, Es const&... parts) {
-  return detail::stack_all(axis, parts...);
-}
-template <class... Es>
-  requires(sizeof...(Es) > 1 && (expression<Es> && ...) && detail::on_one_device<Es...>)
-auto stack(Es const&... parts) {
-  return detail::stack_all(0, parts...);
-}
-template <class... Es, class Error = detail::apart_t<Es...>>
-void stack(int64_t, Es const&...) = delete;
-template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
-void stack(E const&, Es const&...) = delete;
-
-/// Consecutive slices of the given sizes, which add up to the extent of the axis: views.
-template <class E>
-  requires expression<E>
-auto split(E const& x, std::vector<int64_t> const& sizes, int64_t axis = 0) {
-  Shape const shape = x.shape();
-  int const k = detail::checked_axis(axis, shape.rank(), shape, "split");
-  int64_t total = 0;
-  for (int64_t size : sizes) {
-    if (size < 0) detail::fail<ShapeError>("split: a size of ", size, " was asked for; sizes are 0 or more");
-    if (__builtin_add_overflow(total, size, &total)) total = INT64_MAX;
-  }
-  if (total != shape[k]) {
-    detail::fail<ShapeError>("split: the sizes add up to ", total, ", but axis ", k, " of shape ", shape, " has ", shape[k], shape[k] == 1 ? " element" : " elements");
-  }
-  std::vector<detail::view_of_t<E>> parts;
-  parts.reserve(sizes.size());
-  int64_t at = 0;
-  for (int64_t size : sizes) {
-    parts.push_back(detail::view_of(x, [=](Layout const& layout) { return detail::slice_view(layout, k, at, at + size, 1); }));
-    at += size;
-  }
-  return parts;
-}
-/// Consecutive slices of `size` indices each, the last one shorter where it must be: views.
-template <class E>
-  requires expression<E>
-auto split(E const& x, std::integral auto size, int64_t axis = 0) {
-  int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "split")], step = static_cast<int64_t>(size);
-  if (step < 0 || (step == 0 && extent > 0)) {
-    detail::fail<ShapeError>("split: slices of ", step, " indices cannot cover ", extent, "; a size is 1 or more");
-  }
-  std::vector<int64_t> sizes;
-  for (int64_t left = extent; left > 0; left -= step) sizes.push_back(left < step ? left : step);
-  if (extent == 0) sizes.push_back(0);
-  return split(x, sizes, axis);
-}
-/// At most `count` slices of equal size, the last one shorter where it must be: views. As in PyTorch there are fewer where
-/// slices of ceil(extent / count) cover the axis sooner.
-template <class E>
-  requires expression<E>
-auto chunk(E const& x, int64_t count, int64_t axis = 0) {
-  int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "chunk")];
-  if (count < 1) detail::fail<ShapeError>("chunk: ", count, " chunks were asked for; there is at least 1");
-  if (extent == 0) return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
-  return split(x, (extent - 1) / count + 1, axis);
-}
 
 namespace detail {
 
@@ -11182,189 +15689,6 @@ auto repeat(E const& x, int64_t count) {
   if (x.rank() > 0) return repeat(x, count, x.rank() - 1).reshape({-1});
   auto const view = detail::view_of(x, [](Layout const& layout) { return detail::Viewed{detail::unsqueezed(layout, 0), 0}; });
   return repeat(view, count, 0);
-}
-
-/// How pad fills what it adds.
-enum class pad_mode {
-  reflect,    ///< mirrored at the outermost element, which is not repeated: c b | a b c | b a
-  replicate,  ///< the outermost element: a a | a b c | c c
-  circular,   ///< from the other end: b c | a b c | a b
-};
-
-namespace detail {
-
-/// The widths of pad, checked: how many indices are added before and after each axis; negative ones take away.
-struct Padding {
-  int64_t before[max_rank] = {}, after[max_rank] = {};
-  Shape kept;    ///< what is left of x
-  Shape padded;  ///< the result
-
-  Padding(Shape const& shape, std::vector<int64_t> const& widths) : kept(shape), padded(shape) {
-    int const pairs = static_cast<int>(widths.size() / 2);
-    if (widths.size() % 2 != 0 || pairs > shape.rank()) {
-      fail<ShapeError>("pad: ", widths.size(), " widths were given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
-                       2 * shape.rank());
-    }
-    for (int p = 0; p < pairs; ++p) {
-      int const k = shape.rank() - 1 - p;
-      int64_t const b = widths[static_cast<std::size_t>(2 * p)], a = widths[static_cast<std::size_t>(2 * p + 1)];
-      before[k] = b, after[k] = a;
-      kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
-      if (b < -shape[k] || a < -shape[k] || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
-          __builtin_add_overflow(padded[k], a, &padded[k])) {
-        fail<ShapeError>("pad: widths ", b, " and ", a, " do not fit axis ", k, " of shape ", shape);
-      }
-    }
-  }
-  int64_t added_before(int k) const { return before[k] > 0 ? before[k] : 0; }
-  int64_t added_after(int k) const { return after[k] > 0 ? after[k] : 0; }
-
-  void check(pad_mode mode) const {
-    constexpr char const* names[] = {"reflect", "replicate", "circular"};
-    for (int k = 0; k < kept.rank(); ++k) {
-      int64_t const most = mode == pad_mode::reflect ? kept[k] - 1 : mode == pad_mode::circular ? kept[k] : kept[k] > 0 ? INT64_MAX : 0;
-      int64_t const widest = added_before(k) > added_after(k) ? added_before(k) : added_after(k);
-      if (widest > 0 && widest > most) {
-        fail<ShapeError>("pad: a width of ", widest, " is too much for mode ", names[static_cast<int>(mode)], ": axis ", k, " has ", kept[k],
-                         kept[k] == 1 ? " element" : " elements", mode == pad_mode::replicate ? "" : "; at most ", 
-                         mode == pad_mode::replicate ? std::string() : text(most > 0 ? most : 0), mode == pad_mode::replicate ? "" : " can be added");
-      }
-    }
-  }
-};
-
-/// Evaluates x into the middle of the result; then `fill(view of the part that is added, axis, whether before)` for each side of
-/// each axis. Parts of later axes lie over what earlier ones have added.
-template <class E, class F>
-auto pad_with(E const& x, Padding const& padding, F const& fill) {
-  using D = result_device_t<device_of<E>>;
-  auto result = Tensor<value_of<E>, D>::uninitialized(padding.padded, "pad");
-  if (result.size() == 0) return result;
-  int const rank = padding.kept.rank();
-  Viewed window{Layout(padding.kept, result.strides()), 0};
-  for (int k = 0; k < rank; ++k) window.offset += padding.added_before(k) * result.strides()[k];
-  write_into(result, window, view_of(x, [&](Layout const& layout) {
-    Viewed kept{layout, 0};
-    for (int k = 0; k < rank; ++k) {
-      if (padding.before[k] < 0) kept.offset -= padding.before[k] * layout.strides[k];
-      kept.layout.shape[k] = padding.kept[k];
-    }
-    return kept;
-  }));
-  for (int k = 0; k < rank; ++k) {
-    int64_t const step = result.strides()[k];
-    for (bool const before : {true, false}) {
-      int64_t const width = before ? padding.added_before(k) : padding.added_after(k);
-      if (width == 0) continue;
-      Viewed part = window;
-      part.layout.shape[k] = width;
-      part.offset += before ? -width * step : padding.kept[k] * step;
-      fill(result, window, part, k, before);
-    }
-    window.offset -= padding.added_before(k) * step;
-    window.layout.shape[k] = padding.padded[k];
-  }
-  return result;
-}
-
-}  // namespace detail
-
-/// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
-/// PyTorch: {left, right, top, bottom}; negative ones take elements away.
-/// Cost      x is read once; one launch, and one more for each side that is padded.
-template <class E, number V = int>
-  requires expression<E>
-auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
-  using T = value_of<E>;
-  detail::Padding const padding(x.shape(), widths);
-  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))};
-  return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
-    detail::write_into(result, part, constant);
-  });
-}
-/// x with more elements around it, taken from x itself.
-/// Throws    ShapeError where an axis is too short: reflect adds fewer elements than there are, circular no more.
-template <class E>
-  requires expression<E>
-auto pad(E const& x, std::vector<int64_t> const& widths, pad_mode mode) {
-  using T = value_of<E>;
-  using D = detail::result_device_t<device_of<E>>;
-  detail::Padding const padding(x.shape(), widths);
-  padding.check(mode);
-  return detail::pad_with(x, padding, [&](Tensor<T, D> const& result, detail::Viewed const& window, detail::Viewed const& part, int k, bool before) {
-    int64_t const step = window.layout.strides[k], width = part.layout.shape[k], last = padding.kept[k] - 1;
-    detail::Viewed from{part.layout, window.offset};
-    switch (mode) {
-      case pad_mode::reflect:  // the part's first element lies `width` from the edge, or one
-        from.offset += (before ? width : last - 1) * step;
-        from.layout.strides[k] = -step;
-        break;
-      case pad_mode::replicate:
-        from.offset += (before ? 0 : last) * step;
-        from.layout.strides[k] = 0;
-        break;
-      case pad_mode::circular: from.offset += before ? (last + 1 - width) * step : 0; break;
-    }
-    T* const first = const_cast<T*>(result.data()) + from.offset;
-    detail::write_into(result, part, Tensor<T, D>::from_handle(detail::make_view(result.storage(), first, from.layout)));
-  });
-}
-
-/// The elements moved by `shifts[k]` along `axes[k]`; what leaves at one end comes in at the other.
-/// Cost      x is read once; a launch for each of the 2^k pieces that k shifted axes make.
-template <class E>
-  requires expression<E>
-auto roll(E const& x, Shape const& shifts, Shape const& axes) {
-  Shape const shape = x.shape();
-  if (shifts.rank() != axes.rank()) {
-    detail::fail<ShapeError>("roll: ", shifts.rank(), shifts.rank() == 1 ? " shift was" : " shifts were", " given for ", axes.rank(),
-                             axes.rank() == 1 ? " axis" : " axes", "; each axis needs one");
-  }
-  int64_t by[max_rank] = {};
-  for (int k = 0; k < axes.rank(); ++k) {
-    int const axis = detail::checked_axis(axes[k], shape.rank(), shape, "roll");
-    int64_t const n = shape[axis];
-    if (n > 0) by[axis] = ((by[axis] + shifts[k] % n) % n + n) % n;
-  }
-  auto result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>::uninitialized(shape, "roll");
-  if (result.size() == 0) return result;
-  unsigned cut = 0;
-  for (int k = 0; k < shape.rank(); ++k) cut |= by[k] > 0 ? 1u << k : 0u;
-  unsigned piece = cut;
-  for (;;) {  // bit k: the end of axis k, which comes in first; without it: the beginning, which moves on
-    auto const cropped = [&](Layout const& layout, bool is_result) {
-      detail::Viewed view{layout, 0};
-      for (int k = 0; k < shape.rank(); ++k) {
-        if (!(cut >> k & 1u)) continue;
-        bool const wraps = piece >> k & 1u;
-        int64_t const size = wraps ? by[k] : shape[k] - by[k];
-        int64_t const at = wraps == is_result ? 0 : is_result ? by[k] : shape[k] - by[k];
-        view.offset += at * layout.strides[k];
-        view.layout.shape[k] = size;
-      }
-      return view;
-    };
-    detail::write_into(result, cropped(result.layout(), true), detail::view_of(x, [&](Layout const& layout) { return cropped(layout, false); }));
-    if (piece == 0) return result;
-    piece = (piece - 1) & cut;
-  }
-}
-/// As if x were one row of all its elements.
-template <class E>
-  requires expression<E>
-auto roll(E const& x, int64_t shift) {
-  Shape const shape = x.shape(), row(x.size());
-  bool flattens = true;
-  detail::for_each_leaf(x, [&](auto const& leaf) {
-    Layout flat;
-    flattens = flattens && detail::viewed_as(leaf.shape() == shape ? leaf.layout() : detail::expanded(leaf.layout(), shape), row, flat);
-  });
-  if (!flattens) return roll(detail::evaluated(x).reshape({-1}), shift, 0).reshape(shape);
-  return roll(detail::view_of(x, [&](Layout const& layout) {
-           detail::Viewed flat;
-           (void)detail::viewed_as(layout, row, flat.layout);
-           return flat;
-         }), shift, 0).reshape(shape);
 }
 
 /// The elements in reverse order along the given axes: a view.
@@ -11839,6 +16163,25 @@ struct ReduceSpace {
     rows.begin = part % runs_per_row * plan.run_per_unit;
     rows.stop = rows.begin + plan.run_per_unit < rows.length ? rows.begin + plan.run_per_unit : rows.length;
     return rows;
+  }
+
+  /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
+  struct Strip {
+    int axis;
+    int64_t part, output, columns, first, end;
+  };
+  Strip strip_of(ReducePlan const& plan, int64_t unit, char** base) const {
+    Strip strip{};
+    strip.axis = kept - 1;
+    strip.part = unit % plan.units_per_output;
+    int64_t const column = unit / plan.units_per_output % plan.strips * plan.strip_columns, outer = unit / plan.units_per_output / plan.strips;
+    strip.output = outer * plan.columns + column;
+    strip.columns = plan.columns - column < plan.strip_columns ? plan.columns - column : plan.strip_columns;
+    strip.first = strip.part * plan.rows_per_unit;
+    strip.end = strip.first + plan.rows_per_unit < count ? strip.first + plan.rows_per_unit : count;
+    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(data[o]) + column * stride(o, strip.axis) * element_sizes[o];
+    advance(base, 0, strip.axis, outer);
+    return strip;
   }
 
   /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`.
@@ -12332,18 +16675,9 @@ struct CentredKernel {
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, E* buffer, C* centres, unsigned char* scratch, int64_t unit) const {
-    int64_t const part = unit % plan.units_per_output;
-    int64_t const strip = unit / plan.units_per_output % plan.strips;
-    int64_t const outer = unit / plan.units_per_output / plan.strips;
-    int const axis = space.kept - 1;
-    int64_t const column = strip * strip_columns;
-    int64_t const columns = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
-    int64_t const first = part * plan.rows_per_unit;
-    int64_t const end = first + plan.rows_per_unit < space.count ? first + plan.rows_per_unit : space.count;
-    C* const spreads = centres + strip_columns + 64;
     char* base[max_operands];
-    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
-    space.advance(base, 0, axis, outer);
+    auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
+    C* const spreads = centres + strip_columns + 64;
     for (int64_t row = first; row < end;) {
       constexpr int most = CentredStrip<R>::most_rows;
       int const rows = end - row < most ? static_cast<int>(end - row) : most;
@@ -12371,7 +16705,6 @@ struct CentredKernel {
       dispatch<CentredStrip<R>>(static_cast<E const* const*>(from), rows, columns, centres, spreads, static_cast<C>(row - first), ahead);
       row += rows;
     }
-    int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) {
       deliver(output + c, part, end > first ? Total{static_cast<double>(end - first), centres[c], spreads[c]} : R::identity());
     }
@@ -12424,10 +16757,11 @@ struct CombineBody {
 
   static constexpr bool finds_extremum = std::is_floating_point_v<A> && requires { R::extremum; };
 
-  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite.
+  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
+  /// went through keep_order: -ffast-math would do without the product.
   template <class P>
-  SITU_INLINE static void quickly(P& best, P& odd, P const& x) {
-    odd = multiply_add(x, P(A(0)), odd);
+  SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
+    odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
     if constexpr (math::detail::has_avx512<A, P::lanes, typename P::isa_type>) {  // g++ 12 makes a comparison and a blend of it
       auto const v = x.v;
@@ -12459,15 +16793,15 @@ struct CombineBody {
           P b = none, c = none, d = none, e = none;
           if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
             int64_t const start = i;
-            P odd = P(A(0)), even = odd;
+            P const zero = keep_order(P(A(0)));
+            P odd = zero, even = zero;
             for (; i < stop; i += 4 * N) {
-              quickly(b, odd, value<Isa, N>(tree, run, i));
-              quickly(c, even, value<Isa, N>(tree, run, i + N));
-              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N));
-              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N));
+              quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+              quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
             }
-            P const all = odd + even;
-            if (SITU_UNLIKELY(any_of(all != all))) i = start, b = c = d = e = none;
+            if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
           }
           for (; i < stop; i += 4 * N) {
             b = R::combine(b, value<Isa, N>(tree, run, i));
@@ -12564,7 +16898,7 @@ struct CombineBody {
   };
 };
 
-/// The pack code of argmin and argmax: values and, beside them, indices as lanes of the same size.
+/// The pack code of argmin and argmax: the best values first, as without an index; then their places, where they beat those before.
 template <class R, class Tree, int Operands>
 struct IndexBody {
   using T = typename Tree::value_type;
@@ -12572,8 +16906,9 @@ struct IndexBody {
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   static constexpr int sign = std::is_same_v<R, reducers::argmax<T>> ? 1 : -1;
-  static constexpr int together = 1;
+  static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+  using Best = std::conditional_t<(sign > 0), reducers::max<A>, reducers::min<A>>;
 
   template <class Isa, int N>
   SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
@@ -12585,22 +16920,76 @@ struct IndexBody {
     if constexpr (std::is_floating_point_v<A>) return better | (math::isnan(x) & !math::isnan(best));
     else return better;
   }
+  /// best = the better one; see CombineBody::quickly for floats.
+  template <class P>
+  SITU_INLINE static void quickly(P& best, [[maybe_unused]] P& odd, P const& x, [[maybe_unused]] P const& zero) {
+    if constexpr (std::is_floating_point_v<A>) CombineBody<Best, Tree, Operands>::quickly(best, odd, x, zero);
+    else best = select(sign > 0 ? x > best : x < best, x, best);
+  }
+  /// Whether quickly() met what it cannot compare, or infinities.
+  template <class P>
+  SITU_INLINE static bool is_odd([[maybe_unused]] P const& odd) {
+    if constexpr (std::is_floating_point_v<A>) return any_of(math::isnan(odd));
+    else return false;
+  }
 
   struct Row {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
+      reducers::indexed<A> found{A(0), -1};
+      int64_t i = 0;
+      P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
+      while (i + 4 * N <= run.count) {
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
+        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        P b = none, c = none, d = none, e = none, odd = zero, even = zero;
+        for (; i < stop; i += 4 * N) {
+          quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+          quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+          quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+          quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+        }
+        if (SITU_UNLIKELY(is_odd(odd + even))) {
+          found = merged(found, search<Isa, N>(tree, run, start, stop));
+          continue;
+        }
+        quickly(b, odd, c, zero);
+        quickly(d, odd, e, zero);
+        quickly(b, odd, d, zero);
+        A lanes[N];
+        b.store(lanes);
+        A best = lanes[0];
+        for (int k = 1; k < N; ++k) best = (sign > 0 ? lanes[k] > best : lanes[k] < best) ? lanes[k] : best;
+        if (found.index >= 0 && !Wide::beats(best, found.value)) continue;
+        found.value = best;
+        P const wanted(best);
+        int64_t at = start;
+        while (!any_of(value<Isa, N>(tree, run, at) == wanted)) at += N;
+        value<Isa, N>(tree, run, at).store(lanes);
+        for (int k = N - 1; k >= 0; --k) {
+          if (lanes[k] == best) found.index = at + k;
+        }
+      }
+      if (i < run.count) found = merged(found, search<Isa, N>(tree, run, i, run.count));
+      *result = found;
+    }
+
+   private:
+    /// Elements [i, n), where any of them may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       P best(A(0));
       Q where(I(0)), here;
-      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(k));
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(i + k));
       bool first = true;
-      int64_t i = 0, n = run.count;
-      int lanes_used = static_cast<int>(n < N ? n : N);
+      int const lanes_used = static_cast<int>(n - i < N ? n - i : N);
       for (;;) {
         for (; i + N <= n; i += N) {
           P const x = value<Isa, N>(tree, run, i);
@@ -12622,39 +17011,95 @@ struct IndexBody {
       where.store(indices);
       reducers::indexed<A> found{values[0], indices[0]};
       for (int k = 1; k < lanes_used; ++k) found = merged(found, {values[k], indices[k]});
-      *result = found;
+      return found;
     }
   };
 
+  /// `rows` rows, `row_bytes` apart operand by operand, the first of which has the number `row`: 0 starts the strip. Rows that come next are
+  /// asked for at the same time.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
       Tree const tree = *tree_;
-      Run<Operands> run = *run_;
-      alignas(64) unsigned char buffers[Operands][64];
-      int64_t i = 0, n = run.count;
-      for (;;) {
-        for (; i + N <= n; i += N) {
-          P const x = value<Isa, N>(tree, run, i), best = P::load(bests + i);
-          auto const m = beats(x, best);
-          select(row == 0 ? typename P::mask_type(true) : m, x, best).store(bests + i);
-          select(row == 0 ? typename P::mask_type(true) : m, Q(row), Q::load(wheres + i)).store(wheres + i);
+      Run<Operands> const run = *run_;
+      int64_t bytes[Operands];
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+      P const zero = keep_order(P(A(0)));
+      pack<I, N, Isa> const begin(row == 0 ? I(1) : row);
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        P odd = zero;
+        int first = 0;
+        P best = P::load(bests + i);
+        auto where = pack<I, N, Isa>::load(wheres + i);
+        Run<Operands> at = run;
+        if (row == 0) {
+          best = value<Isa, N>(tree, at, i);
+          where = pack<I, N, Isa>(I(0));
+          odd = multiply_add(best, zero, odd);
+          step(at, bytes, i, rows);
+          first = 1;
         }
-        if (i >= n) return;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
-        bests += i, wheres += i;
-        i = 0, n = N;
+        pack<I, N, Isa> here(begin);
+        for (int r = first; r < rows; ++r) {
+          P const x = value<Isa, N>(tree, at, i);
+          step(at, bytes, i, rows);
+          where = select(sign > 0 ? x > best : x < best, here, where);
+          quickly(best, odd, x, zero);
+          here = here + pack<I, N, Isa>(I(1));
+        }
+        if (SITU_UNLIKELY(is_odd(odd))) {
+          search<Isa, N>(tree, run, bests + i, wheres + i, row, bytes, rows, i);
+        } else {
+          best.store(bests + i);
+          where.store(wheres + i);
+        }
+      }
+      if (i >= run.count) return;
+      Run<Operands> at = run;
+      for (int r = 0; r < rows; ++r) {
+        alignas(64) unsigned char buffers[Operands][64];
+        Run<Operands> tail = at;
+        buffer_tail<N>(std::type_identity<Tree>{}, tail, buffers, i, static_cast<int>(run.count - i));
+        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+
+   private:
+    SITU_INLINE static void step(Run<Operands>& at, int64_t const* bytes, int64_t i, int rows) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+        at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+    /// One pack of columns, where any element may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, I* wheres, I row, int64_t const* bytes, int rows, int64_t i) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      for (int r = 0; r < rows; ++r) {
+        P const x = value<Isa, N>(tree, at, i);
+        I const number = static_cast<I>(row + r);
+        if (number == 0) {
+          x.store(bests);
+          Q(I(0)).store(wheres);
+        } else {
+          P const best = P::load(bests);
+          auto const m = beats(x, best);
+          select(m, x, best).store(bests);
+          select(m, Q(number), Q::load(wheres)).store(wheres);
+        }
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
     }
   };
 
-  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) {
-    using Wide = reducers::arg_extremum<A, sign>;
-    return Wide::merge(a, b);
-  }
+  using Wide = reducers::arg_extremum<A, sign>;
+  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) { return Wide::merge(a, b); }
 };
 
 /// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
@@ -12751,7 +17196,7 @@ struct ReduceKernel {
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
-    space.advance(base, 0, space.kept, output);
+    if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     Total total = empty();
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -12781,28 +17226,16 @@ struct ReduceKernel {
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
-    int64_t const part = unit % plan.units_per_output;
-    int64_t const strip = unit / plan.units_per_output % plan.strips;
-    int64_t const outer = unit / plan.units_per_output / plan.strips;
-    int const axis = space.kept - 1;
-    int64_t const column = strip * strip_columns;
-    int64_t const columns = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
+    char* base[max_operands];
+    auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
     int64_t const padded = (columns + 63) / 64 * 64;
-    int64_t const first = part * plan.rows_per_unit;
-    int64_t const end = first + plan.rows_per_unit < space.count ? first + plan.rows_per_unit : space.count;
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
-    char* base[max_operands];
-    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
-    space.advance(base, 0, axis, outer);
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     for (int64_t block = first; block < end; block += block_rows) {
       int64_t const block_end = block + block_rows < end ? block + block_rows : end;
-      if constexpr (indexed) {
-        for (int64_t c = 0; c < padded; ++c) values[c] = A(0), wheres[c] = 0;
-      }
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
         int const rows = rows_together(space, row, block_end, row_bytes);
@@ -12816,7 +17249,8 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block));
+            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block),
+                                                  static_cast<int64_t const*>(row_bytes), rows);
           } else {
             dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
           }
@@ -12830,7 +17264,6 @@ struct ReduceKernel {
         dispatch<SetAsideBody<R, A, Total>>(values, totals, padded);
       }
     }
-    int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
   }
 
@@ -12927,8 +17360,13 @@ void launch_reduce(cpu_kernels, P const& program) {
 ///
 /// A thread takes runs of neighbouring elements along the innermost reduced axis; the threads that work on one output stand
 /// side by side in a block where that axis is the dense one, and across it where a kept axis is, so that accesses coalesce
-/// either way. How the work is cut depends on shapes, strides and constants alone, never on the GPU, and nothing is
-/// atomic: the results are the same from run to run.
+/// either way.
+
+
+// ---- <situ/ops/cuda/teams.hpp>
+/// Teams of threads: how a block is shared out between outputs, rows or lines, and how a team joins what its threads have found.
+///
+/// How work is cut depends on shapes, strides and constants alone, never on the GPU, and nothing is atomic: results are the same from run to run.
 
 
 #if defined(__CUDACC__)
@@ -12937,49 +17375,154 @@ namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
 inline constexpr int64_t reduction_blocks = 1024;  // work is cut into parts until there are this many blocks
-inline constexpr int chain_length = 128;           // steps of a thread before a floating sum is put aside
+inline constexpr int chain_length = 32;            // steps of a thread before a floating sum is put aside, in double
 
 /// How the threads of a block are shared out: `lanes` of them work on one output.
-struct ReductionTeams {
-  int lanes;         ///< a power of 2
-  bool side_by_side; ///< the lanes of an output are neighbours; else the outputs are
+struct Teams {
+  int lanes;          ///< a power of 2
+  bool side_by_side;  ///< the lanes of an output are neighbours; else the outputs are
 
   SITU_HOST_DEVICE int outputs() const { return block_threads / lanes; }
   SITU_DEVICE int lane() const { return static_cast<int>(side_by_side ? threadIdx.x % static_cast<unsigned>(lanes) : threadIdx.x / static_cast<unsigned>(outputs())); }
   SITU_DEVICE int output() const { return static_cast<int>(side_by_side ? threadIdx.x / static_cast<unsigned>(lanes) : threadIdx.x % static_cast<unsigned>(outputs())); }
   SITU_DEVICE int stride() const { return side_by_side ? 1 : outputs(); }
+  /// The blocks that so many outputs take.
+  int64_t blocks(int64_t count) const { return (count + outputs() - 1) / outputs(); }
 };
 
-/// Joins the accumulators of a team, in an order that is always the same; lane 0 returns the whole. For all threads of a block.
-template <class R>
-SITU_DEVICE typename R::accumulator join(ReductionTeams const& teams, typename R::accumulator mine) {
-  __shared__ typename R::accumulator parts[block_threads];
-  int const lane = teams.lane(), stride = teams.stride();
-  int const me = static_cast<int>(threadIdx.x);
+/// The least power of 2 that is no less than n, at most `limit`.
+inline int power_of_2_above(int64_t n, int limit) {
+  int result = 1;
+  while (result < limit && result < n) result *= 2;
+  return result;
+}
+
+/// How many parts each output's `steps` are cut into: enough for `blocks` blocks to become `wanted`, and four steps or more for each lane.
+inline int64_t parts_of(int64_t blocks, int64_t wanted, int64_t steps, int64_t lanes) {
+  int64_t const parts = blocks < wanted ? (wanted + blocks - 1) / blocks : 1, most = steps / (4 * lanes);
+  return parts <= most ? parts : most > 1 ? most : 1;
+}
+
+struct larger_of {
+  template <class C>
+  SITU_DEVICE C operator()(C a, C b) const {
+    return a > b || !(a == a) ? a : b;
+  }
+};
+struct sum_of_two {
+  template <class C>
+  SITU_DEVICE C operator()(C a, C b) const {
+    return a + b;
+  }
+};
+
+/// Joins a value of every thread of a team, in an order that is always the same: lane 0 returns the whole; with ToAll every lane does, which
+/// wants an f that commutes. For all threads of a block.
+template <bool ToAll, class C, class F>
+SITU_DEVICE C join_team(Teams const& teams, C mine, F f) {
+  if constexpr (std::is_arithmetic_v<C>) {
+    if (teams.side_by_side && teams.lanes <= 32) {
+#pragma unroll 1
+      for (int step = teams.lanes / 2; step > 0; step /= 2) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      return mine;
+    }
+  }
+  __shared__ C parts[block_threads];
+  int const me = static_cast<int>(threadIdx.x), lane = teams.lane(), stride = teams.stride();
   parts[me] = mine;
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (lane < half) {
-      mine = R::merge(mine, parts[me + half * stride]);
-      parts[me] = mine;
-    }
+    if (lane < half) parts[me] = mine = f(mine, parts[me + half * stride]);
+  }
+  if constexpr (ToAll) {
+    __syncthreads();
+    mine = parts[me - lane * stride];
+    __syncthreads();  // until all have read it
   }
   return mine;
 }
 
-/// An axis of a walk: its extent, divided by quickly where 32 bits suffice.
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+// ---- <situ/ops/cuda/walk.hpp>
+/// Walks of strided operands: from the number of a row, an output or a line to where its elements lie, by division that is fast where 31 bits
+/// suffice; and loads of neighbouring elements, 16 bytes at a time where memory allows it.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// An axis of a walk: its extent, divided by quickly.
 struct WalkedAxis {
   int64_t size;
   FastDivisor fast;
+
+  static WalkedAxis of(int64_t size) { return {size, FastDivisor::of(size > 0 && size < index_limit ? size : 1)}; }
+  /// i / size; `wide` says that i may exceed 31 bits.
+  SITU_DEVICE __forceinline__ int64_t quotient(int64_t i, bool wide) const {
+    return wide ? i / size : static_cast<int64_t>(fast.quotient(static_cast<uint32_t>(i)));
+  }
 };
+
+/// Adds to the offsets of the operands from number First on what index `i` of the axes [first, last) does, the last one running fastest.
+///
+/// `arguments` is what kernels are launched with: strides[operands][max_rank], sizes[max_rank] and wide.
+template <int First, class A>
+SITU_DEVICE __forceinline__ void walk(A const& arguments, int first, int last, int64_t i, int64_t* offsets) {
+#pragma unroll 1
+  for (int k = last - 1; k >= first; --k) {
+    int64_t const q = arguments.sizes[k].quotient(i, arguments.wide);
+    int64_t const place = i - q * arguments.sizes[k].size;
+    i = q;
+#pragma unroll
+    for (int o = First; o < A::operands; ++o) offsets[o] += arguments.strides[o][k] * place;
+  }
+}
+
+/// Loads `count` neighbours of leaf K, which is operand K + 1, from its offset on. `arguments` has data, run_stride(operand) and `vectors`,
+/// whose bit o says that operand o takes 16-byte accesses.
+template <class A>
+struct WalkSource {
+  A const& arguments;
+  int64_t const* offsets;
+  int count;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
+    if (N > 1 && count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.run_stride(K + 1), count);
+  }
+};
+
+/// Whether `lanes` elements can be accessed at once along a run: its stride is 1, and no other axis, of `rank` ones, leads off the grid.
+inline bool takes_vectors(void const* data, int element_bytes, int lanes, int64_t run_stride, int64_t const* strides, int rank) {
+  bool result = run_stride == 1 && reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(lanes * element_bytes) == 0;
+  for (int k = 0; k < rank; ++k) result = result && strides[k] % lanes == 0;
+  return result;
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
 
 template <class P>
 struct ReduceArguments {
-  static constexpr int inputs = P::leaves;
+  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
   typename P::tree_type tree;
-  void const* data[inputs + 1];
-  int64_t strides[inputs + 1][max_rank];  ///< kept axes, then reduced ones; of input o - 1
+  void const* data[operands];
+  int64_t strides[operands][max_rank];  ///< kept axes, then reduced ones
   WalkedAxis sizes[max_rank];
   int kept_rank, run_axis;  ///< run_axis is the last one: -1 when nothing is reduced
   bool wide;                ///< numbers of rows or outputs exceed 31 bits
@@ -12989,61 +17532,47 @@ struct ReduceArguments {
   int64_t steps_per_part;
   int64_t rows_per_stride, runs_per_stride;  ///< `lanes` steps further
   int parts;
-  ReductionTeams teams;
-  uint64_t vectors;  ///< bit o: input o - 1 takes 16-byte accesses
+  Teams teams;
+  uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
-  void* result;      ///< outputs, or accumulators of `parts` parts for each output
+  void* result;      ///< outputs, or totals of `parts` parts for each output
   explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
+  SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
+};
+
+/// Joins what several threads, or steps, have come to; sums of floats in double.
+template <class R>
+struct merge_totals {
+  using Total = typename R::total;
+  SITU_DEVICE Total operator()(Total const& a, Total const& b) const {
+    if constexpr (std::is_same_v<Total, typename R::accumulator>) return R::merge(a, b);
+    else return detail::added(a, b);
+  }
 };
 
 /// How many neighbouring elements a thread takes at once.
 template <class P>
 inline constexpr int reduction_lanes = P::leaves == 0 ? 4 : 16 / widest_input<typename P::tree_type>;
 
-template <class A>
-struct ReduceSource {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_axis < 0 ? 0 : arguments.strides[K + 1][arguments.run_axis], count);
-  }
-};
-
-/// Adds to the offsets of all inputs what index `i` of the axes [first, last) does, the last one running fastest.
-template <class A>
-SITU_DEVICE __forceinline__ void walk(A const& arguments, int first, int last, int64_t i, int64_t* offsets) {
-#pragma unroll 1
-  for (int k = last - 1; k >= first; --k) {
-    int64_t q;
-    if (arguments.wide) q = i / arguments.sizes[k].size;
-    else q = arguments.sizes[k].fast.quotient(static_cast<uint32_t>(i));
-    int64_t const place = i - q * arguments.sizes[k].size;
-    i = q;
-#pragma unroll
-    for (int o = 1; o <= A::inputs; ++o) offsets[o] += arguments.strides[o][k] * place;
-  }
-}
-
 template <class P>
 __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Accumulator = typename R::accumulator;
+  using Total = typename R::total;
   constexpr int N = reduction_lanes<P>, inputs = P::leaves;
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
+  constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
   constexpr int rounds = N > 4 || inputs > 3 ? 1 : 2;
-  ReductionTeams const teams = arguments.teams;
+  Teams const teams = arguments.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
-  Accumulator total = R::identity(), sum = R::identity();
+  Total total = static_cast<Total>(R::identity());
+  Accumulator sum = R::identity();
   if (output < arguments.outputs) {
     int64_t kept[inputs + 1] = {};
-    walk(arguments, 0, arguments.kept_rank, output, kept);
+    walk<1>(arguments, 0, arguments.kept_rank, output, kept);
     int64_t step = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part;
     int64_t const end = step + arguments.steps_per_part < arguments.steps ? step + arguments.steps_per_part : arguments.steps;
     step += lane;
@@ -13060,9 +17589,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         counts[r] = left < N ? static_cast<int>(left) : N;
         first[r] = row * arguments.run + run * N;
 #pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + (arguments.run_axis < 0 ? 0 : arguments.strides[o][arguments.run_axis] * (run * N));
-        if (step < end && row > 0) walk(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
-        hold(held[r], ReduceSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + arguments.run_stride(o) * (run * N);
+        if (step < end && row > 0) walk<1>(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
+        hold(held[r], WalkSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
         step += teams.lanes;
         row += arguments.rows_per_stride;
         run += arguments.runs_per_stride;
@@ -13092,53 +17621,46 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         }
       }
       if constexpr (floats) {
-        if (chain % chain_length == 0) {
-          total = R::merge(total, sum);
+        if (chain % chain_steps == 0) {
+          total = merge_totals<R>{}(total, static_cast<Total>(sum));
           sum = R::identity();
         }
       }
     }
-    if constexpr (floats) total = R::merge(total, sum);
-    else total = sum;
+    if constexpr (floats) total = merge_totals<R>{}(total, static_cast<Total>(sum));
+    else total = static_cast<Total>(sum);
   }
 
-  total = join<R>(teams, total);
+  total = join_team<false>(teams, total, merge_totals<R>{});
   if (lane != 0 || output >= arguments.outputs) return;
-  if (arguments.parts > 1) static_cast<Accumulator*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
+  if (arguments.parts > 1) static_cast<Total*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
   else static_cast<typename P::out_type*>(arguments.result)[output] = finished<R>(total, arguments.count, arguments.parameter);
 }
 
 template <class R>
 struct JoinArguments {
-  typename R::accumulator const* parts;
+  typename R::total const* parts;
   typename R::result* result;
   int64_t outputs, count;
   double parameter;
   int parts_per_output;
-  ReductionTeams teams;
+  Teams teams;
 };
 
 /// The second launch: the parts of every output become one.
 template <class R>
 __global__ void __launch_bounds__(block_threads) join_kernel(const __grid_constant__ JoinArguments<R> arguments) {
-  ReductionTeams const teams = arguments.teams;
+  Teams const teams = arguments.teams;
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  typename R::accumulator total = R::identity();
+  auto total = static_cast<typename R::total>(R::identity());
   if (output < arguments.outputs) {
 #pragma unroll 1
     for (int k = teams.lane(); k < arguments.parts_per_output; k += teams.lanes) {
-      total = R::merge(total, arguments.parts[output * arguments.parts_per_output + k]);
+      total = merge_totals<R>{}(total, arguments.parts[output * arguments.parts_per_output + k]);
     }
   }
-  total = join<R>(teams, total);
+  total = join_team<false>(teams, total, merge_totals<R>{});
   if (teams.lane() == 0 && output < arguments.outputs) arguments.result[output] = finished<R>(total, arguments.count, arguments.parameter);
-}
-
-/// The least power of 2 that is no less than n, at most `limit`.
-inline int power_of_2_above(int64_t n, int limit) {
-  int result = 1;
-  while (result < limit && result < n) result *= 2;
-  return result;
 }
 
 /// Orders the reduced axes by the largest stride that an input has along them, outer first, and joins them again. For reducers
@@ -13180,17 +17702,6 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Gives device memory back when the work that uses it has been enqueued.
-template <class D>
-struct Scratch {
-  void* memory;
-  std::size_t bytes;
-  explicit Scratch(std::size_t n) : memory(device_traits<D>::allocate(n)), bytes(n) {}
-  Scratch(Scratch const&) = delete;
-  Scratch& operator=(Scratch const&) = delete;
-  ~Scratch() { device_traits<D>::deallocate(memory, bytes); }
-};
-
 /// Everything of the arguments that does not depend on memory, and the blocks to launch.
 template <class P>
 dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
@@ -13211,24 +17722,20 @@ dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
   arguments.runs = (arguments.run + N - 1) / N;
   int64_t const rows = program.count == 0 ? 0 : program.count / arguments.run;
   arguments.steps = arguments.runs * rows;
-  arguments.wide = program.outputs >= (int64_t{1} << 31) || rows >= (int64_t{1} << 31);
+  arguments.wide = program.outputs >= index_limit || rows >= index_limit;
   arguments.vectors = 0;
   for (int k = 0; k < rank; ++k) {
-    arguments.sizes[k].size = where.sizes[k];
-    if (where.sizes[k] > 0 && where.sizes[k] < (int64_t{1} << 31)) arguments.sizes[k].fast = FastDivisor::of(where.sizes[k]);
-    else arguments.sizes[k].fast = FastDivisor::of(1);
+    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
     for (int o = 0; o < operands; ++o) arguments.strides[o][k] = where.strides[o][k];
   }
   for (int o = 1; o < operands; ++o) {
-    auto const bytes = static_cast<std::uintptr_t>(N * input_size(std::type_identity<typename P::tree_type>{}, o - 1));
     arguments.data[o] = where.data[o];
-    bool fits = reduces && where.strides[o][rank - 1] == 1 && reinterpret_cast<std::uintptr_t>(where.data[o]) % bytes == 0;
-    for (int k = 0; k + 1 < rank; ++k) fits = fits && where.strides[o][k] % N == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+    int const bytes = input_size(std::type_identity<typename P::tree_type>{}, o - 1);
+    if (reduces && takes_vectors(where.data[o], bytes, N, where.strides[o][rank - 1], where.strides[o], rank - 1)) arguments.vectors |= uint64_t{1} << o;
   }
   arguments.data[0] = nullptr;
 
-  ReductionTeams& teams = arguments.teams;
+  Teams& teams = arguments.teams;
   teams.side_by_side = reduced_axis_is_dense(&where.strides[0][0], operands, kept, rank);
   if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
     teams.lanes = power_of_2_above((arguments.steps + 3) / 4, block_threads);
@@ -13237,10 +17744,7 @@ dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
   } else {
     teams.lanes = block_threads / power_of_2_above(program.outputs, 32);
   }
-  int64_t const blocks = (program.outputs + teams.outputs() - 1) / teams.outputs();
-  int64_t parts = blocks < reduction_blocks ? (reduction_blocks + blocks - 1) / blocks : 1;
-  int64_t const most_parts = arguments.steps / (4 * teams.lanes);
-  if (parts > most_parts) parts = most_parts > 1 ? most_parts : 1;
+  int64_t const blocks = teams.blocks(program.outputs), parts = parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes);
   arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
   arguments.parts = static_cast<int>(parts);
   arguments.rows_per_stride = arguments.runs > 0 && arguments.runs < arguments.steps ? teams.lanes / arguments.runs : 0;
@@ -13257,7 +17761,7 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
-  using Accumulator = typename R::accumulator;
+  using Total = typename R::total;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
   constexpr int device = device_traits<D>::ordinal;
@@ -13267,19 +17771,18 @@ void launch_reduce(cuda_kernels, P const& program) {
   arguments.result = program.where.data[0];
   if (arguments.parts == 1) return cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
 
-  cuda::Scratch<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Accumulator));
-  arguments.result = scratch.memory;
+  Temporary<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Total));
+  arguments.result = scratch.get();
   cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
   cuda::JoinArguments<R> join;
-  join.parts = static_cast<Accumulator const*>(scratch.memory);
+  join.parts = static_cast<Total const*>(scratch.get());
   join.result = static_cast<typename R::result*>(program.where.data[0]);
   join.outputs = program.outputs;
   join.count = program.count;
   join.parameter = program.parameter;
   join.parts_per_output = arguments.parts;
   join.teams = {cuda::power_of_2_above(arguments.parts, cuda::block_threads), true};
-  unsigned const join_blocks = static_cast<unsigned>((program.outputs + join.teams.outputs() - 1) / join.teams.outputs());
-  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(join_blocks), cuda::block_threads, join);
+  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(program.outputs))), cuda::block_threads, join);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -13604,6 +18107,244 @@ void equal(A const&, B const&) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/ops/concat.hpp>
+/// Joining tensors and cutting them up.
+///
+///     concat({a, b, c}, 1)   concat(0, a * 2, b)   stack({a, b})   split(x, 3)   split(x, {2, 3}, 1)   chunk(x, 4)
+///
+/// Device    runs where x lives; enqueued, not waited for.
+/// Throws    ShapeError when x has no such axis, or shapes do not fit.
+/// Cost      every input is read once: expressions are evaluated straight into their place in the result. `split` and `chunk` copy
+///           nothing: of a tensor they give views of its storage, of a formula formulas over views.
+/// Gradient  the same arrangement, backwards: slices of the gradient of what was joined, the joined gradients of what was cut.
+
+#include <initializer_list>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+
+namespace detail {
+
+/// Rebinds `joined` to what it and one more part make along `axis`. Parts of shape [0] join with everything, as in PyTorch.
+SITU_NOINLINE inline void join_part(Shape& joined, bool& started, Shape const& part, int64_t axis, char const* who) {
+  if (part == Shape(0)) return;
+  int const k = started ? checked_axis(axis, joined.rank(), joined, who) : checked_axis(axis, part.rank(), part, who);
+  if (!started) {
+    joined = part;
+    started = true;
+    return;
+  }
+  if (part.rank() != joined.rank()) {
+    fail<ShapeError>(who, ": shapes ", joined, " and ", part, " cannot be joined along axis ", k, ": they have ", joined.rank(), " and ",
+                     part.rank(), " axes");
+  }
+  for (int d = 0; d < part.rank(); ++d) {
+    if (d != k && part[d] != joined[d]) {
+      fail<ShapeError>(who, ": shapes ", joined, " and ", part, " cannot be joined along axis ", k, ": ", joined[d], " != ", part[d],
+                       " in dimension ", d);
+    }
+  }
+  joined[k] += part[k];
+}
+
+inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis, char const* who) {
+  if (count == 0) fail<ShapeError>(who, ": no tensors were given; at least one is needed");
+  Shape joined(0);
+  bool started = false;
+  for (int64_t k = 0; k < count; ++k) join_part(joined, started, *parts[k], axis, who);
+  if (!started) (void)checked_axis(axis, 1, joined, who);
+  return joined;
+}
+
+/// Writes parts one behind the other.
+template <class T, class D>
+struct Concatenation {
+  Tensor<T, D> result;
+  int axis;
+  int64_t at = 0;
+  Concatenation(Shape const& shape, int64_t along, char const* who)
+      : result(Tensor<T, D>::uninitialized(shape, who)), axis(checked_axis(along, shape.rank(), shape, who)) {}
+
+  template <class E>
+  void append(E const& part) {
+    if (part.rank() != result.rank() || part.size() == 0) return;
+    int64_t const end = at + part.shape()[axis];
+    write_into(result, slice_view(result.layout(), axis, at, end, 1), part);
+    at = end;
+  }
+};
+
+template <class E>
+auto concat_range(E const* parts, int64_t count, int64_t axis) {
+  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
+  Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
+  Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
+  for (int64_t k = 0; k < count; ++k) joined.append(parts[k]);
+  return joined.result;
+}
+
+template <class... Es>
+auto concat_all(int64_t axis, Es const&... parts) {
+  Shape const* const shapes[] = {&parts.shape()...};
+  Shape const shape = joined_shape(shapes, sizeof...(Es), axis, "concat");
+  Concatenation<promoted_t<value_of<Es>...>, result_device_of<Es...>> joined(shape, axis, "concat");
+  (joined.append(parts), ...);
+  return joined.result;
+}
+
+inline Shape stacked_shape(Shape const* const* parts, int64_t count, int64_t axis) {
+  if (count == 0) fail<ShapeError>("stack: no tensors were given; at least one is needed");
+  Shape const& first = *parts[0];
+  for (int64_t k = 1; k < count; ++k) {
+    if (!(*parts[k] == first)) {
+      fail<ShapeError>("stack: tensors 0 and ", k, " have shapes ", first, " and ", *parts[k], "; all must have the same, or use concat");
+    }
+  }
+  if (axis < -first.rank() - 1 || axis > first.rank()) {
+    fail<ShapeError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
+  }
+  Shape result = first;
+  result.insert(static_cast<int>(axis < 0 ? axis + first.rank() + 1 : axis), count);
+  return result;
+}
+
+template <class T, class D>
+struct Stack {
+  Tensor<T, D> result;
+  int64_t axis;
+  int64_t at = 0;
+  Stack(Shape const& shape, int64_t along) : result(Tensor<T, D>::uninitialized(shape, "stack")), axis(along) {}
+  template <class E>
+  void append(E const& part) {
+    write_into(result, select_view(result.layout(), axis, at++), part);
+  }
+};
+
+template <class E>
+auto stack_range(E const* parts, int64_t count, int64_t axis) {
+  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
+  Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
+  for (int64_t k = 0; k < count; ++k) stacked.append(parts[k]);
+  return stacked.result;
+}
+
+template <class... Es>
+auto stack_all(int64_t axis, Es const&... parts) {
+  Shape const* const shapes[] = {&parts.shape()...};
+  Stack<promoted_t<value_of<Es>...>, result_device_of<Es...>> stacked(stacked_shape(shapes, sizeof...(Es), axis), axis);
+  (stacked.append(parts), ...);
+  return stacked.result;
+}
+
+}  // namespace detail
+
+/// Tensors one behind the other along an existing axis.
+///
+/// Takes a list or a vector of tensors, then the axis; or the axis, then any expressions, each evaluated straight into its
+/// slice of the result. Without an axis, along axis 0.
+/// Shape     equal but for `axis`, along which extents add up; parts of shape [0] are left out, whatever the other shapes are.
+/// Dtype     the parts promote together.
+/// Example   concat({a, b}, 1); concat(1, a, b * 2); concat(split(x, 2)) is x
+template <element T, device D>
+auto concat(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto concat(std::vector<E> const& parts, int64_t axis = 0) {
+  return detail::concat_range(parts.data(), static_cast<int64_t>(parts.size()), axis);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 0 && (expression<Es> && ...) && detail::on_one_device<Es...>)
+auto concat(int64_t axis, Es const&... parts) {
+  return detail::concat_all(axis, parts...);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 1 && (expression<Es> && ...) && detail::on_one_device<Es...>)
+auto concat(Es const&... parts) {
+  return detail::concat_all(0, parts...);
+}
+template <class... Es, class Error = detail::apart_t<Es...>>
+void concat(int64_t, Es const&...) = delete;
+template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
+void concat(E const&, Es const&...) = delete;
+
+/// Tensors of one shape side by side along a new axis, which stands at `axis` of the result (0 where none is given).
+/// Takes what concat takes.
+template <element T, device D>
+auto stack(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto stack(std::vector<E> const& parts, int64_t axis = 0) {
+  return detail::stack_range(parts.data(), static_cast<int64_t>(parts.size()), axis);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 0 && (expression<Es> && ...) && detail::on_one_device<Es...>)
+auto stack(int64_t axis, Es const&... parts) {
+  return detail::stack_all(axis, parts...);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 1 && (expression<Es> && ...) && detail::on_one_device<Es...>)
+auto stack(Es const&... parts) {
+  return detail::stack_all(0, parts...);
+}
+template <class... Es, class Error = detail::apart_t<Es...>>
+void stack(int64_t, Es const&...) = delete;
+template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
+void stack(E const&, Es const&...) = delete;
+
+/// Consecutive slices of the given sizes, which add up to the extent of the axis: views.
+template <class E>
+  requires expression<E>
+auto split(E const& x, std::vector<int64_t> const& sizes, int64_t axis = 0) {
+  Shape const shape = x.shape();
+  int const k = detail::checked_axis(axis, shape.rank(), shape, "split");
+  int64_t total = 0;
+  for (int64_t size : sizes) {
+    if (size < 0) detail::fail<ShapeError>("split: a size of ", size, " was asked for; sizes are 0 or more");
+    if (__builtin_add_overflow(total, size, &total)) total = INT64_MAX;
+  }
+  if (total != shape[k]) {
+    detail::fail<ShapeError>("split: the sizes add up to ", total, ", but axis ", k, " of shape ", shape, " has ", shape[k], shape[k] == 1 ? " element" : " elements");
+  }
+  std::vector<detail::view_of_t<E>> parts;
+  parts.reserve(sizes.size());
+  int64_t at = 0;
+  for (int64_t size : sizes) {
+    parts.push_back(detail::view_of(x, [=](Layout const& layout) { return detail::slice_view(layout, k, at, at + size, 1); }));
+    at += size;
+  }
+  return parts;
+}
+/// Consecutive slices of `size` indices each, the last one shorter where it must be: views.
+template <class E>
+  requires expression<E>
+auto split(E const& x, std::integral auto size, int64_t axis = 0) {
+  int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "split")], step = static_cast<int64_t>(size);
+  if (step < 0 || (step == 0 && extent > 0)) {
+    detail::fail<ShapeError>("split: slices of ", step, " indices cannot cover ", extent, "; a size is 1 or more");
+  }
+  std::vector<int64_t> sizes;
+  for (int64_t left = extent; left > 0; left -= step) sizes.push_back(left < step ? left : step);
+  if (extent == 0) sizes.push_back(0);
+  return split(x, sizes, axis);
+}
+/// At most `count` slices of equal size, the last one shorter where it must be: views. As in PyTorch there are fewer where
+/// slices of ceil(extent / count) cover the axis sooner.
+template <class E>
+  requires expression<E>
+auto chunk(E const& x, int64_t count, int64_t axis = 0) {
+  int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "chunk")];
+  if (count < 1) detail::fail<ShapeError>("chunk: ", count, " chunks were asked for; there is at least 1");
+  if (extent == 0) return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
+  return split(x, (extent - 1) / count + 1, axis);
+}
+
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/ops/conv2d.hpp>
 /// Convolution of images.
 ///
@@ -13615,8 +18356,9 @@ void equal(A const&, B const&) = delete;
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks, channels, groups or the bias do not fit, or the kernel is larger than the padded image.
 /// Cost      2 N O H' W' (C / groups) kh kw operations. On the CPU the matrix of pixels is never stored: it is gathered while it is packed
-///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA by cuDNN with SITU_WITH_CUDNN,
-///           else through a matrix of pixels and cuBLAS.
+///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA through a matrix of pixels and
+///           cuBLAS, or with SITU_WITH_CUDNN by cuDNN, which is opened at the first call: by the first of its algorithms that gives the same
+///           result in every run, in float for float; x without gaps is read where it lies.
 /// Gradient  that of the sum: ∂L/∂w correlates x with ∂L/∂y, ∂L/∂x is the transposed convolution of ∂L/∂y, ∂L/∂bias = Σ ∂L/∂y.
 
 
@@ -13726,8 +18468,8 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/cpu/conv2d.hpp>
-/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed, or, for one
-/// channel by one, sums of shifted rows.
+/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels sums of
+/// shifted rows, for some outputs together or, for one channel by one, alone.
 
 
 // ---- <situ/ops/cpu/gemm.hpp>
@@ -14236,6 +18978,12 @@ struct Product {
   /// for count <= j < width. 64 bytes behind the end may be written as well.
   void (*pack_b)(void const* source, sum_type* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) = nullptr;
   void const* source = nullptr;  ///< for `pack_b`
+  /// Beside `pack_b`, where A lies in pieces: so many columns, then those `piece_step` elements on. 0: it is one. `pack_b` is never
+  /// asked for columns of two pieces at once.
+  int64_t piece = 0, piece_step = 0;
+
+  /// The first element of A's column k.
+  T const* a_column(int64_t column) const { return piece == 0 ? a + column * a_k : a + column / piece * piece_step + column % piece * a_k; }
 };
 
 /// Blocks: A's rows of `depth` elements, three units high, fill half of a first cache of 32 KiB; B's block half of a second one of 1 MiB.
@@ -14338,9 +19086,9 @@ struct Multiplication {
       T const* a = p.a + i * p.a_i;
       if (SITU_UNLIKELY(p.pack_b != nullptr)) {
         C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
-        for (int64_t k = 0; k < p.k; ++k, a += p.a_k) {
+        for (int64_t k = 0; k < p.k; ++k) {
           p.pack_b(p.source, row, N, k, 1, j, N);
-          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(*a) * row[l];
+          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
         }
       } else {
         T const* b = p.b + j * p.b_j;
@@ -14380,7 +19128,7 @@ struct Multiplication {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
-      pack_panel<T>(to + done * depth, height, p.a + (i + done) * p.a_i + k * p.a_k, p.a_i, p.a_k, count, depth);
+      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
@@ -14406,7 +19154,7 @@ struct Multiplication {
   /// Rows [i0, i1) and columns [j0, j1).
   void run(int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
     Product<T> const& p = product;
-    int64_t const parts = (p.k + block_depth<C> - 1) / block_depth<C>;
+    int64_t const parts = block_parts();
     if (is_product_type<T> && p.c_j == 1) {
       sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
       finishes = p.finish != nullptr;
@@ -14450,10 +19198,16 @@ struct Multiplication {
   }
 
  private:
+  /// How many blocks of k there are: as many as A's pieces, or more.
+  int64_t block_parts() const {
+    Product<T> const& p = product;
+    int64_t const piece = p.piece == 0 ? p.k : p.piece;
+    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+  }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const deepest = (p.k + parts - 1) / parts;
+    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
@@ -14472,12 +19226,13 @@ struct Multiplication {
       block.i = i;
       block.product = this;
       block.store = &store;
-      for (int64_t k = 0; k < p.k; k += deepest) {
-        block.depth = p.k - k < deepest ? p.k - k : deepest;
+      for (int64_t k = 0; k < p.k; k += block.depth) {
+        int64_t const left = piece - k % piece;
+        block.depth = left < deepest ? left : deepest;
         block.accumulate = accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == p.k;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
-        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a + i * p.a_i + k * p.a_k);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
           block.columns = j1 - j < block_columns ? j1 - j : block_columns;
@@ -14814,6 +19569,173 @@ struct ChannelKernel {
   }
 };
 
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, and windows
+/// that follow each other along a row.
+template <class T>
+struct DirectConvolution {
+  using C = product_t<T>;
+  static constexpr int together = 8;               ///< outputs whose weights lie beside each other
+  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
+  static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
+  C const* image;         ///< the padded copy of the rows that are needed
+  int64_t const* offsets;  ///< in it, of the elements of a window
+  C const* weights;       ///< [blocks of outputs, depth, together]
+  C const* bias;          ///< [blocks of outputs, together]
+  T* result;              ///< of the first row
+  int64_t depth, outputs, plane, windows, rows, row_step;
+
+  static bool suits(Convolution<T> const& c) {
+    return c.pixels.windows.x.stride == 1 && c.depth() <= most_depth && c.outputs >= 4 && c.pixels.windows.x.windows >= 64 / static_cast<int>(sizeof(C));
+  }
+  /// A row of the padded copy has this many elements.
+  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
+};
+
+/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
+template <class T>
+struct PadBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t r = 0; r < rows; ++r, to += pitch) {
+        int64_t const row = first + r - y.padding;
+        bool const inside = row >= 0 && row < y.extent;
+        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
+        int64_t k = 0;
+        for (; k < left; ++k) to[k] = C(0);
+        if (!inside) continue;
+        T const* const from = m.image + channel * m.step_c + row * m.step_y;
+        int64_t t = 0;
+        if (m.step_x == 1) {
+          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
+        }
+        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
+        for (k = left + count; k < pitch; ++k) to[k] = C(0);
+      }
+    }
+    return 0;
+  }
+};
+
+/// The rows of a band, for all outputs.
+template <class T>
+struct DirectBody {
+  using C = product_t<T>;
+  using Arguments = DirectConvolution<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Arguments const* arguments) {
+    Arguments const a = *arguments;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int step = Isa::bytes == 64 ? Arguments::together : Arguments::together / 2;  // as many sums as find registers
+    for (int64_t o = 0; o < a.outputs; o += step) {
+      C const* const weights = a.weights + o / Arguments::together * Arguments::together * a.depth + o % Arguments::together;
+      int64_t const count = a.outputs - o < step ? a.outputs - o : step;
+      for (int64_t row = 0; row < a.rows; ++row) {
+        T* const to = a.result + o * a.plane + row * a.windows;
+        for (int64_t j = 0; j < a.windows; j += 2 * lanes) {  // the last packs overlap those before
+          int64_t const last = a.windows - lanes, first = j < last ? j : last, second = j + lanes < last ? j + lanes : last;
+          tile<Isa>(a, weights, a.bias + o, a.image + row * a.row_step, to, first, second, count, std::make_integer_sequence<int, step>{});
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int... K>
+  SITU_INLINE static void tile(Arguments const& a, C const* weights, C const* bias, C const* image, T* to, int64_t first, int64_t second, int64_t count,
+                               std::integer_sequence<int, K...>) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    using V = typename P::vector;
+    V sums[sizeof...(K)][2];
+    (start<Isa>(sums[K], bias + K), ...);
+    for (int64_t t = 0; t < a.depth; ++t, weights += Arguments::together) {
+      C const* const from = image + a.offsets[t];
+      V x, y;
+      __builtin_memcpy(&x, from + first, sizeof(V));
+      __builtin_memcpy(&y, from + second, sizeof(V));
+      (add<Isa>(sums[K], weights + K, x, y), ...);
+    }
+    ((K < count ? put<Isa, P>(sums[K], to + K * a.plane + first, to + K * a.plane + second) : void()), ...);
+  }
+  template <class Isa, class V>
+  SITU_INLINE static void start(V (&sums)[2], C const* bias) {
+    V all{};
+    spread<Isa>(all, bias);
+    sums[0] = sums[1] = all;
+  }
+  template <class Isa, class V>
+  SITU_INLINE static void add(V (&sums)[2], C const* weight, V const& x, V const& y) {
+    V all{};
+    spread<Isa>(all, weight);
+    add_product<Isa, C>(sums[0], all, x);
+    add_product<Isa, C>(sums[1], all, y);
+  }
+  template <class Isa, class P, class V>
+  SITU_INLINE static void put(V const (&sums)[2], T* first, T* second) {
+    store_lanes<T, P::lanes, Isa>(P(sums[0]), first);
+    store_lanes<T, P::lanes, Isa>(P(sums[1]), second);
+  }
+};
+
+/// Items are images x groups x bands of rows.
+template <class T>
+struct DirectKernel {
+  using C = product_t<T>;
+  Convolution<T> convolution;
+  int64_t rows, bands;  ///< of a band; bands of an image
+
+  void operator()(int64_t first, int64_t last) const {
+    using Arguments = DirectConvolution<T>;
+    Convolution<T> const& c = convolution;
+    WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
+    int64_t const pitch = Arguments::pitch(x), reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
+    int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
+    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together;
+    auto* const memory = static_cast<C*>(::operator new(static_cast<std::size_t>(c.channels * high * pitch + packed + biases) * sizeof(C), std::align_val_t{64}));
+    C* const weights = memory + c.channels * high * pitch;
+    C* const bias = weights + packed;
+    int64_t offsets[Arguments::most_depth];
+    int64_t group = -1;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / c.groups, begin = band * rows;
+      if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
+      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
+      a.rows = y.windows - begin < rows ? y.windows - begin : rows;
+      a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
+      int64_t const needed = (a.rows - 1) * y.stride + reach;
+      for (int64_t t = 0; t < depth; ++t) {
+        offsets[t] = t / (y.kernel * x.kernel) * needed * pitch + t / x.kernel % y.kernel * y.dilation * pitch + t % x.kernel * x.dilation;
+      }
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
+      dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
+      dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
+    }
+    ::operator delete(memory, std::align_val_t{64});
+  }
+
+ private:
+  void pack_weights(C* weights, C* bias, int64_t group) const {
+    constexpr int together = DirectConvolution<T>::together;
+    Convolution<T> const& c = convolution;
+    int64_t const depth = c.depth();
+    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
+      T const* const from = c.weights + (group * c.outputs + o) * depth;
+      C* const to = weights + o / together * together * depth + o % together;
+      bool const exists = o < c.outputs;
+      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
+      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
+    }
+  }
+};
+
 /// Runs a convolution of `images` images on D.
 template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
@@ -14824,6 +19746,17 @@ void run_convolution(Convolution<T>& c, int64_t images) {
       int64_t const work = windows * c.depth();
       return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
     }
+  }
+  if (DirectConvolution<T>::suits(c)) {
+    using C = product_t<T>;
+    WindowAxis const& y = c.pixels.windows.y;
+    int64_t const line = c.channels * DirectConvolution<T>::pitch(c.pixels.windows.x) * y.stride * static_cast<int64_t>(sizeof(C));
+    int64_t rows = DirectConvolution<T>::band_bytes / line;  // the same for any number of threads
+    if (rows < 4) rows = 4;
+    int64_t const bands = (y.windows + rows - 1) / rows;
+    rows = (y.windows + bands - 1) / bands;
+    int64_t const work = c.outputs * rows * c.pixels.windows.x.windows * c.depth();
+    return device_traits<D>::launch(DirectKernel<T>{c, rows, bands}, images * c.groups * bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
   }
   // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
   c.columns = windows;
@@ -14864,7 +19797,6 @@ void run_convolution(Convolution<T>& c, int64_t images) {
 
 
 #if defined(SITU_WITH_BLAS)
-#define SITU_ABI_BLAS with_blas
 #ifndef SITU_BLAS_INT
 #define SITU_BLAS_INT int
 #endif
@@ -14878,8 +19810,6 @@ void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
 }
 #undef SITU_TEXT
 #undef SITU_TEXT_OF
-#else
-#define SITU_ABI_BLAS without_blas
 #endif
 
 namespace situ::inline SITU_ABI {
@@ -14976,10 +19906,63 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
 /// Matrices are row-major here and column-major there: C = A B is computed as its transpose, Cᵀ = Bᵀ Aᵀ.
 
 
+// ---- <situ/ops/cuda/library.hpp>
+/// Libraries that are opened when they are first used: programs neither link nor include them. Their functions are found by name, through
+/// prototypes written by hand, which the tests compare with the libraries' own.
+
+#include <string>
+
+
 #if defined(SITU_WITH_CUDA)
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+/// lib<name>.so.<version>, or without a version. Throws CudaError, which ends with the cure.
+inline void* open_library(char const* name, int version, char const* cure) {
+  for (std::string const& file : {text("lib", name, ".so.", version), text("lib", name, ".so")}) {
+    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  char const* const why = ::dlerror();
+  fail<CudaError>("cuda: lib", name, ".so.", version, " was not found: ", why ? why : "no reason is known", "; ", cure);
+}
+
+/// A library of the CUDA Toolkit, of the runtime's major version. Throws CudaError.
+inline void* open_library(char const* name, int version = CUDART_VERSION / 1000) {
+  return open_library(name, version, "install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
+}
+
+/// Throws CudaError.
+template <class F>
+void find_function(F*& to, void* library, char const* name) {
+  to = reinterpret_cast<F*>(::dlsym(library, name));
+  if (!to) fail<CudaError>("cuda: ", name, " was not found: the library that was loaded is too old; install the one for CUDA ", CUDART_VERSION / 1000);
+}
+
+/// Holds a mutex while it lives.
+class MutexLock {
+ public:
+  explicit MutexLock(pthread_mutex_t& mutex) : mutex_(mutex) { ::pthread_mutex_lock(&mutex_); }
+  MutexLock(MutexLock const&) = delete;
+  MutexLock& operator=(MutexLock const&) = delete;
+  ~MutexLock() { ::pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(SITU_WITH_CUDA)
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -15042,29 +20025,8 @@ inline constexpr int cublas_compute_32f = 68, cublas_compute_64f = 70, cublas_de
 template <class T>
 inline constexpr int cublas_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 14;
 
-/// A library of the CUDA toolkit, of the runtime's major version where it is there. Throws CudaError.
-inline void* open_library(char const* name) {
-  int const major = CUDART_VERSION / 1000;
-  for (std::string const& file : {text("lib", name, ".so.", major), text("lib", name, ".so")}) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  char const* const why = ::dlerror();
-  fail<CudaError>("cuda: lib", name, ".so.", major, " was not found: ", why ? why : "no reason is known",
-                  "; install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
-}
-
-template <class F>
-void find_function(F*& to, void* library, char const* name) {
-  to = reinterpret_cast<F*>(::dlsym(library, name));
-  if (!to) fail<CudaError>("cuda: ", name, " was not found: cuBLAS is older than CUDA 12; install the one of CUDA ", CUDART_VERSION / 1000);
-}
-
-class CublasLock {
- public:
-  CublasLock() { ::pthread_mutex_lock(&cublas_state().mutex); }
-  CublasLock(CublasLock const&) = delete;
-  CublasLock& operator=(CublasLock const&) = delete;
-  ~CublasLock() { ::pthread_mutex_unlock(&cublas_state().mutex); }
+struct CublasLock : MutexLock {
+  CublasLock() : MutexLock(cublas_state().mutex) {}
 };
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_cublas(int device, int status, char const* call) {
@@ -15125,6 +20087,7 @@ struct CublasProduct {
   void const* b;
   void* c;
   int64_t a_step, b_step, c_step, batches;
+  bool onto = false;  ///< adds to what C holds
 };
 
 template <class T>
@@ -15141,7 +20104,7 @@ void cublas_product(int device, CublasProduct const& p) {
   check_cublas(device, state.blas.set_stream(handle, current_stream(device)), "cublasSetStream");
   check_cublas(device,
                state.blas.gemm(handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
-                               &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
+                               p.onto ? &one : &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
                "cublasGemmStridedBatchedEx");
 }
 
@@ -15437,10 +20400,15 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
       at_a += place * plan.a[axis], at_b += place * plan.b[axis], at_c += place * plan.c[axis];
     }
     one.a = a + at_a, one.b = b + at_b, one.c = c + at_c;
-    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) continue;
+    cuda::ObservedWork work(device, cuda::current_stream(device), "matmul (cuBLAS)");
+    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) {
+      work.enqueued();
+      continue;
+    }
     if (epilogue && call > 0) fail<CudaError>("cuda:", device, ": cublasLtMatmulAlgoGetHeuristic finds an algorithm for some of these products only");
     epilogue = false;
     cuda::cublas_product<T>(device, one);
+    work.enqueued();
   }
   return epilogue || (!bias && activation == 0);
 }
@@ -15528,6 +20496,23 @@ decltype(auto) product_operand(E const& e) {
   else return Tensor<T, result_device_t<device_of<E>>>(e);
 }
 
+inline namespace SITU_ABI_COMPILER {
+/// A tensor without gaps: itself, or a copy. Throws LayoutError where a kernel would make the copy, and nvcc does not compile the file.
+template <class T, class D>
+Tensor<T, D> without_gaps(Tensor<T, D> const& x, [[maybe_unused]] char const* who, [[maybe_unused]] char const* what) {
+#if !defined(__CUDACC__)
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) {
+    if (!x.is_contiguous()) fail<LayoutError>(who, ": ", what, " with strides ", x.strides(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
+    return x;
+  } else {
+    return x.contiguous();
+  }
+#else
+  return x.contiguous();
+#endif
+}
+}  // namespace SITU_ABI_COMPILER
+
 /// What is done with the sums of a product before they are stored: plus `bias`, an element for each column, then the activation.
 template <class T, class Activation>
 struct FinishBody {
@@ -15586,6 +20571,8 @@ void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, i
   else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
 }
 
+inline namespace SITU_ABI_BLAS {
+
 /// Runs a planned product on D, which has the CPU's kernels. `c` is contiguous; `bias` is null or has an element for each column.
 /// Gives whether bias and activation have been applied, as they always have here.
 template <class D, class Activation, class T>
@@ -15610,6 +20597,8 @@ auto product(A const& a_, B const& b_, char const* who) {
   return result;
 }
 
+}  // namespace SITU_ABI_BLAS
+
 template <class A, class B>
 concept factors = expression<A> && expression<B> && on_same_device<A, B>;
 template <class A, class B>
@@ -15620,6 +20609,8 @@ concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>
 }
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 /// The product of two matrices, vectors, or batches of them; see the top of this file.
 ///
@@ -15640,6 +20631,8 @@ auto bmm(A const& a, B const& b) {
   }
   return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
 }
+
+}  // namespace SITU_ABI_BLAS
 
 /// Σ aᵢ bᵢ of two vectors of the same length, as a tensor without axes: a reduction, fused with formulas given as operands.
 ///
@@ -15724,8 +20717,296 @@ void launch_convolution(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> c
 
 
 // ---- <situ/ops/cuda/conv2d.hpp>
-/// Convolution on a GPU: the matrix of pixels, for as many images at a time as a quarter of a gigabyte holds, and batched products.
+/// Convolution on a GPU: by cuDNN with SITU_WITH_CUDNN, else, and where cuDNN has no algorithm, by the matrix of pixels of as many images at a
+/// time as a quarter of a gigabyte holds, and batched products.
 
+#if defined(SITU_WITH_CUDNN)
+
+// ---- <situ/ops/cuda/cudnn.hpp>
+/// Convolution by cuDNN, which is found when it is first used, through prototypes written here: programs neither link nor include it.
+///
+/// Images and weights are row-major (NCHW). Algorithms are asked for once for each geometry, by cuDNN's heuristics, and the first one that is
+/// deterministic is taken: results are the same from run to run. float is computed in float, not in TF32.
+
+
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// What cuDNN says about an algorithm: cudnnConvolutionFwdAlgoPerf_t.
+struct CudnnAlgorithm {
+  int algorithm, status;
+  float time;
+  std::size_t memory;
+  int determinism, math;
+  int reserved[3];
+};
+
+/// The functions that are used; handles and descriptors as void*, enumerations as int. tests/cuda/conv2d_cudnn.cu compares them with the headers.
+struct CudnnFunctions {
+  int (*create)(void** handle);
+  int (*destroy)(void* handle);
+  int (*set_stream)(void* handle, cudaStream_t stream);
+  char const* (*status_string)(int status);
+  int (*tensor_create)(void** descriptor);
+  int (*tensor_set)(void* descriptor, int type, int rank, int const sizes[], int const strides[]);
+  int (*tensor_destroy)(void* descriptor);
+  int (*filter_create)(void** descriptor);
+  int (*filter_set)(void* descriptor, int type, int format, int rank, int const sizes[]);
+  int (*filter_destroy)(void* descriptor);
+  int (*convolution_create)(void** descriptor);
+  int (*convolution_set)(void* descriptor, int rank, int const padding[], int const stride[], int const dilation[], int mode, int compute_type);
+  int (*convolution_set_groups)(void* descriptor, int groups);
+  int (*convolution_set_math)(void* descriptor, int math);
+  int (*convolution_destroy)(void* descriptor);
+  int (*algorithms)(void* handle, void* x, void* w, void* convolution, void* y, int wanted, int* found, CudnnAlgorithm* results);
+  int (*workspace)(void* handle, void* x, void* w, void* convolution, void* y, int algorithm, std::size_t* bytes);
+  int (*forward)(void* handle, void const* alpha, void* x_descriptor, void const* x, void* w_descriptor, void const* w, void* convolution, int algorithm,
+                 void* workspace, std::size_t workspace_bytes, void const* beta, void* y_descriptor, void* y);
+  int (*add)(void* handle, void const* alpha, void* a_descriptor, void const* a, void const* beta, void* c_descriptor, void* c);
+};
+
+/// What an algorithm is chosen by. Numbers alone, so that keys are compared as bytes.
+struct CudnnGeometry {
+  int device, type, images, groups;
+  int channels, height, width;  ///< of the images
+  int outputs, rows, columns;   ///< of the results
+  int kernel[2], stride[2], padding[2], dilation[2];
+};
+
+/// A geometry with its descriptors and its algorithm: -1 where cuDNN has none.
+struct CudnnRecipe {
+  CudnnGeometry geometry;
+  void *x, *w, *y, *bias, *convolution;
+  int algorithm;
+  std::size_t workspace;
+};
+
+/// A handle stays with its stream, whose work may use the handle's memory for as long as it runs.
+struct CudnnHandle {
+  int device;
+  cudaStream_t stream;
+  void* handle;
+};
+
+inline constexpr int cudnn_recipes = 64, cudnn_handles = 32;  // so many are kept
+
+/// One per process. The lock is held while a call is enqueued.
+struct CudnnState {
+  pthread_mutex_t mutex;
+  bool loaded;
+  unsigned oldest;  ///< the next handle that gives way to another
+  CudnnFunctions f;
+  CudnnHandle handles[cudnn_handles];
+  CudnnRecipe recipes[cudnn_recipes];
+};
+SITU_PROCESS_STATE CudnnState& cudnn_state() {
+  static constinit CudnnState state{PTHREAD_MUTEX_INITIALIZER, false, 0, {}, {}, {}};
+  return state;
+}
+
+inline namespace SITU_ABI_CUDA {
+
+/// Values of cuDNN's enumerations.
+inline constexpr int cudnn_row_major = 0, cudnn_cross_correlation = 1, cudnn_deterministic = 1;
+inline constexpr int cudnn_default_math = 0, cudnn_tensor_math = 1, cudnn_fma_math = 3;
+template <class T>
+inline constexpr int cudnn_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 9;
+template <class T>
+inline constexpr int cudnn_math = std::is_same_v<T, float> ? cudnn_fma_math : std::is_same_v<T, double> ? cudnn_default_math : cudnn_tensor_math;
+
+inline constexpr std::size_t cudnn_workspace_limit = std::size_t{1} << 30;  // algorithms that want more are not taken
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_cudnn(int device, int status, char const* call) {
+  fail<CudaError>("cuda:", device, ": ", call, " failed: ", cudnn_state().f.status_string(status), " (", status, ")");
+}
+inline void check_cudnn(int device, int status, char const* call) {
+  if (status != 0) [[unlikely]] fail_cudnn(device, status, call);
+}
+
+inline void load_cudnn() {
+  CudnnState& state = cudnn_state();
+  if (state.loaded) return;
+  void* const library = open_library("cudnn", 9, "install cuDNN 9, add its folder to LD_LIBRARY_PATH, or compile without SITU_WITH_CUDNN");
+  CudnnFunctions& f = state.f;
+  find_function(f.create, library, "cudnnCreate");
+  find_function(f.destroy, library, "cudnnDestroy");
+  find_function(f.set_stream, library, "cudnnSetStream");
+  find_function(f.status_string, library, "cudnnGetErrorString");
+  find_function(f.tensor_create, library, "cudnnCreateTensorDescriptor");
+  find_function(f.tensor_set, library, "cudnnSetTensorNdDescriptor");
+  find_function(f.tensor_destroy, library, "cudnnDestroyTensorDescriptor");
+  find_function(f.filter_create, library, "cudnnCreateFilterDescriptor");
+  find_function(f.filter_set, library, "cudnnSetFilterNdDescriptor");
+  find_function(f.filter_destroy, library, "cudnnDestroyFilterDescriptor");
+  find_function(f.convolution_create, library, "cudnnCreateConvolutionDescriptor");
+  find_function(f.convolution_set, library, "cudnnSetConvolutionNdDescriptor");
+  find_function(f.convolution_set_groups, library, "cudnnSetConvolutionGroupCount");
+  find_function(f.convolution_set_math, library, "cudnnSetConvolutionMathType");
+  find_function(f.convolution_destroy, library, "cudnnDestroyConvolutionDescriptor");
+  find_function(f.algorithms, library, "cudnnGetConvolutionForwardAlgorithm_v7");
+  find_function(f.workspace, library, "cudnnGetConvolutionForwardWorkspaceSize");
+  find_function(f.forward, library, "cudnnConvolutionForward");
+  find_function(f.add, library, "cudnnAddTensor");
+  state.loaded = true;
+}
+
+/// The handle of a stream. For callers that hold the lock, with the device current.
+inline void* cudnn_handle(int device, cudaStream_t stream) {
+  CudnnState& state = cudnn_state();
+  CudnnHandle* chosen = nullptr;
+  for (CudnnHandle& each : state.handles) {
+    if (each.handle && each.device == device && each.stream == stream) chosen = &each;
+    if (!chosen && !each.handle) chosen = &each;
+  }
+  if (!chosen) {
+    chosen = &state.handles[state.oldest++ % cudnn_handles];
+    (void)state.f.destroy(chosen->handle);  // waits for what it has enqueued
+    chosen->handle = nullptr;
+  }
+  if (!chosen->handle) {
+    check_cudnn(device, state.f.create(&chosen->handle), "cudnnCreate");
+    chosen->device = device, chosen->stream = stream;
+  }
+  check_cudnn(device, state.f.set_stream(chosen->handle, stream), "cudnnSetStream");  // a new stream may have an old one's address
+  return chosen->handle;
+}
+
+inline void forget(CudnnRecipe& recipe) {
+  CudnnFunctions const& f = cudnn_state().f;
+  for (void* tensor : {recipe.x, recipe.y, recipe.bias}) {
+    if (tensor) (void)f.tensor_destroy(tensor);
+  }
+  if (recipe.w) (void)f.filter_destroy(recipe.w);
+  if (recipe.convolution) (void)f.convolution_destroy(recipe.convolution);
+  recipe = {};
+}
+
+/// Describes a geometry to cuDNN. Throws CudaError.
+inline void describe(CudnnRecipe& recipe, int compute_type, int math) {
+  CudnnFunctions const& f = cudnn_state().f;
+  CudnnGeometry const& g = recipe.geometry;
+  auto const tensor = [&](void*& descriptor, int images, int channels, int height, int width) {
+    int const sizes[] = {images, channels, height, width}, strides[] = {channels * height * width, height * width, width, 1};
+    check_cudnn(g.device, f.tensor_create(&descriptor), "cudnnCreateTensorDescriptor");
+    check_cudnn(g.device, f.tensor_set(descriptor, g.type, 4, sizes, strides), "cudnnSetTensorNdDescriptor");
+  };
+  tensor(recipe.x, g.images, g.channels, g.height, g.width);
+  tensor(recipe.y, g.images, g.outputs, g.rows, g.columns);
+  tensor(recipe.bias, 1, g.outputs, 1, 1);
+  int const sizes[] = {g.outputs, g.channels / g.groups, g.kernel[0], g.kernel[1]};
+  check_cudnn(g.device, f.filter_create(&recipe.w), "cudnnCreateFilterDescriptor");
+  check_cudnn(g.device, f.filter_set(recipe.w, g.type, cudnn_row_major, 4, sizes), "cudnnSetFilterNdDescriptor");
+  check_cudnn(g.device, f.convolution_create(&recipe.convolution), "cudnnCreateConvolutionDescriptor");
+  check_cudnn(g.device, f.convolution_set(recipe.convolution, 2, g.padding, g.stride, g.dilation, cudnn_cross_correlation, compute_type),
+              "cudnnSetConvolutionNdDescriptor");
+  check_cudnn(g.device, f.convolution_set_groups(recipe.convolution, g.groups), "cudnnSetConvolutionGroupCount");
+  check_cudnn(g.device, f.convolution_set_math(recipe.convolution, math), "cudnnSetConvolutionMathType");
+}
+
+/// Takes the first algorithm of cuDNN's heuristics that is deterministic and whose workspace has an end.
+inline void choose_algorithm(CudnnRecipe& recipe, void* handle, int math) {
+  CudnnFunctions const& f = cudnn_state().f;
+  CudnnAlgorithm candidates[16];
+  int found = 0;
+  recipe.algorithm = -1;
+  if (f.algorithms(handle, recipe.x, recipe.w, recipe.convolution, recipe.y, 16, &found, candidates) != 0) return;
+  for (int k = 0; k < found && recipe.algorithm < 0; ++k) {
+    CudnnAlgorithm const& each = candidates[k];
+    if (each.status != 0 || each.determinism != cudnn_deterministic) continue;
+    // What float is computed in is not for heuristics to choose; 16-bit types may go without tensor cores.
+    int const wanted = math == cudnn_tensor_math ? each.math : math;
+    if (f.convolution_set_math(recipe.convolution, wanted) != 0) continue;
+    std::size_t bytes = 0;
+    if (f.workspace(handle, recipe.x, recipe.w, recipe.convolution, recipe.y, each.algorithm, &bytes) != 0 || bytes > cudnn_workspace_limit) continue;
+    recipe.algorithm = each.algorithm, recipe.workspace = bytes;
+  }
+}
+
+/// The recipe of a geometry: a kept one, or a new one in its place. For callers that hold the lock.
+inline CudnnRecipe& cudnn_recipe(CudnnGeometry const& geometry, int compute_type, int math, void* handle) {
+  uint32_t hash = 2166136261u;
+  for (std::size_t k = 0; k < sizeof geometry; ++k) hash = (hash ^ reinterpret_cast<unsigned char const*>(&geometry)[k]) * 16777619u;
+  CudnnRecipe& recipe = cudnn_state().recipes[hash % cudnn_recipes];
+  if (recipe.x && __builtin_memcmp(&recipe.geometry, &geometry, sizeof geometry) == 0) return recipe;
+  forget(recipe);
+  recipe.geometry = geometry;
+  try {
+    describe(recipe, compute_type, math);
+    choose_algorithm(recipe, handle, math);
+  } catch (...) {
+    forget(recipe);
+    throw;
+  }
+  return recipe;
+}
+
+/// What cuDNN's 32-bit numbers can say of `images` images of a planned convolution.
+template <class T>
+CudnnGeometry cudnn_geometry(int device, ConvolutionPlan const& plan, int64_t groups, int64_t images) {
+  WindowAxis const &y = plan.windows.y, &x = plan.windows.x;
+  auto const i = [](int64_t n) { return static_cast<int>(n); };
+  return {device, cudnn_type<T>, i(images), i(groups), i(plan.channels * groups), i(y.extent), i(x.extent), i(plan.outputs * groups), i(y.windows), i(x.windows),
+          {i(y.kernel), i(x.kernel)}, {i(y.stride), i(x.stride)}, {i(y.padding), i(x.padding)}, {i(y.dilation), i(x.dilation)}};
+}
+
+/// How many images one call takes: fewer than 2^31 elements on either side; 0 where cuDNN cannot take this convolution.
+inline int64_t cudnn_images_at_once(ConvolutionPlan const& plan, int64_t groups) {
+  WindowAxis const &y = plan.windows.y, &x = plan.windows.x;
+  for (int64_t number : {y.padding, x.padding, y.stride, x.stride, y.dilation, x.dilation}) {
+    if (number > INT32_MAX) return 0;
+  }
+  auto const elements = [](std::initializer_list<int64_t> extents) {
+    int64_t result = 1;
+    for (int64_t extent : extents) {
+      if (__builtin_mul_overflow(result, extent, &result)) return INT64_MAX;
+    }
+    return result;
+  };
+  int64_t const in = elements({plan.channels, groups, y.extent, x.extent}), out = elements({plan.outputs, groups, y.windows, x.windows});
+  int64_t const most = in > out ? in : out;
+  if (in == 0 || out == 0 || most > INT32_MAX || elements({plan.outputs, groups, plan.channels, y.kernel, x.kernel}) > INT32_MAX) return 0;
+  int64_t const images = INT32_MAX / most;
+  return images < plan.images ? images : plan.images;
+}
+
+/// Convolves contiguous images that begin at a multiple of 16 bytes, as all else here; enqueued on the current stream. False where cuDNN has
+/// no algorithm for it, and the result is to be computed in another way. Throws CudaError.
+template <class D, class T>
+bool cudnn_convolution(ConvolutionPlan const& plan, int64_t groups, T const* x, T const* w, T const* bias, T* y) {
+  using Scale = compute_t<T>;
+  constexpr int device = device_traits<D>::ordinal;
+  int64_t const at_once = cudnn_images_at_once(plan, groups);
+  if (at_once < 1) return false;
+  int64_t const in = plan.channels * groups * plan.windows.y.extent * plan.windows.x.extent, out = plan.outputs * groups * plan.windows.outputs();
+  Scale const one = 1, zero = 0;
+  DeviceGuard const guard(device);
+  MutexLock const lock(cudnn_state().mutex);
+  load_cudnn();
+  CudnnFunctions const& f = cudnn_state().f;
+  void* const handle = cudnn_handle(device, current_stream(device));
+  for (int64_t first = 0; first < plan.images; first += at_once) {
+    int64_t const images = plan.images - first < at_once ? plan.images - first : at_once;
+    CudnnRecipe const& r = cudnn_recipe(cudnn_geometry<T>(device, plan, groups, images), cudnn_type<Scale>, cudnn_math<T>, handle);
+    if (r.algorithm < 0) return false;
+    Temporary<D> const workspace(r.workspace);
+    // The bias goes first, and the sums onto it: they are rounded once.
+    if (bias) check_cudnn(device, f.add(handle, &one, r.bias, bias, &zero, r.y, y + first * out), "cudnnAddTensor");
+    check_cudnn(device,
+                f.forward(handle, &one, r.x, x + first * in, r.w, w, r.convolution, r.algorithm, workspace.get(), r.workspace, bias ? &one : &zero, r.y,
+                          y + first * out),
+                "cudnnConvolutionForward");
+  }
+  return true;
+}
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
 #if defined(__CUDACC__)
 #endif
 
@@ -15770,66 +21051,128 @@ __global__ void __launch_bounds__(block_threads) pixel_kernel(const __grid_const
 }  // namespace cuda
 #endif
 
-#if defined(__CUDACC__) || !defined(SITU_WITH_CUDA)
-inline constexpr bool can_convolve_on_cuda = true;
-#else
-inline constexpr bool can_convolve_on_cuda = false;
-#endif
-
 inline namespace SITU_ABI_COMPILER {
-/// Runs a planned convolution on D, which has CUDA's kernels. Weights and bias are contiguous.
-template <class D, class T>
-void launch_convolution(cuda_kernels, [[maybe_unused]] ConvolutionPlan const& plan, [[maybe_unused]] Tensor<T, D> const& x, [[maybe_unused]] T const* weights,
-                        [[maybe_unused]] T const* bias, [[maybe_unused]] T* result, [[maybe_unused]] int64_t groups) {
+inline namespace SITU_ABI_CUDNN {
+
 #if defined(__CUDACC__)
+
+/// A planned convolution as products with the matrix of pixels.
+template <class D, class T>
+void convolve_by_products(ConvolutionPlan const& plan, Tensor<T, D> const& x, T const* weights, T const* bias, T* result, int64_t groups) {
+  constexpr int device = device_traits<D>::ordinal;
   Layout const& layout = x.layout();
   int const at = layout.rank() - 3;
   int64_t const windows = plan.windows.outputs(), depth = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel;
   int64_t const rows = depth * groups, outputs = plan.outputs * groups;
-  if (plan.images * outputs * windows == 0) return;
   if (windows > INT32_MAX) fail<ShapeError>("conv2d: images of ", windows, " windows were given; on Cuda at most ", INT32_MAX, " are possible");
-  int64_t const bytes_per_image = (rows * windows > 0 ? rows * windows : 1) * static_cast<int64_t>(sizeof(T));
+  if (bias) {  // first, and the sums onto it: they are rounded once
+    Layout const all({plan.images, outputs, windows});
+    auto const spread = Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(bias), Layout{all.shape, {0, 1, 0}}));
+    evaluate<D>(result, all, true, spread);
+  } else if (depth == 0) {
+    cuda::DeviceGuard const guard(device);
+    cuda::check(device, cudaMemsetAsync(result, 0, static_cast<std::size_t>(plan.images * outputs * windows) * sizeof(T), cuda::current_stream(device)),
+                "cudaMemsetAsync");
+  }
+  if (depth == 0) return;
+  int64_t const bytes_per_image = rows * windows * static_cast<int64_t>(sizeof(T));
   int64_t at_once = (int64_t{1} << 28) / bytes_per_image;
   if (at_once < 1) at_once = 1;
   if (at_once > plan.images) at_once = plan.images;
   Temporary<D> const scratch(static_cast<std::size_t>(at_once * bytes_per_image));
+  auto* const pixels = static_cast<T*>(scratch.get());
   for (int64_t first = 0; first < plan.images; first += at_once) {
     int64_t const images = plan.images - first < at_once ? plan.images - first : at_once;
     int64_t const step_image = at == 1 ? layout.strides[0] : 0;
     cuda::PixelArguments<T> p{x.data() + first * step_image, step_image, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2],
-                              plan.windows, images, rows, cuda::FastDivisor::of(plan.windows.x.windows), static_cast<T*>(scratch.get())};
-    auto const clamped = [](int64_t n) { return static_cast<unsigned>(n < 1 ? 1 : n > 65535 ? 65535 : n); };
-    if (rows > 0) {
-      cuda::launch(device_traits<D>::ordinal, "conv2d", cuda::pixel_kernel<T>,
-                   dim3(static_cast<unsigned>((windows + cuda::block_threads - 1) / cuda::block_threads), clamped(rows), clamped(images)),
-                   cuda::block_threads, p);
-    }
+                              plan.windows, images, rows, cuda::FastDivisor::of(plan.windows.x.windows), pixels};
+    auto const clamped = [](int64_t n) { return static_cast<unsigned>(n > 65535 ? 65535 : n); };
+    cuda::launch(device, "conv2d", cuda::pixel_kernel<T>,
+                 dim3(static_cast<unsigned>((windows + cuda::block_threads - 1) / cuda::block_threads), clamped(rows), clamped(images)), cuda::block_threads, p);
     ProductPlan product;
     product.m = plan.outputs, product.n = windows, product.k = depth;
-    product.a_i = depth, product.a_k = 1, product.b_k = windows, product.b_j = 1;
     product.rank = 2;
     product.sizes[0] = images, product.sizes[1] = groups;
     product.a[0] = 0, product.a[1] = plan.outputs * depth;
     product.b[0] = rows * windows, product.b[1] = depth * windows;
     product.c[0] = outputs * windows, product.c[1] = plan.outputs * windows;
-    launch_product<D, identity, T>(cuda_kernels{}, product, weights, static_cast<T const*>(scratch.get()), result + first * outputs * windows, nullptr);
+    cuda::CublasProduct one{product.m, product.n, depth, {product.m, depth, depth, 1}, {depth, windows, windows, 1}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+    one.onto = bias != nullptr;
+    (void)cublas_launch<identity, T>(device, product, one, weights, pixels, result + first * outputs * windows, nullptr);
   }
-  if (bias) {
-    auto const view = [](T const* data, Shape const& shape) { return Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(data), Layout(shape))); };
-    auto const sums = view(result, {plan.images, outputs, windows});
-    evaluate<D>(result, sums.layout(), true, sums + view(bias, {outputs, 1}));
+}
+
+#endif
+
+#if defined(SITU_WITH_CUDNN) && defined(SITU_WITH_CUDA)
+
+/// Elements at a multiple of 16 bytes, where cuDNN's kernels want them: as they lie, or a copy.
+template <class T, class D>
+class AlignedElements {
+ public:
+  AlignedElements(T const* from, int64_t count)
+      : bytes_(reinterpret_cast<std::uintptr_t>(from) % 16 == 0 ? 0 : static_cast<std::size_t>(count) * sizeof(T)), copy_(bytes_), from_(from) {
+    if (bytes_ > 0) device_traits<D>::copy(copy_.get(), from, bytes_);
   }
+  T const* data() const { return bytes_ > 0 ? static_cast<T const*>(copy_.get()) : from_; }
+
+ private:
+  std::size_t bytes_;
+  Temporary<D> copy_;
+  T const* from_;
+};
+
+/// Gives whether cuDNN has taken a planned convolution.
+template <class D, class T>
+bool convolve_by_cudnn(ConvolutionPlan const& plan, Tensor<T, D> const& x, T const* weights, T const* bias, T* result, int64_t groups) {
+  int64_t const outputs = plan.outputs * groups;
+  AlignedElements<T, D> const w(weights, outputs * plan.channels * plan.windows.y.kernel * plan.windows.x.kernel), b(bias, bias ? outputs : 0);
+  if (x.is_contiguous()) {
+    AlignedElements<T, D> const images(x.data(), x.size());
+    return cuda::cudnn_convolution<D, T>(plan, groups, images.data(), w.data(), b.data(), result);
+  }
+#if defined(__CUDACC__)
+  auto packed = Tensor<T, D>::uninitialized(x.shape(), "conv2d");
+  evaluate<D>(packed.data(), packed.layout(), true, x);
+  return cuda::cudnn_convolution<D, T>(plan, groups, packed.data(), w.data(), b.data(), result);
 #else
-  static_assert(can_convolve_on_cuda || !sizeof(T),
-                "situ: convolving_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+  fail<LayoutError>("conv2d: images of strides ", x.layout().strides, " were given, and cuDNN takes contiguous ones: compile the file with nvcc, which makes ",
+                    "a kernel that packs them, or pass a contiguous tensor");
 #endif
 }
+
+#endif
+
+/// Runs a planned convolution on D, which has CUDA's kernels; enqueued on the device's current stream. Weights and bias are contiguous.
+template <class D, class T>
+void launch_convolution(cuda_kernels, [[maybe_unused]] ConvolutionPlan const& plan, [[maybe_unused]] Tensor<T, D> const& x, [[maybe_unused]] T const* weights,
+                        [[maybe_unused]] T const* bias, [[maybe_unused]] T* result, [[maybe_unused]] int64_t groups) {
+#if defined(SITU_WITH_CUDA)
+  if (plan.images * plan.outputs * groups * plan.windows.outputs() == 0) return;
+#if defined(SITU_WITH_CUDNN)
+  if (convolve_by_cudnn<D>(plan, x, weights, bias, result, groups)) return;
+#endif
+#if defined(__CUDACC__)
+  convolve_by_products<D>(plan, x, weights, bias, result, groups);
+#elif defined(SITU_WITH_CUDNN)
+  fail<CudaError>("conv2d: cuDNN has no deterministic algorithm for images of shape ", x.shape(), ", which become ", plan.shape,
+                  ": compile the file with nvcc, which makes a kernel that does it in another way");
+#else
+  static_assert(compiled_by_nvcc<T>, "situ: convolving_on_Cuda_needs_nvcc_or_SITU_WITH_CUDNN: this file is not compiled by nvcc; name it .cu, define "
+                                     "SITU_WITH_CUDNN, or move the tensors to the host");
+#endif
+#endif
+}
+
+}  // namespace SITU_ABI_CUDNN
 }  // namespace SITU_ABI_COMPILER
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
+
+inline namespace SITU_ABI_CUDNN {
 
 /// The convolution of images with weights; see the top of this file.
 ///
@@ -15843,11 +21186,15 @@ auto conv2d(X const& x_, W const& w_, conv2d_options<detail::convolved_t<X, W>, 
   detail::ConvolutionPlan const plan =
       detail::plan_convolution(x_.shape(), w_.shape(), options.bias.shape(), has_bias, options.stride, options.padding, options.dilation, options.groups);
   Tensor<T, D> const x = detail::product_operand<T>(x_);
-  Tensor<T, D> const w = Tensor<T, D>(detail::product_operand<T>(w_)).contiguous(), bias = options.bias.contiguous();
+  Tensor<T, D> const w = detail::without_gaps<T, D>(detail::product_operand<T>(w_), "conv2d", "a tensor of weights");
+  Tensor<T, D> const bias = detail::without_gaps<T, D>(options.bias, "conv2d", "a bias");
   auto result = Tensor<T, D>::uninitialized(plan.shape, "conv2d");
   detail::launch_convolution<D, T>(typename device_traits<D>::kernels{}, plan, x, w.data(), has_bias ? bias.data() : nullptr, result.data(), options.groups);
   return result;
 }
+
+}  // namespace SITU_ABI_CUDNN
+
 template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
   requires(expression<X> && expression<W> && !on_same_device<X, W>)
 void conv2d(X const&, W const&, auto const&...) = delete;
@@ -16054,6 +21401,8 @@ struct Indexed {
   }
 };
 
+inline namespace SITU_ABI_BLAS {
+
 /// The product of two operands, summed over all indices that are not in `kept`.
 template <class T, class D>
 Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
@@ -16141,6 +21490,8 @@ Tensor<T, D> einsum_of(char const* equation, Tensor<T, D> const* tensors, int co
   return whole.in_order(sum.result);
 }
 
+}  // namespace SITU_ABI_BLAS
+
 template <class... Es>
 using einsum_value = promoted_t<value_of<Es>...>;
 template <class... Es>
@@ -16149,6 +21500,8 @@ template <class E, class... Es>
 concept one_device = (on_same_device<E, Es> && ...);
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 /// Σ over all indices that the result does not name, of the product of all operands.
 ///
@@ -16170,6 +21523,9 @@ auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
   return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
 }
+
+}  // namespace SITU_ABI_BLAS
+
 template <class E, class... Es, class Error = detail::different_devices_of<E, Es...>>
   requires(expression<E> && (expression<Es> && ...))
 void einsum(detail::Equation, E const&, Es const&...) = delete;
@@ -16799,15 +22155,14 @@ struct IndexWalk {
   int rank;
   bool wide;
   int64_t count;
-  int64_t sizes[max_rank];
-  FastDivisor fast[max_rank];
+  WalkedAxis sizes[max_rank];
+  static constexpr int operands = Operands;
   int64_t strides[Operands][max_rank];
 
   explicit IndexWalk(IndexSpace<Operands> const& space) : rank(space.rank), wide(false), count(space.count()) {
-    wide = count >= int64_t{1} << 31;
+    wide = count >= index_limit;
     for (int k = 0; k < rank; ++k) {
-      sizes[k] = space.sizes[k];
-      fast[k] = FastDivisor::of(wide ? 1 : sizes[k]);
+      sizes[k] = WalkedAxis::of(space.sizes[k]);
       for (int o = 0; o < Operands; ++o) strides[o][k] = space.strides[o][k];
     }
   }
@@ -16815,14 +22170,7 @@ struct IndexWalk {
   SITU_DEVICE void offsets(int64_t p, int64_t* result) const {
 #pragma unroll
     for (int o = 1; o < Operands; ++o) result[o] = 0;
-#pragma unroll 1
-    for (int k = rank - 1; k >= 0; --k) {
-      int64_t const q = wide ? p / sizes[k] : fast[k].quotient(static_cast<uint32_t>(p));
-      int64_t const place = p - q * sizes[k];
-      p = q;
-#pragma unroll
-      for (int o = 1; o < Operands; ++o) result[o] += strides[o][k] * place;
-    }
+    walk<1>(*this, 0, rank, p, result);
   }
 };
 
@@ -17136,7 +22484,7 @@ struct OneHotArguments {
   OneHotProgram<Word, I> program;
   int64_t size;
   bool wide;
-  FastDivisor classes;
+  WalkedAxis classes;
 };
 
 template <class Word, class I>
@@ -17144,7 +22492,7 @@ __global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_con
   auto const& program = arguments.program;
   int64_t const k = global_thread();
   if (k >= arguments.size) return;
-  int64_t const p = arguments.wide ? k / program.classes : arguments.classes.quotient(static_cast<uint32_t>(k));
+  int64_t const p = arguments.classes.quotient(k, arguments.wide);
   int64_t const column = k - p * program.classes, i = static_cast<int64_t>(program.index[p]);
   program.out[k] = i == column ? program.one : Word{};
   if (column == 0 && (i < 0 || i >= program.classes)) record(program.bounds, i, p);
@@ -17160,27 +22508,14 @@ struct SelectRowsArguments {
   IndexBounds bounds;
   int rank, axis;  ///< of the rows
   bool wide;       ///< more threads than fast division reaches
-  int64_t threads, run, chunks;
-  FastDivisor fast_chunks;
-  int64_t sizes[max_rank];
-  FastDivisor fast[max_rank];
+  int64_t threads, run;
+  WalkedAxis chunks;
+  WalkedAxis sizes[max_rank];
   int64_t strides[operands][max_rank];
   int64_t run_strides[operands];
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   explicit SelectRowsArguments(typename P::tree_type const& formula) : tree(formula) {}
-};
-
-template <class A>
-struct SelectRowsSource {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_strides[K + 1], count);
-  }
+  SITU_DEVICE int64_t run_stride(int operand) const { return run_strides[operand]; }
 };
 
 template <class P, class I>
@@ -17190,8 +22525,8 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   constexpr int N = lanes_of<P>;
   int64_t const thread = global_thread();
   if (thread >= arguments.threads) return;
-  int64_t row = arguments.wide ? thread / arguments.chunks : arguments.fast_chunks.quotient(static_cast<uint32_t>(thread));
-  int64_t const column = (thread - row * arguments.chunks) * N, left = arguments.run - column;
+  int64_t row = arguments.chunks.quotient(thread, arguments.wide);
+  int64_t const column = (thread - row * arguments.chunks.size) * N, left = arguments.run - column;
   int const count = left < N ? static_cast<int>(left) : N;
 
   int64_t offsets[A::operands];
@@ -17200,8 +22535,8 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   bool good = true;
 #pragma unroll 1
   for (int k = arguments.rank - 1; k >= 0; --k) {
-    int64_t const q = arguments.wide ? row / arguments.sizes[k] : arguments.fast[k].quotient(static_cast<uint32_t>(row));
-    int64_t const place = row - q * arguments.sizes[k];
+    int64_t const q = arguments.sizes[k].quotient(row, arguments.wide);
+    int64_t const place = row - q * arguments.sizes[k].size;
     int64_t from = place;
     row = q;
     if (k == arguments.axis) {
@@ -17219,7 +22554,7 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   result.clear();
   if (good) {
     Held<typename P::tree_type, N> held;
-    hold(held, SelectRowsSource<A>{arguments, offsets, count});
+    hold(held, WalkSource<A>{arguments, offsets, count});
 #pragma unroll
     for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, j, int64_t{0}))));
   }
@@ -17243,9 +22578,9 @@ template <class D, class Word, class I>
 void launch_one_hot(cuda_kernels, OneHotProgram<Word, I> const& program) {
   // Without classes every index is wrong, and nothing is there to be written: the kernel looks at the first of them.
   int64_t const size = program.classes > 0 ? program.count * program.classes : program.count;
-  cuda::OneHotArguments<Word, I> arguments{program, size, size >= int64_t{1} << 31, {}};
+  cuda::OneHotArguments<Word, I> arguments{program, size, size >= cuda::index_limit, {}};
   if (program.classes == 0) return cuda::record_on_host(program.bounds, 0, 0);
-  arguments.classes = cuda::FastDivisor::of(arguments.wide ? 1 : program.classes);
+  arguments.classes = cuda::WalkedAxis::of(program.classes);
   cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, I>, cuda::blocks_for(size), cuda::block_threads, arguments);
 }
 
@@ -17274,39 +22609,36 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
     ++o;
   });
   int const behind = shape.rank() - axis - 1;
-  int64_t inner_sizes[max_rank], inner_strides[operands][max_rank];
+  int64_t sizes[max_rank], inner_sizes[max_rank], inner_strides[operands][max_rank];
   arguments.rank = 0;
   for (int k = 0; k < axis; ++k) {
-    arguments.sizes[k] = shape[k];
+    sizes[k] = shape[k];
     for (o = 0; o < operands; ++o) arguments.strides[o][k] = strides[o][k];
   }
   for (int k = 0; k < behind; ++k) {
     inner_sizes[k] = shape[axis + 1 + k];
     for (o = 0; o < operands; ++o) inner_strides[o][k] = strides[o][axis + 1 + k];
   }
-  arguments.axis = coalesce(arguments.sizes, &arguments.strides[0][0], operands, axis);
+  arguments.axis = coalesce(sizes, &arguments.strides[0][0], operands, axis);
   int const inner_rank = coalesce(inner_sizes, &inner_strides[0][0], operands, behind);
   arguments.rank = arguments.axis;
   auto const add_axis = [&](int64_t extent, auto const& stride) {
-    arguments.sizes[arguments.rank] = extent;
+    sizes[arguments.rank] = extent;
     for (int p = 0; p < operands; ++p) arguments.strides[p][arguments.rank] = stride(p);
     ++arguments.rank;
   };
   add_axis(selected, [&](int p) { return strides[p][axis]; });
   for (int k = 0; k + 1 < inner_rank; ++k) add_axis(inner_sizes[k], [&](int p) { return inner_strides[p][k]; });
   arguments.run = inner_rank > 0 ? inner_sizes[inner_rank - 1] : 1;
-  arguments.chunks = (arguments.run + N - 1) / N;
-  arguments.threads = size / arguments.run * arguments.chunks;
-  arguments.wide = arguments.threads >= int64_t{1} << 31;
-  arguments.fast_chunks = cuda::FastDivisor::of(arguments.wide ? 1 : arguments.chunks);
-  for (int k = 0; k < arguments.rank; ++k) arguments.fast[k] = cuda::FastDivisor::of(arguments.wide ? 1 : arguments.sizes[k]);
+  arguments.chunks = cuda::WalkedAxis::of((arguments.run + N - 1) / N);
+  arguments.threads = size / arguments.run * arguments.chunks.size;
+  arguments.wide = arguments.threads >= cuda::index_limit;
+  for (int k = 0; k < arguments.rank; ++k) arguments.sizes[k] = cuda::WalkedAxis::of(sizes[k]);
   arguments.vectors = 0;
-  for (o = 0; o < operands; ++o) {
-    arguments.run_strides[o] = inner_rank > 0 ? inner_strides[o][inner_rank - 1] : 1;
-    auto const bytes = static_cast<std::uintptr_t>(N * cuda::element_size<P>(o));
-    bool fits = arguments.run_strides[o] == 1 && arguments.run >= N && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
-    for (int k = 0; k < arguments.rank; ++k) fits = fits && arguments.strides[o][k] % N == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+  for (int p = 0; p < operands; ++p) {
+    arguments.run_strides[p] = inner_rank > 0 ? inner_strides[p][inner_rank - 1] : 1;
+    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_size<P>(p), N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
+    if (arguments.run >= N && fits) arguments.vectors |= uint64_t{1} << p;
   }
   arguments.index = index;
   arguments.bounds = bounds;
@@ -17634,7 +22966,8 @@ auto one_hot(I const& index, int64_t classes) {
 ///           expression as argument does, and so do pinv, matrix_rank and lstsq. What can fail waits for the device, to say so.
 /// Throws    ShapeError for shapes that do not fit; LinalgError for a singular or indefinite matrix, for an iteration that did not
 ///           converge, and for NaN or infinity where an iteration would not end (LAPACK): it names the place in the batch.
-/// Cost      the argument is read once, into memory that the routine then works in; an expression is evaluated straight into it.
+/// Cost      the argument is read once, into memory that the routine then works in; an expression is evaluated straight into it. On
+///           Cuda batches of matrices up to 256 x 256 go into one call (eigh and svd: up to 32 x 32, by Jacobi's method).
 /// Source    Anderson et al., LAPACK Users' Guide, 3rd edition, 1999; the names are those of the array API, the semantics PyTorch's.
 
 
@@ -17654,13 +22987,6 @@ auto one_hot(I const& index, int64_t classes) {
 
 #include <vector>
 
-
-// Functions that exist only with LAPACK stand in a namespace named for it.
-#if defined(SITU_WITH_LAPACK)
-#define SITU_ABI_LAPACK with_lapack
-#else
-#define SITU_ABI_LAPACK without_lapack
-#endif
 
 namespace situ::inline SITU_ABI {
 
@@ -18207,10 +23533,16 @@ struct Linalg<D, cpu_kernels> {
 #endif
 
 // ---- <situ/ops/cuda/linalg.hpp>
-/// Linear algebra on a GPU: cuSOLVER, one call for each matrix of a batch. Written for cusolverDn's 32-bit interface.
-///
-/// Launches no kernel of situ's own, so that host compilers can compile it too: copies between layouts are the runtime's where
-/// rows stay rows, and cuBLAS' (geam, copy) where they do not; triangles are cut out by packing and unpacking them.
+/// Linear algebra on a GPU: cuSOLVER and cuBLAS. Many small matrices go into one call, where there is a routine for batches; others into
+/// one call each. Written for the libraries' 32-bit interfaces; launches no kernel of situ's own but copies, so that host compilers can
+/// compile it too.
+
+
+// ---- <situ/ops/cuda/linalg_copy.hpp>
+/// What linear algebra on a GPU does beside calling routines: matrices between layouts, triangles, identities, and lists of a batch's
+/// matrices. Without nvcc, copies are the runtime's where rows stay rows, and cuBLAS' (geam, copy) where they do not.
+
+#include <vector>
 
 
 // ---- <situ/ops/cuda/cusolver.hpp>
@@ -18246,7 +23578,19 @@ struct SolverFunctions {
                int* info);
   int (*syevd_size)(void* handle, int jobz, int uplo, int n, T const* a, int lda, T const* w, int* size);
   int (*syevd)(void* handle, int jobz, int uplo, int n, T* a, int lda, T* w, T* work, int size, int* info);
+  int (*potrf_batched)(void* handle, int uplo, int n, T** a, int lda, int* info, int batches);
+  int (*syevj_size)(void* handle, int jobz, int uplo, int n, T const* a, int lda, T const* w, int* size, void* options, int batches);
+  int (*syevj_batched)(void* handle, int jobz, int uplo, int n, T* a, int lda, T* w, T* work, int size, int* info, void* options, int batches);
+  int (*gesvdj_size)(void* handle, int jobz, int m, int n, T const* a, int lda, T const* s, T const* u, int ldu, T const* v, int ldv, int* size, void* options,
+                     int batches);
+  int (*gesvdj_batched)(void* handle, int jobz, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* v, int ldv, T* work, int size, int* info, void* options,
+                        int batches);
   // of cuBLAS
+  int (*getrf_batched)(void* handle, int n, T* const* a, int lda, int* pivots, int* info, int batches);
+  int (*getrs_batched)(void* handle, int trans, int n, int nrhs, T const* const* a, int lda, int const* pivots, T* const* b, int ldb, int* info_on_host,
+                       int batches);
+  int (*getri_batched)(void* handle, int n, T const* const* a, int lda, int const* pivots, T* const* c, int ldc, int* info, int batches);
+  int (*geqrf_batched)(void* handle, int m, int n, T* const* a, int lda, T* const* tau, int* info_on_host, int batches);
   int (*geam)(void* handle, int transa, int transb, int m, int n, T const* alpha, T const* a, int lda, T const* beta, T const* b, int ldb, T* c, int ldc);
   int (*copy)(void* handle, int n, T const* x, int incx, T* y, int incy);
   int (*pack_triangle)(void* handle, int uplo, int n, T const* a, int lda, T* packed);
@@ -18257,6 +23601,10 @@ struct SolverLibrary {
   int (*create)(void** handle);
   int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
+  int (*syevj_options_create)(void** options);
+  int (*syevj_options_destroy)(void* options);
+  int (*gesvdj_options_create)(void** options);
+  int (*gesvdj_options_destroy)(void* options);
   SolverFunctions<float> of_float;
   SolverFunctions<double> of_double;
 
@@ -18268,15 +23616,7 @@ struct SolverLibrary {
 };
 
 /// cuSOLVER counts its versions on its own: that of CUDA 13 is 12. Throws CudaError.
-inline void* open_cusolver() {
-  constexpr int version = CUDART_VERSION / 1000 == 11 ? 11 : CUDART_VERSION / 1000 - 1;
-  for (std::string const& file : {text("libcusolver.so.", version), std::string("libcusolver.so")}) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  char const* const why = ::dlerror();
-  fail<CudaError>("cuda: libcusolver.so.", version, " was not found: ", why ? why : "no reason is known",
-                  "; install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
-}
+inline void* open_cusolver() { return open_library("cusolver", CUDART_VERSION / 1000 == 11 ? 11 : CUDART_VERSION / 1000 - 1); }
 
 template <class T>
 SolverFunctions<T> solver_functions(void* solver, void* blas, char const* letter) {
@@ -18295,6 +23635,15 @@ SolverFunctions<T> solver_functions(void* solver, void* blas, char const* letter
   find_function(f.gesvd, solver, (s + "gesvd").c_str());
   find_function(f.syevd_size, solver, (s + "syevd_bufferSize").c_str());
   find_function(f.syevd, solver, (s + "syevd").c_str());
+  find_function(f.potrf_batched, solver, (s + "potrfBatched").c_str());
+  find_function(f.syevj_size, solver, (s + "syevjBatched_bufferSize").c_str());
+  find_function(f.syevj_batched, solver, (s + "syevjBatched").c_str());
+  find_function(f.gesvdj_size, solver, (s + "gesvdjBatched_bufferSize").c_str());
+  find_function(f.gesvdj_batched, solver, (s + "gesvdjBatched").c_str());
+  find_function(f.getrf_batched, blas, (b + "getrfBatched").c_str());
+  find_function(f.getrs_batched, blas, (b + "getrsBatched").c_str());
+  find_function(f.getri_batched, blas, (b + "getriBatched").c_str());
+  find_function(f.geqrf_batched, blas, (b + "geqrfBatched").c_str());
   find_function(f.geam, blas, (b + "geam").c_str());
   find_function(f.copy, blas, (b + "copy_v2").c_str());
   find_function(f.pack_triangle, blas, (b + "trttp").c_str());
@@ -18311,6 +23660,10 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
     find_function(all.create, solver, "cusolverDnCreate");
     find_function(all.destroy, solver, "cusolverDnDestroy");
     find_function(all.set_stream, solver, "cusolverDnSetStream");
+    find_function(all.syevj_options_create, solver, "cusolverDnCreateSyevjInfo");
+    find_function(all.syevj_options_destroy, solver, "cusolverDnDestroySyevjInfo");
+    find_function(all.gesvdj_options_create, solver, "cusolverDnCreateGesvdjInfo");
+    find_function(all.gesvdj_options_destroy, solver, "cusolverDnDestroyGesvdjInfo");
     all.of_float = solver_functions<float>(solver, blas, "S");
     all.of_double = solver_functions<double>(solver, blas, "D");
     return all;
@@ -18360,6 +23713,22 @@ class SolverCall {
   int device_;
 };
 
+/// The options of a routine by Jacobi's method, as they are by default: to the precision of the type, sorted.
+class JacobiOptions {
+ public:
+  JacobiOptions(int device, int (*create)(void** options), int (*destroy)(void* options)) : destroy_(destroy) {
+    check_solver(device, create(&options_), "cusolverDnCreateSyevjInfo or cusolverDnCreateGesvdjInfo");
+  }
+  JacobiOptions(JacobiOptions const&) = delete;
+  JacobiOptions& operator=(JacobiOptions const&) = delete;
+  ~JacobiOptions() { (void)destroy_(options_); }
+  void* get() const { return options_; }
+
+ private:
+  int (*destroy_)(void* options);
+  void* options_ = nullptr;
+};
+
 /// For calls of cuBLAS: the same, with the one handle that all of situ uses, which is locked meanwhile.
 template <class T>
 class BlasCall {
@@ -18392,8 +23761,7 @@ class BlasCall {
 #if defined(SITU_WITH_CUDA)
 
 namespace situ::inline SITU_ABI {
-namespace detail {
-namespace cuda {
+namespace detail::cuda {
 inline namespace SITU_ABI_CUDA {
 
 /// A number for the libraries' 32-bit interface. Throws ShapeError.
@@ -18421,11 +23789,10 @@ void for_each_pair(Layout const& to, Layout const& from, F f) {
 
 /// Copies matrices of any strides to matrices whose rows or columns are contiguous.
 template <class T>
-void copy_matrices(int device, T* to, Layout const& target, T const* from, Layout const& source) {
-  if (target.size() == 0) return;
+void copy_by_libraries(int device, T* to, Layout const& target, T const* from, Layout const& source) {
   DeviceGuard const guard(device);
   int const rank = target.rank();
-  if (rank == 1) return copy_matrices(device, to, unsqueezed(target, 0), from, unsqueezed(source, 0));
+  if (rank == 1) return copy_by_libraries(device, to, unsqueezed(target, 0), from, unsqueezed(source, 0));
   int row = rank - 2, column = rank - 1;  // in what follows the target's columns are contiguous, as the libraries want them
   if (target.strides[column] == 1 && !(target.strides[row] == 1 && target.shape[column] == 1)) row = rank - 1, column = rank - 2;
   int64_t const m = target.shape[row], n = target.shape[column], step = target.strides[column];
@@ -18459,10 +23826,24 @@ void copy_matrices(int device, T* to, Layout const& target, T const* from, Layou
   });
 }
 
-/// Keeps one triangle of n x n matrices, as cuBLAS sees them, and sets the rest to 0: their rows are `ld` apart, they `stride`.
-template <class T, class D>
-void cut_triangle(int device, T* a, int64_t n, int64_t ld, int64_t stride, int64_t count, int uplo) {
-  if (n < 2) return;
+/// Keeps one triangle of n x n matrices, as cuBLAS sees them, and sets the rest to 0: their columns are `ld` apart, they `stride`.
+template <class D, class T>
+void cut_triangle(T* a, int64_t n, int64_t ld, int64_t stride, int64_t count, int uplo) {
+  constexpr int device = device_traits<D>::ordinal;
+  if (n < 2 || count == 0) return;
+  cudaStream_t const stream = current_stream(device);
+  if (n <= 2 * count && stride <= INT32_MAX / static_cast<int64_t>(sizeof(T))) {  // column by column, of all matrices at once
+    DeviceGuard const guard(device);
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t const first = uplo == fill_lower ? 0 : j + 1, cleared = uplo == fill_lower ? j : n - 1 - j;
+      if (cleared == 0) continue;
+      check(device,
+            cudaMemset2DAsync(a + j * ld + first, static_cast<std::size_t>(stride) * sizeof(T), 0, static_cast<std::size_t>(cleared) * sizeof(T),
+                              static_cast<std::size_t>(count), stream),
+            "cudaMemset2DAsync");
+    }
+    return;
+  }
   Temporary<D> const packed(static_cast<std::size_t>(n * (n + 1) / 2) * sizeof(T));
   BlasCall<T> const call(device);
   auto* const triangle = static_cast<T*>(packed.get());
@@ -18470,34 +23851,79 @@ void cut_triangle(int device, T* a, int64_t n, int64_t ld, int64_t stride, int64
     T* const matrix = a + i * stride;
     call.check(call.f.pack_triangle(call.handle, uplo, leading(n), matrix, leading(ld), triangle), "cublas trttp");
     check(device,
-          cudaMemset2DAsync(matrix, static_cast<std::size_t>(ld) * sizeof(T), 0, static_cast<std::size_t>(n) * sizeof(T), static_cast<std::size_t>(n),
-                            current_stream(device)),
+          cudaMemset2DAsync(matrix, static_cast<std::size_t>(ld) * sizeof(T), 0, static_cast<std::size_t>(n) * sizeof(T), static_cast<std::size_t>(n), stream),
           "cudaMemset2DAsync");
     call.check(call.f.unpack_triangle(call.handle, uplo, leading(n), triangle, matrix, leading(ld)), "cublas tpttr");
   }
 }
 
 /// `count` matrices that are 1 on the diagonal and 0 elsewhere. Waits.
-template <class T>
-void fill_identity(int device, T* a, int64_t rows, int64_t columns, int64_t count) {
-  if (count * rows * columns == 0) return;
+template <class D, class T>
+void fill_identity(T* a, int64_t rows, int64_t columns, int64_t count) {
+  constexpr int device = device_traits<D>::ordinal;
+  int64_t const size = rows * columns;
+  if (count * size == 0) return;
   DeviceGuard const guard(device);
   int64_t const diagonal = rows < columns ? rows : columns;
   std::vector<T> const ones(static_cast<std::size_t>(diagonal), T(1));
   cudaStream_t const stream = current_stream(device);
-  check(device, cudaMemsetAsync(a, 0, static_cast<std::size_t>(count * rows * columns) * sizeof(T), stream), "cudaMemsetAsync");
-  for (int64_t i = 0; i < count; ++i) {
-    check(device,
-          cudaMemcpy2DAsync(a + i * rows * columns, static_cast<std::size_t>(columns + 1) * sizeof(T), ones.data(), sizeof(T), sizeof(T),
-                            static_cast<std::size_t>(diagonal), cudaMemcpyHostToDevice, stream),
-          "cudaMemcpy2DAsync");
+  check(device, cudaMemsetAsync(a, 0, static_cast<std::size_t>(size) * sizeof(T), stream), "cudaMemsetAsync");
+  check(device,
+        cudaMemcpy2DAsync(a, static_cast<std::size_t>(columns + 1) * sizeof(T), ones.data(), sizeof(T), sizeof(T), static_cast<std::size_t>(diagonal),
+                          cudaMemcpyHostToDevice, stream),
+        "cudaMemcpy2DAsync");
+  for (int64_t done = 1; done < count; done *= 2) {  // twice as many each time
+    int64_t const more = done <= count - done ? done : count - done;
+    check(device, cudaMemcpyAsync(a + done * size, a, static_cast<std::size_t>(more * size) * sizeof(T), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
   }
   check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the ones end here
 }
 
-}  // namespace SITU_ABI_CUDA
-}  // namespace cuda
+/// Whether a batch is one for the routines that take all of it at once: they work on each matrix with one block, or a few.
+inline bool in_one_call(int64_t order, int64_t count) { return count > 1 && order > 0 && order <= 256; }
+/// Whether Jacobi's method takes it, which holds a matrix in a block's shared memory.
+inline bool by_jacobi(int64_t order, int64_t count) { return count > 1 && order <= 32; }
 
+/// Where the matrices of a batch begin, in the device's memory.
+template <class T, class D>
+class MatrixPointers {
+ public:
+  MatrixPointers(T* first, int64_t step, int64_t count) : memory_(static_cast<std::size_t>(count) * sizeof(T*)) {
+    std::vector<T*> places(static_cast<std::size_t>(count));
+    for (T*& place : places) place = first, first += step;
+    constexpr int device = device_traits<D>::ordinal;
+    DeviceGuard const guard(device);  // the runtime keeps what it has not copied yet: nothing waits
+    check(device, cudaMemcpyAsync(memory_.get(), places.data(), places.size() * sizeof(T*), cudaMemcpyHostToDevice, current_stream(device)), "cudaMemcpyAsync");
+  }
+  T** data() const { return static_cast<T**>(memory_.get()); }
+
+ private:
+  Temporary<D> memory_;
+};
+
+}  // namespace SITU_ABI_CUDA
+
+inline namespace SITU_ABI_COMPILER {
+/// Copies matrices of any strides to matrices whose rows or columns are contiguous: by a kernel where nvcc compiles the file.
+template <class D, class T>
+void copy_matrices(T* to, Layout const& target, T const* from, Layout const& source) {
+  if (target.size() == 0) return;
+#if defined(__CUDACC__)
+  evaluate<D>(to, target, target.is_contiguous(), Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(from), source)));
+#else
+  copy_by_libraries(device_traits<D>::ordinal, to, target, from, source);
+#endif
+}
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail {
 /// Every function takes fresh tensors that it may write over, and enqueues.
 template <class D>
 struct Linalg<D, cuda_kernels> {
@@ -18513,7 +23939,7 @@ struct Linalg<D, cuda_kernels> {
     if (to.is_contiguous() && from.is_contiguous() && to.shape() == from.shape()) {
       device_traits<D>::copy(to.data(), from.data(), static_cast<std::size_t>(to.size()) * sizeof(T));
     } else {
-      cuda::copy_matrices(device, to.data(), to.layout(), from.data(), expanded(from.layout(), to.shape(), "linear algebra"));
+      cuda::copy_matrices<D>(to.data(), to.layout(), from.data(), expanded(from.layout(), to.shape(), "linear algebra"));
     }
   }
 
@@ -18531,7 +23957,17 @@ struct Linalg<D, cuda_kernels> {
     auto result = Tensor<T, D>::uninitialized(a.shape(), "inv");
     Temporary<D> const pivots(static_cast<std::size_t>(shape.count() * shape.rows) * sizeof(int));
     factor(a, static_cast<int*>(pivots.get()), reports.data());
-    cuda::fill_identity(device, result.data(), shape.rows, shape.rows, shape.count());
+    int64_t const n = shape.rows, count = shape.count();
+    if (cuda::in_one_call(n, count)) {
+      Temporary<D> const infos(static_cast<std::size_t>(count) * sizeof(int));  // as the factorisation reports
+      cuda::MatrixPointers<T, D> const factors(a.data(), n * n, count), results(result.data(), n * n, count);
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getri_batched(call.handle, cuda::leading(n), factors.data(), cuda::leading(n), static_cast<int const*>(pivots.get()), results.data(),
+                                      cuda::leading(n), static_cast<int*>(infos.get()), cuda::as_int(count, "a batch of")),
+                 "cublas getriBatched");
+      return result;
+    }
+    cuda::fill_identity<D>(result.data(), n, n, count);
     // The factors are those of the transpose, and so is what lies in the result: solved as it is, both cancel.
     solve_factored(a, static_cast<int const*>(pivots.get()), result, BatchMap(shape.batch, shape.batch), cuda::as_it_is);
     return result;
@@ -18552,8 +23988,15 @@ struct Linalg<D, cuda_kernels> {
       factor(a, static_cast<int*>(pivots.get()), reports.data());
       {
         cuda::BlasCall<T> const call(device);
-        for (int64_t i = 0; i < count; ++i) {
-          call.check(call.f.copy(call.handle, cuda::leading(n), a.data() + i * n * n, cuda::leading(n) + 1, static_cast<T*>(diagonals.get()) + i * n, 1), "cublas copy");
+        auto* const to = static_cast<T*>(diagonals.get());
+        if (count > n && n * n <= INT32_MAX && count <= INT32_MAX) {  // the k-th elements of all diagonals at once
+          for (int64_t k = 0; k < n; ++k) {
+            call.check(call.f.copy(call.handle, static_cast<int>(count), a.data() + k * (n + 1), static_cast<int>(n * n), to + k, cuda::leading(n)), "cublas copy");
+          }
+        } else {
+          for (int64_t i = 0; i < count; ++i) {
+            call.check(call.f.copy(call.handle, cuda::leading(n), a.data() + i * n * n, cuda::leading(n) + 1, to + i * n, 1), "cublas copy");
+          }
         }
       }
       device_traits<D>::copy_to_host(diagonal.data(), diagonals.get(), numbers * sizeof(T));
@@ -18585,7 +24028,11 @@ struct Linalg<D, cuda_kernels> {
     if (n == 0) return clear(reports, count);
     if (count == 0) return;
     int const order = cuda::leading(n), uplo = upper ? cuda::fill_lower : cuda::fill_upper;
-    {
+    if (cuda::in_one_call(n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
+      cuda::SolverCall<T> const call(device);
+      call.check(call.f.potrf_batched(call.handle, uplo, order, matrices.data(), order, reports.data(), cuda::as_int(count, "a batch of")), "cusolver potrfBatched");
+    } else {
       cuda::SolverCall<T> const call(device);
       int size = 0;
       call.check(call.f.potrf_size(call.handle, uplo, order, a.data(), order, &size), "cusolver potrf_bufferSize");
@@ -18594,7 +24041,7 @@ struct Linalg<D, cuda_kernels> {
         call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), size, reports.data() + i), "cusolver potrf");
       }
     }
-    cuda::cut_triangle<T, D>(device, a.data(), n, n, n * n, count, uplo);
+    cuda::cut_triangle<D>(a.data(), n, n, n * n, count, uplo);
   }
 
   template <class T>
@@ -18602,7 +24049,7 @@ struct Linalg<D, cuda_kernels> {
     MatrixShape const as(a.shape(), "qr"), rs(r.shape(), "qr");
     int64_t const m = as.columns, n = rs.columns, k = m < n ? m : n, count = as.count();
     if (count == 0) return;
-    if (k == 0) return cuda::fill_identity(device, a.data(), as.rows, m, count);
+    if (k == 0) return cuda::fill_identity<D>(a.data(), as.rows, m, count);
     int const rows = cuda::leading(m), columns = cuda::leading(n), reflectors = cuda::leading(k), qs = cuda::leading(q_columns);
     int factor_size = 0, product_size = 0;
     cuda::SolverCall<T> const call(device);
@@ -18613,7 +24060,13 @@ struct Linalg<D, cuda_kernels> {
     call.check(call.f.orgqr_size(call.handle, rows, qs, reflectors, a.data(), rows, tau, &product_size), "cusolver orgqr_bufferSize");
     int const size = factor_size > product_size ? factor_size : product_size;
     Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-    for (int64_t i = 0; i < count; ++i) {
+    if (cuda::in_one_call(m > n ? m : n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), as.rows * m, count), places(tau, k, count);
+      cuda::BlasCall<T> const blas(device);
+      int wrong = 0;
+      blas.check(blas.f.geqrf_batched(blas.handle, rows, columns, matrices.data(), rows, places.data(), &wrong, cuda::as_int(count, "a batch of")), "cublas geqrfBatched");
+    }
+    for (int64_t i = 0; i < count && !cuda::in_one_call(m > n ? m : n, count); ++i) {
       call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver geqrf");
     }
     if (rs.rows > k) {
@@ -18621,7 +24074,7 @@ struct Linalg<D, cuda_kernels> {
     }
     auto const factored = a.slice(-2, 0, n).transpose(-2, -1);  // [..., m, n]
     write(r.slice(-2, 0, k), Tensor<T, D>(factored.slice(-2, 0, k)));
-    cuda::cut_triangle<T, D>(device, r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
+    cuda::cut_triangle<D>(r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
     for (int64_t i = 0; i < count; ++i) {
       call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver orgqr");
     }
@@ -18634,7 +24087,7 @@ struct Linalg<D, cuda_kernels> {
     int64_t const m = shape.rows, n = shape.columns, k = shape.smaller(), count = shape.count();
     if (count == 0) return;
     if (k == 0) {
-      if (job == 'A') cuda::fill_identity(device, u.data(), m, m, count), cuda::fill_identity(device, vh.data(), n, n, count);
+      if (job == 'A') cuda::fill_identity<D>(u.data(), m, m, count), cuda::fill_identity<D>(vh.data(), n, n, count);
       return clear(reports, count);
     }
     bool const tall = m > n, vectors = job != 'N';
@@ -18644,11 +24097,12 @@ struct Linalg<D, cuda_kernels> {
     if (tall) {
       matrix = Tensor<T, D>::uninitialized(with_axes(shape.batch, n, m), "svd");
       write(matrix, Tensor<T, D>(a.transpose(-2, -1)));
-      if (vectors) {
+      if (vectors && !cuda::by_jacobi(rows, count)) {
         left = Tensor<T, D>::uninitialized(with_axes(shape.batch, left_columns, m), "svd");
         right = Tensor<T, D>::uninitialized(vh.shape(), "svd");
       }
     }
+    if (cuda::by_jacobi(rows, count)) return svd_of_small(matrix, s, u, vh, tall, vectors, reports);
     {
       int const ms = cuda::leading(rows), ns = cuda::leading(columns);
       auto const letter = static_cast<signed char>(job);
@@ -18679,6 +24133,16 @@ struct Linalg<D, cuda_kernels> {
     int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
     int size = 0;
     cuda::SolverCall<T> const call(device);
+    if (cuda::by_jacobi(n, count)) {
+      auto const& library = cuda::solver_library();
+      cuda::JacobiOptions const options(device, library.syevj_options_create, library.syevj_options_destroy);
+      int const batches = cuda::as_int(count, "a batch of");
+      call.check(call.f.syevj_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size, options.get(), batches), "cusolver syevjBatched_bufferSize");
+      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(work.get()), size, reports.data(), options.get(), batches),
+                 "cusolver syevjBatched");
+      return;
+    }
     call.check(call.f.syevd_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size), "cusolver syevd_bufferSize");
     Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
     for (int64_t i = 0; i < count; ++i) {
@@ -18694,11 +24158,54 @@ struct Linalg<D, cuda_kernels> {
     cuda::check(device, cudaMemsetAsync(reports.data(), 0, static_cast<std::size_t>(count) * sizeof(int32_t), cuda::current_stream(device)), "cudaMemsetAsync");
   }
 
+  /// `matrix` holds the columns of matrices that are not wider than tall: of those that were given, or of their transposes. Jacobi's
+  /// routine gives both sides whole, and V itself rather than its transpose.
+  template <class T>
+  static void svd_of_small(Tensor<T, D>& matrix, Tensor<T, D>& s, Tensor<T, D>& u, Tensor<T, D>& vh, bool tall, bool vectors, MatrixReports<D> const& reports) {
+    MatrixShape const shape(matrix.shape(), "svd");
+    int64_t const rows = shape.columns, columns = shape.rows;
+    Tensor<T, D> left, right;
+    if (vectors) {
+      left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
+      right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
+    }
+    {
+      int const ms = cuda::leading(rows), ns = cuda::leading(columns), batches = cuda::as_int(shape.count(), "a batch of");
+      int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
+      T *const us = vectors ? left.data() : nullptr, *const vs = vectors ? right.data() : nullptr;
+      auto const& library = cuda::solver_library();
+      cuda::JacobiOptions const options(device, library.gesvdj_options_create, library.gesvdj_options_destroy);
+      int size = 0;
+      cuda::SolverCall<T> const call(device);
+      call.check(call.f.gesvdj_size(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, &size, options.get(), batches),
+                 "cusolver gesvdjBatched_bufferSize");
+      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(work.get()), size, reports.data(),
+                                       options.get(), batches),
+                 "cusolver gesvdjBatched");
+    }
+    if (!vectors) return;
+    if (tall) {
+      write(u, Tensor<T, D>(left.slice(-2, 0, u.size(-1)).transpose(-2, -1)));
+      write(vh, right);
+    } else {
+      write(u, Tensor<T, D>(right.transpose(-2, -1)));
+      write(vh, Tensor<T, D>(left.slice(-2, 0, vh.size(-2))));
+    }
+  }
+
   template <class T>
   static void factor(Tensor<T, D>& a, int* pivots, int32_t* reports) {
     MatrixShape const shape(a.shape(), "solve");
     int64_t const n = shape.rows, count = shape.count();
     if (count == 0) return;
+    if (cuda::in_one_call(n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getrf_batched(call.handle, cuda::leading(n), matrices.data(), cuda::leading(n), pivots, reports, cuda::as_int(count, "a batch of")),
+                 "cublas getrfBatched");
+      return;
+    }
     cuda::SolverCall<T> const call(device);
     if (n == 0) {
       cuda::check(device, cudaMemsetAsync(reports, 0, static_cast<std::size_t>(count) * sizeof(int32_t), cuda::current_stream(device)), "cudaMemsetAsync");
@@ -18720,6 +24227,15 @@ struct Linalg<D, cuda_kernels> {
     int64_t const n = bs.columns, columns = bs.rows, count = bs.count();
     if (count * n * columns == 0) return;
     int const order = cuda::leading(n);
+    if (cuda::in_one_call(n, count) && MatrixShape(factors.shape(), "solve").count() == count) {
+      cuda::MatrixPointers<T, D> const matrices(factors.data(), n * n, count), right_sides(b.data(), n * columns, count);
+      int wrong = 0;
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getrs_batched(call.handle, trans, order, cuda::leading(columns), matrices.data(), order, pivots, right_sides.data(), order, &wrong,
+                                      cuda::as_int(count, "a batch of")),
+                 "cublas getrsBatched");
+      return;
+    }
     cuda::SolverCall<T> const call(device);
     Temporary<D> const info(sizeof(int));
     for (int64_t i = 0; i < count; ++i) {
@@ -19135,15 +24651,7 @@ namespace detail {
 /// Bias and activation where the product has not applied them, in a kernel of their own.
 template <class Activation, class R, class... B>
 void finish_product(cpu_kernels, R const&, B const&...) {}
-template <class B>
-B without_gaps(cpu_kernels, B const& bias) {
-  return bias.contiguous();
-}
 #if defined(__CUDACC__)
-template <class B>
-B without_gaps(cuda_kernels, B const& bias) {
-  return bias.contiguous();
-}
 template <class Activation, class R>
 void finish_product(cuda_kernels, R& result) {
   if constexpr (!std::is_same_v<Activation, identity>) result.assign(make_map(Activation{}, result));
@@ -19155,11 +24663,6 @@ void finish_product(cuda_kernels, R& result, B const& bias) {
 }
 #else
 inline namespace SITU_ABI_COMPILER {
-template <class B>
-B without_gaps(cuda_kernels, B const& bias) {
-  if (!bias.is_contiguous()) fail<LayoutError>("linear: a bias with stride ", bias.strides().back(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
-  return bias;
-}
 template <class Activation, class R, class... B>
 void finish_product(cuda_kernels, R const&, B const&...) {
   if constexpr (sizeof...(B) > 0 || !std::is_same_v<Activation, identity>) {
@@ -19172,6 +24675,7 @@ void finish_product(cuda_kernels, R const&, B const&...) {
 /// activation(x wᵀ + b). `b` is an expression or no_bias.
 struct no_bias {};
 
+inline namespace SITU_ABI_BLAS {
 template <class Activation, class X, class W, class B>
 auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who) {
   using Product = promote_t<value_of<X>, value_of<W>>;
@@ -19195,7 +24699,7 @@ auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who
       if (b_.rank() != w.rank() - 1 || (b_.rank() == 1 && b_.size() != w.size(0))) {
         fail<ShapeError>(who, ": a bias of shape ", b_.shape(), " does not fit weights of shape ", w.shape(), ": it has one element for each output");
       }
-      auto const b = without_gaps(kernels, product_operand<T>(b_));
+      auto const b = without_gaps<T, D>(product_operand<T>(b_), who, "a bias");
       if (!launch_product<D, Activation, T>(kernels, plan, x.data(), w.data(), result.data(), b.data())) finish_product<Activation>(kernels, result, b);
     }
     return result;
@@ -19203,11 +24707,14 @@ auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who
   if constexpr (std::is_same_v<B, no_bias>) return run(std::type_identity<Product>{});
   else return run(std::type_identity<promote_t<Product, value_of<B>>>{});
 }
+}  // namespace SITU_ABI_BLAS
 
 template <class X, class W, class B>
 concept linear_operands = factors<X, W> && expression<B> && on_same_device<X, B> && on_same_device<W, B> && !bool_factors<X, W>;
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 // NAME(x, w), NAME(x, w, b) and what is rejected.
 #define SITU_LINEAR(NAME, ACTIVATION)                                                                                      \
@@ -19235,6 +24742,8 @@ SITU_LINEAR(linear_relu, functions::relu)
 /// gelu(x wᵀ + b, approximate_tanh) in one pass: the form of gelu that cuBLASLt has.
 SITU_LINEAR(linear_gelu_tanh, functions::gelu_tanh)
 #undef SITU_LINEAR
+
+}  // namespace SITU_ABI_BLAS
 
 }  // namespace situ::inline SITU_ABI
 
@@ -19345,8 +24854,14 @@ auto diag(E const& x, int64_t k = 0) {
 /// their merger, then the elements. How work is cut depends on shapes alone, so results do not depend on the number of threads.
 
 
+// ---- <situ/ops/cpu/columns.hpp>
+/// The statistics of rows that lie side by side, as the columns of a strip: some rows of the strip at a time, two packs of columns together.
+///
+/// Where the input is a tensor that is read as it lies, its elements are brought into the strip's buffer while the first statistic is made.
+
+
 // ---- <situ/ops/cpu/rows_math.hpp>
-/// The pack code of operations on rows: statistics of a row, or of rows side by side, and the elements that are made with them.
+/// The arithmetic of operations on rows, by packs: statistics of a row, and the elements that are made with them.
 ///
 /// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
 /// expression that they are made from.
@@ -19648,22 +25163,6 @@ struct NextRow {
   }
 };
 
-/// Rows that lie one after the other. Statistics first; then the elements.
-template <class Op>
-struct RowsArguments {
-  using C = typename Op::compute;
-  using Out = typename Op::result;
-  C const* x;
-  C* work;  ///< room for a row and a register; every row uses it again
-  Out* out;
-  int64_t rows, count;
-  int64_t pitch, out_pitch;
-  int64_t slack;      ///< elements behind the last row that may be read
-  NextRow next;       ///< behind the last of these rows
-  bool stream;
-  Op op;
-};
-
 /// What the operations do to one row, by packs.
 template <class Op>
 struct RowMath;
@@ -19738,33 +25237,6 @@ struct SoftmaxMath {
     else return exp_of_negative(x - shift) * scale;
   }
 
-  // Rows side by side: a pack of them at once, `pitch` elements from one element to the next.
-  template <class Isa, bool Keep, int N>
-  SITU_INLINE static void gather_columns(Op const&, C* x, int64_t pitch, int64_t n, C* a, C* b, C*) {
-    using P = pack<C, N, Isa>;
-    P m(-infinity), m1 = m;
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2) {
-      m = larger(P::load(x + i * pitch), m);
-      m1 = larger(P::load(x + (i + 1) * pitch), m1);
-    }
-    if (i < n) m = larger(P::load(x + i * pitch), m);
-    m = larger(m, m1);
-    m.store(a);
-    P const shift = select(m == P(-infinity), P(C(0)), m);
-    P total(C(0));
-    for (i = 0; i < n;) {
-      int64_t const stop = i + 64 < n ? i + 64 : n;
-      P s(C(0));
-      for (; i < stop; ++i) {
-        P const e = exp_of_negative(P::load(x + i * pitch) - shift);
-        if constexpr (Keep) e.store(x + i * pitch);
-        s = s + e;
-      }
-      total = total + keep_order(s);
-    }
-    total.store(b);
-  }
   /// a, b, c become shift, low, scale.
   template <class Isa, int N>
   SITU_INLINE static void finish_columns(Op const&, int64_t, C* a, C* b, C* c) {
@@ -19856,37 +25328,6 @@ struct NormMath {
     else return x * scale;
   }
 
-  template <class Isa, bool Keep, int N>
-  SITU_INLINE static void gather_columns(Op const&, C* x, int64_t pitch, int64_t n, C* a, C* b, C* c) {
-    using P = pack<C, N, Isa>;
-    P shift(C(0));
-    if constexpr (centred) {
-      P total(C(0));
-      for (int64_t i = 0; i < n;) {
-        int64_t const stop = i + 64 < n ? i + 64 : n;
-        P s(C(0));
-        for (; i < stop; ++i) s = s + P::load(x + i * pitch);
-        total = total + keep_order(s);
-      }
-      shift = total / P(static_cast<C>(n));
-    }
-    P rest(C(0)), squares(C(0));
-    for (int64_t i = 0; i < n;) {
-      int64_t const stop = i + 64 < n ? i + 64 : n;
-      P s(C(0)), q(C(0));
-      for (; i < stop; ++i) {
-        P d = P::load(x + i * pitch);
-        if constexpr (centred) d = d - shift, s = s + d;
-        q = multiply_add(d, d, q);
-      }
-      rest = rest + keep_order(s);
-      squares = squares + keep_order(q);
-    }
-    P const off = rest / P(static_cast<C>(n));
-    shift.store(a);
-    off.store(b);
-    (centred ? squares - rest * off : squares).store(c);
-  }
   template <class Isa, int N>
   SITU_INLINE static void finish_columns(Op const& op, int64_t n, C*, C* b, C* c) {
     using P = pack<C, N, Isa>;
@@ -19901,6 +25342,213 @@ template <class Out>
 struct RowMath<rows::layer_norm<Out>> : NormMath<rows::layer_norm<Out>> {};
 template <class Out>
 struct RowMath<rows::rms_norm<Out>> : NormMath<rows::rms_norm<Out>> {};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t rows_brought = 16;  ///< of a strip: few enough for the sets of a cache, whatever the distance between them
+inline constexpr int64_t rows_added = 64;    ///< of a strip, before their sum is added to that of all rows
+
+/// Rows of a strip: the elements x of the buffer, `pitch` apart, that are brought from `from`, `step` apart, where that is asked for.
+template <class C>
+struct StripRows {
+  C const* from;
+  int64_t step;
+  C* x;
+  int64_t pitch, count;
+};
+
+/// The two passes over some rows of a few packs of columns. `first` brings elements; `a`, `b` and `c` are the places of these columns in the arrays
+/// of statistics, in which passes go on.
+template <class Op>
+struct ColumnMath;
+
+/// Softmax: the maximum; then the exponentials, which stay in the buffer if `Keep`, and their sum.
+template <class Op>
+struct SoftmaxColumns {
+  using C = typename Op::compute;
+  static constexpr bool has_first = true;
+  static C start() { return -RowMath<Op>::infinity; }
+
+  template <class Isa, int N, bool Brings, int... G>
+  SITU_INLINE static void first(StripRows<C> const& rows, C* a, C*, std::integer_sequence<int, G...>) {
+    using P = pack<C, N, Isa>;
+    P m[] = {P::load(a + G * N)...};
+    C const* from = rows.from;
+    C* x = rows.x;
+    for (int64_t i = 0; i < rows.count; ++i, x += rows.pitch) {
+      if constexpr (Brings) {
+        (__builtin_prefetch(from + rows_brought * rows.step + G * N, 0, 2), ...);
+        P const v[] = {P::load(from + G * N)...};
+        (v[G].store(x + G * N), ...);
+        ((m[G] = larger(v[G], m[G])), ...);
+        from += rows.step;
+      } else {
+        ((m[G] = larger(P::load(x + G * N), m[G])), ...);
+      }
+    }
+    (m[G].store(a + G * N), ...);
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void between(int64_t, C*) {}
+  template <class Isa, int N, bool Keep, int... G>
+  SITU_INLINE static void second(StripRows<C> const& rows, C* a, C* b, C*, std::integer_sequence<int, G...>) {
+    using P = pack<C, N, Isa>;
+    P m[] = {P::load(a + G * N)...}, s[] = {(void(G), P(C(0)))...};
+    ((m[G] = select(m[G] == P(start()), P(C(0)), m[G])), ...);
+    C* x = rows.x;
+    for (int64_t i = 0; i < rows.count; ++i, x += rows.pitch) {
+      P const e[] = {exp_of_negative(P::load(x + G * N) - m[G])...};
+      if constexpr (Keep) (e[G].store(x + G * N), ...);
+      ((s[G] = s[G] + e[G]), ...);
+    }
+    ((P::load(b + G * N) + keep_order(s[G])).store(b + G * N), ...);
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void end(int64_t, C*, C*, C*) {}
+};
+template <class Out>
+struct ColumnMath<rows::softmax<Out>> : SoftmaxColumns<rows::softmax<Out>> {};
+template <class Out>
+struct ColumnMath<rows::log_softmax<Out>> : SoftmaxColumns<rows::log_softmax<Out>> {};
+
+/// The norms: the mean; then the sums of what is left about it, and of its squares.
+template <class Op>
+struct NormColumns {
+  using C = typename Op::compute;
+  static constexpr bool centred = RowMath<Op>::centred;
+  static constexpr bool has_first = centred;  // else it only brings
+  static C start() { return C(0); }
+
+  template <class Isa, int N, bool Brings, int... G>
+  SITU_INLINE static void first(StripRows<C> const& rows, C* a, C*, std::integer_sequence<int, G...>) {
+    using P = pack<C, N, Isa>;
+    P s[] = {(void(G), P(C(0)))...};
+    C const* from = rows.from;
+    C* x = rows.x;
+    for (int64_t i = 0; i < rows.count; ++i, x += rows.pitch) {
+      if constexpr (Brings) {
+        (__builtin_prefetch(from + rows_brought * rows.step + G * N, 0, 2), ...);
+        P const v[] = {P::load(from + G * N)...};
+        (v[G].store(x + G * N), ...);
+        if constexpr (centred) ((s[G] = s[G] + v[G]), ...);
+        from += rows.step;
+      } else {
+        ((s[G] = s[G] + P::load(x + G * N)), ...);
+      }
+    }
+    ((P::load(a + G * N) + keep_order(s[G])).store(a + G * N), ...);
+  }
+  /// The mean of `n` rows.
+  template <class Isa, int N>
+  SITU_INLINE static void between(int64_t n, C* a) {
+    using P = pack<C, N, Isa>;
+    if constexpr (centred) (P::load(a) / P(static_cast<C>(n))).store(a);
+  }
+  template <class Isa, int N, bool Keep, int... G>
+  SITU_INLINE static void second(StripRows<C> const& rows, C* a, C* b, C* c, std::integer_sequence<int, G...>) {
+    using P = pack<C, N, Isa>;
+    P const shift[] = {P::load(a + G * N)...};
+    P s[] = {(void(G), P(C(0)))...}, q[] = {(void(G), P(C(0)))...};
+    C const* x = rows.x;
+    for (int64_t i = 0; i < rows.count; ++i, x += rows.pitch) {
+      P d[] = {P::load(x + G * N)...};
+      if constexpr (centred) ((d[G] = d[G] - shift[G]), ...), ((s[G] = s[G] + d[G]), ...);
+      ((q[G] = multiply_add(d[G], d[G], q[G])), ...);
+    }
+    if constexpr (centred) ((P::load(b + G * N) + keep_order(s[G])).store(b + G * N), ...);
+    ((P::load(c + G * N) + keep_order(q[G])).store(c + G * N), ...);
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void end(int64_t n, C*, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P const rest = P::load(b), off = rest / P(static_cast<C>(n));
+    off.store(b);
+    if constexpr (centred) (P::load(c) - rest * off).store(c);
+  }
+};
+template <class Out>
+struct ColumnMath<rows::layer_norm<Out>> : NormColumns<rows::layer_norm<Out>> {};
+template <class Out>
+struct ColumnMath<rows::rms_norm<Out>> : NormColumns<rows::rms_norm<Out>> {};
+
+/// `n` rows of a strip of `columns` in the buffer x, which is `pitch` wide: whole packs. Statistics go to three arrays. Elements are brought from
+/// `from`, where that is not null.
+template <class Op, bool Keep>
+struct GatherColumnsBody {
+  using C = typename Op::compute;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C const* from, int64_t step, C* x, int64_t pitch, int64_t columns, int64_t n, C* statistics, bool finishes) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    using Math = ColumnMath<Op>;
+    constexpr std::integer_sequence<int, 0, 1> two{};
+    constexpr std::integer_sequence<int, 0> one{};
+    C *const a = statistics, *const b = a + pitch, *const c = b + pitch;
+    for (int64_t k = 0; k < pitch; k += N) P(Math::start()).store(a + k), P(C(0)).store(b + k), P(C(0)).store(c + k);
+    int64_t const brought = from ? columns / (2 * N) * (2 * N) : 0;
+    for (int64_t i = 0; i < n && (from || Math::has_first); i += rows_brought) {
+      int64_t const rows = n - i < rows_brought ? n - i : rows_brought;
+      C const* const source = from + i * step;
+      C* const to = x + i * pitch;
+      int64_t k = 0;
+      for (; k < brought; k += 2 * N) Math::template first<Isa, N, true>({source + k, step, to + k, pitch, rows}, a + k, b + k, two);
+      if (from) {
+        for (int64_t r = 0; k < columns && r < rows; ++r) {
+          for (int64_t l = k; l < columns; ++l) to[r * pitch + l] = source[r * step + l];
+        }
+      }
+      if constexpr (Math::has_first) {
+        for (; k + 2 * N <= pitch; k += 2 * N) Math::template first<Isa, N, false>({nullptr, 0, to + k, pitch, rows}, a + k, b + k, two);
+        if (k < pitch) Math::template first<Isa, N, false>({nullptr, 0, to + k, pitch, rows}, a + k, b + k, one);
+      }
+    }
+    for (int64_t k = 0; k < pitch; k += N) Math::template between<Isa, N>(n, a + k);
+    for (int64_t i = 0; i < n; i += rows_added) {
+      int64_t const rows = n - i < rows_added ? n - i : rows_added;
+      int64_t k = 0;
+      for (; k + 2 * N <= pitch; k += 2 * N) Math::template second<Isa, N, Keep>({nullptr, 0, x + i * pitch + k, pitch, rows}, a + k, b + k, c + k, two);
+      if (k < pitch) Math::template second<Isa, N, Keep>({nullptr, 0, x + i * pitch + k, pitch, rows}, a + k, b + k, c + k, one);
+    }
+    for (int64_t k = 0; k < pitch; k += N) {
+      Math::template end<Isa, N>(n, a + k, b + k, c + k);
+      if (finishes) RowMath<Op>::template finish_columns<Isa, N>(*op, n, a + k, b + k, c + k);
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/rows_bodies.hpp>
+/// The pack code of operations on rows, over memory: whole rows, parts of a row, and strips of rows side by side.
+///
+/// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
+/// expression that they are made from.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Rows that lie one after the other. Statistics first; then the elements.
+template <class Op>
+struct RowsArguments {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  C const* x;
+  C* work;  ///< room for a row and a register; every row uses it again
+  Out* out;
+  int64_t rows, count;
+  int64_t pitch, out_pitch;
+  int64_t slack;      ///< elements behind the last row that may be read
+  NextRow next;       ///< behind the last of these rows
+  bool stream;
+  Op op;
+};
 
 /// y times the weights and plus the biases of the elements from number k on, `left` of which exist.
 template <bool Weighed, class Op, class C, int N, class Isa>
@@ -19997,58 +25645,20 @@ struct WriteBody {
   }
 };
 
-/// Copies `n` lines of `columns` elements, `x_pitch` apart, into the buffer of a strip. Such lines are too short for the hardware to see
-/// which one comes next.
-template <class C>
-struct CopyColumnsBody {
-  template <class Isa>
-  SITU_INLINE static int run(C const* x, int64_t x_pitch, C* to, int64_t pitch, int64_t columns, int64_t n) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
-    constexpr int64_t ahead = 12;
-    for (int64_t i = 0; i < n; ++i) {
-      C const* const later = i + ahead < n ? x + ahead * x_pitch : x;
-      int64_t k = 0;
-      for (; k + N <= columns; k += N) {
-        __builtin_prefetch(later + k);
-        pack<C, N, Isa>::load(x + k).store(to + k);
-      }
-      for (; k < columns; ++k) to[k] = x[k];
-      x += x_pitch;
-      to += pitch;
-    }
-    return 0;
-  }
-};
-
-/// `n` rows of a strip of `columns`, which are the lanes of whole packs in the buffer x: statistics, in three arrays.
-template <class Op, bool Keep>
-struct GatherColumnsBody {
-  using C = typename Op::compute;
-  template <class Isa>
-  SITU_INLINE static int run(Op const* op, C* x, int64_t pitch, int64_t n, C* statistics, bool finishes) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
-    for (int64_t k = 0; k < pitch; k += N) {
-      C *const a = statistics + k, *const b = a + pitch, *const c = b + pitch;
-      RowMath<Op>::template gather_columns<Isa, Keep, N>(*op, x + k, pitch, n, a, b, c);
-      if (finishes) RowMath<Op>::template finish_columns<Isa, N>(*op, n, a, b, c);
-    }
-    return 0;
-  }
-};
-
 /// Elements of a strip, row by row: `n` rows, the first of which has the number `first`.
 template <class Op, bool Kept>
 struct WriteColumnsBody {
   using C = typename Op::compute;
   using Out = typename Op::result;
   template <class Isa>
-  SITU_INLINE static int run(Op const* op, C const* x, int64_t pitch, int64_t columns, int64_t n, C const* statistics, Out* out, int64_t out_pitch, int64_t first,
-                             bool stream) {
+  SITU_INLINE static int run(Op const* op, C const* x, int64_t x_pitch, int64_t pitch, int64_t columns, int64_t n, C const* statistics, Out* out,
+                             int64_t out_pitch, int64_t first, bool stream) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, N, Isa>;
     for (int64_t i = 0; i < n; ++i) {
       bool const past = stream && reinterpret_cast<std::uintptr_t>(out) % static_cast<std::uintptr_t>(Isa::bytes) == 0;
       for (int64_t k = 0; k < columns; k += N) {
+        __builtin_prefetch(x + 8 * x_pitch + k, 0, 2);
         C const *const a = statistics + k, *const b = a + pitch, *const c = b + pitch;
         P y = RowMath<Op>::template value<Isa, Kept, N>(P::load(x + k), P::load(a), P::load(b), P::load(c));
         if constexpr (requires { op->weight; }) {
@@ -20064,7 +25674,7 @@ struct WriteColumnsBody {
         if (columns - k >= N) store_lanes<Out, N, Isa>(y, out + k);
         else store_tail<Out>(y, out + k, columns - k, columns - k);
       }
-      x += pitch;
+      x += x_pitch;
       out += out_pitch;
     }
     return 0;
@@ -20359,18 +25969,18 @@ struct RowKernel {
     int64_t const output = from.output;
     Part p{0, sizes[plan.kept], plan.length};
     if (plan.in_parts()) p = part(number, from);
-    if (plan.direct) {
-      dispatch<CopyColumnsBody<C>>(reinterpret_cast<C const*>(from.of[1]), strides[1][plan.kept], buffer, pitch, columns, p.count);
-    } else {
-      fill(buffer, from, plan.cut_axis, p.extent, columns, pitch);
-    }
+    C* x = buffer;
+    int64_t x_pitch = pitch;
+    C const* const source = plan.direct ? reinterpret_cast<C const*>(from.of[1]) : nullptr;
+    if (plan.direct && stage == RowStage::write && columns == pitch) x = const_cast<C*>(source), x_pitch = strides[1][plan.kept];
+    else if (!plan.direct || stage == RowStage::write) fill(buffer, from, plan.cut_axis, p.extent, columns, pitch);
     int64_t const high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
     C* const found = buffer + padded(plan.width) * high;
     if (stage != RowStage::write) {
       if (stage == RowStage::whole) {
-        dispatch<GatherColumnsBody<Op, RowMath<Op>::keeps>>(&op, buffer, pitch, p.count, found, true);
+        dispatch<GatherColumnsBody<Op, RowMath<Op>::keeps>>(&op, source, strides[1][plan.kept], buffer, pitch, columns, p.count, found, true);
       } else {
-        dispatch<GatherColumnsBody<Op, false>>(&op, buffer, pitch, p.count, found, false);
+        dispatch<GatherColumnsBody<Op, false>>(&op, source, strides[1][plan.kept], buffer, pitch, columns, p.count, found, false);
         for (int64_t k = 0; k < columns; ++k) {
           statistics[(row * plan.columns + column + k) * plan.parts + number] = RowMath<Op>::column(found[k], found[pitch + k], found[2 * pitch + k], p.count);
         }
@@ -20390,11 +26000,11 @@ struct RowKernel {
       move_output(place, p.first + i);
       int64_t const in_run = (p.first + i) % run;
       int64_t const count = p.count - i < run - in_run ? p.count - i : run - in_run;
-      C const* const x = buffer + i * pitch;
+      C const* const rows = x + i * x_pitch;
       C const* const coefficients = found;
       int64_t const out_pitch = strides[0][plan.rank - 2];
-      if (stage == RowStage::whole) dispatch<WriteColumnsBody<Op, RowMath<Op>::keeps>>(&op, x, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
-      else dispatch<WriteColumnsBody<Op, false>>(&op, x, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
+      if (stage == RowStage::whole) dispatch<WriteColumnsBody<Op, RowMath<Op>::keeps>>(&op, rows, x_pitch, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
+      else dispatch<WriteColumnsBody<Op, false>>(&op, rows, x_pitch, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
       i += count;
     }
   }
@@ -20437,7 +26047,7 @@ SITU_NOINLINE inline RowPlan plan_rows(int rank, int kept, int along, bool strip
   if (strips) {
     plan.width = held / length / 16 * 16;
     if (plan.width > widest_strip) plan.width = widest_strip;
-    if (plan.width < 16) plan.width = columns < widest_strip ? columns : widest_strip, longest = held / ((plan.width + 15) / 16 * 16);
+    if (plan.width < 64) plan.width = columns < widest_strip ? columns : widest_strip, longest = held / ((plan.width + 15) / 16 * 16);
     if (plan.width > columns) plan.width = columns;
     if ((plan.width + 15) / 16 * 16 * length > held && longest == held) longest = held / ((plan.width + 15) / 16 * 16);
     plan.strip_count = (columns + plan.width - 1) / plan.width;
@@ -20532,9 +26142,18 @@ void launch_rows(cpu_kernels, P const& program) {
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
 /// A row that fits the registers of its team is read once: up to 32 floats for each thread, in runs of neighbours with 16-byte accesses where
-/// memory allows it. A longer row is read twice: once for its statistics, which every thread gathers on line, and once for its elements.
-/// Rows that lie side by side in the output are taken by neighbouring threads, so that accesses coalesce. Nothing is atomic, and how work is
-/// shared out depends on shapes and strides alone: results are the same from run to run.
+/// memory allows it. A longer row is read twice: once for its statistics, which every thread gathers on line, and once for its elements. Where
+/// such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for the statistics of
+/// the parts, then to join them, in every block, and write. Rows that lie side by side in the output are taken by neighbouring threads, so
+/// that accesses coalesce.
+
+
+// ---- <situ/ops/cuda/row_math.hpp>
+/// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
+///
+/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(); of a
+/// longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
+/// finish() makes the statistics from the whole. Then value() gives the elements of the output.
 
 
 #if defined(__CUDACC__)
@@ -20542,149 +26161,29 @@ void launch_rows(cpu_kernels, P const& program) {
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-/// Bytes of a row that a thread keeps; fewer in strips, where each element has an address of its own.
-template <bool Strips>
-inline constexpr int row_registers = Strips ? 64 : 128;
-
-template <class P>
-struct RowArguments {
-  static constexpr int operands = P::leaves + 1;
-  typename P::tree_type tree;
-  typename P::op_type op;
-  void* data[operands];
-  int64_t strides[operands][max_rank];  ///< the axes that number the rows, then those along them
-  WalkedAxis sizes[max_rank];
-  int kept, run_axis;       ///< run_axis is the last one
-  bool wide;                ///< numbers exceed 31 bits
-  int64_t rows, length;
-  int64_t run, runs, steps; ///< the last extent; how many threads' worth of neighbours it is; of a whole row
-  ReductionTeams teams;
-  uint64_t vectors;         ///< bit o: operand o takes 16-byte accesses
-  RowArguments(typename P::tree_type const& tree, typename P::op_type const& op) : tree(tree), op(op) {}
-};
-
-/// How many neighbours a thread takes at once.
-template <class P, bool Strips>
-inline constexpr int row_lanes = Strips ? 1 : lanes_of<P>;
-
-template <class A>
-struct RowSource {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (N > 1 && count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[K + 1][arguments.run_axis], count);
-  }
-};
-
-/// Adds to all operands' offsets what index i of the axes [first, last) does, the last one running fastest.
-template <class A>
-SITU_DEVICE __forceinline__ void walk_row(A const& arguments, int first, int last, int64_t i, int64_t* offsets) {
-#pragma unroll 1
-  for (int k = last - 1; k >= first; --k) {
-    int64_t q;
-    if (arguments.wide) q = i / arguments.sizes[k].size;
-    else q = arguments.sizes[k].fast.quotient(static_cast<uint32_t>(i));
-    int64_t const place = i - q * arguments.sizes[k].size;
-    i = q;
-#pragma unroll
-    for (int o = 0; o < A::operands; ++o) offsets[o] += arguments.strides[o][k] * place;
-  }
-}
-
-/// Joins a number of every thread of a team; all of them get the result. For all threads of a block.
-struct larger_of {
-  template <class C>
-  SITU_DEVICE C operator()(C a, C b) const {
-    return a > b || !(a == a) ? a : b;
-  }
-};
-struct sum_of_two {
-  template <class C>
-  SITU_DEVICE C operator()(C a, C b) const {
-    return a + b;
-  }
-};
-template <class C, class F>
-SITU_DEVICE C join_team(ReductionTeams const& teams, C mine, F f) {
-  if (teams.side_by_side && teams.lanes <= 32) {
-#pragma unroll 1
-    for (int step = teams.lanes / 2; step > 0; step /= 2) mine = f(mine, __shfl_xor_sync(0xffffffffu, mine, step));
-    return mine;
-  }
-  __shared__ C parts[block_threads];
-  int const me = static_cast<int>(threadIdx.x), lane = teams.lane(), stride = teams.stride();
-  parts[me] = mine;
-#pragma unroll 1
-  for (int half = teams.lanes / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (lane < half) parts[me] = f(parts[me], parts[me + half * stride]);
-  }
-  __syncthreads();
-  C const result = parts[me - lane * stride];
-  __syncthreads();
-  return result;
-}
-
-/// N neighbouring elements of a row: where they lie, and how many there are.
-template <class P, int N>
-struct RowStep {
-  int64_t offsets[P::leaves + 1];
-  int64_t first;
-  int count;
-
-  SITU_DEVICE __forceinline__ RowStep(RowArguments<P> const& arguments, int64_t const* base, int64_t step) {
-    int64_t line = 0, at = step;
-    if (arguments.runs < arguments.steps) line = step / arguments.runs, at = step - line * arguments.runs;
-    int64_t const left = step < arguments.steps ? arguments.run - at * N : 0;
-    count = left < N ? static_cast<int>(left) : N;
-    first = line * arguments.run + at * N;
-#pragma unroll
-    for (int o = 0; o <= P::leaves; ++o) offsets[o] = base[o] + arguments.strides[o][arguments.run_axis] * (at * N);
-    if (line > 0) walk_row(arguments, arguments.kept, arguments.run_axis, line, offsets);
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void read(RowArguments<P> const& arguments, C* x) const {
-    Held<typename P::tree_type, N> held;
-    hold(held, RowSource<RowArguments<P>>{arguments, offsets, count});
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void write(RowArguments<P> const& arguments, C const* y) const {
-    using Out = typename P::out_type;
-    Lanes<Out, N> result;
-    result.clear();
-#pragma unroll
-    for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
-    Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
-    if (N > 1 && count == N && (arguments.vectors & 1)) result.store(to);
-    else result.store_each(to, arguments.strides[0][arguments.run_axis], count);
-  }
-};
-
-/// What a team does with a row, apart from where it lies. Softmax and its logarithm.
+/// Softmax and its logarithm.
 template <class Op>
 struct TeamMath {
   using C = typename Op::compute;
   static constexpr bool logarithmic = std::is_same_v<Op, rows::log_softmax<typename Op::result>>;
-  C best, total;
+
+  struct Part {
+    C best;        ///< the maximum
+    double total;  ///< the sum of exp(x - best)
+  };
 
   SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
 
-  /// From all elements that this thread holds; `present(c, j)` tells which exist.
+  /// From all elements that this thread holds; the first counts[c] of x[c] exist.
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, ReductionTeams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t) {
+  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t) {
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
 #pragma unroll
       for (int j = 0; j < N; ++j) best = j < counts[c] ? larger_of{}(x[c][j], best) : best;
     }
-    best = Op::shift_of(join_team(teams, best, larger_of{}));
+    best = Op::shift_of(join_team<true>(teams, best, larger_of{}));
     total = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
@@ -20695,7 +26194,7 @@ struct TeamMath {
         if constexpr (!logarithmic) x[c][j] = e;
       }
     }
-    finish(join_team(teams, total, sum_of_two{}));
+    finish(join_team<true>(teams, total, sum_of_two{}));
   }
   SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const {
     if constexpr (logarithmic) return value(op, x, index);
@@ -20706,8 +26205,7 @@ struct TeamMath {
     else return math::exp(x - best) * total;
   }
 
-  // Rows that are read twice: a few elements at a time.
-  double wide_total;
+  SITU_DEVICE static Part nothing() { return {least(), 0}; }
   SITU_DEVICE __forceinline__ void start(Op const&, C) {
     best = least();
     total = 0;
@@ -20732,57 +26230,79 @@ struct TeamMath {
     wide_total += static_cast<double>(total);
     total = 0;
   }
-  SITU_DEVICE __forceinline__ void join(Op const&, ReductionTeams const& teams, int64_t) {
+  SITU_DEVICE __forceinline__ Part collected() {
     flush();
-    C const mine = best;
-    best = Op::shift_of(join_team(teams, mine, larger_of{}));
-    double const share = mine == least() ? 0.0 : static_cast<double>(math::exp(mine - best));
-    finish(static_cast<C>(join_team(teams, wide_total == 0 ? 0.0 : wide_total * share, sum_of_two{})));
+    return {best, wide_total};
+  }
+  SITU_DEVICE static Part merge(Part const& x, Part const& y) {
+    C const larger = larger_of{}(x.best, y.best);
+    return {larger, scaled(x, Op::shift_of(larger)) + scaled(y, Op::shift_of(larger))};
+  }
+  SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
+    C const larger = join_team<true>(teams, mine.best, larger_of{});
+    return {larger, join_team<true>(teams, scaled(mine, Op::shift_of(larger)), sum_of_two{})};
+  }
+  SITU_DEVICE __forceinline__ void finish(Op const&, Part const& whole, int64_t) {
+    best = Op::shift_of(whole.best);
+    finish(static_cast<C>(whole.total));
   }
 
  private:
+  /// The sum of a part about another maximum.
+  SITU_DEVICE __forceinline__ static double scaled(Part const& part, C shift) {
+    if (part.total == 0) return 0;
+    return part.total * (part.best == least() ? 0.0 : static_cast<double>(math::exp(part.best - shift)));
+  }
   SITU_DEVICE __forceinline__ void finish(C sum) {
     if constexpr (logarithmic) total = math::log(sum);
     else total = C(1) / sum;
   }
+
+  C best, total;
+  double wide_total;
 };
 
+/// The normalisations, layer_norm about the mean.
 template <class Op>
 struct NormTeamMath {
   using C = typename Op::compute;
   static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<typename Op::result>>;
-  C shift, low, scale;
+
+  /// About the first element of the row: what is summed is small where the row is far from 0.
+  struct Part {
+    double sum, squares;
+  };
 
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, ReductionTeams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t length) {
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t length) {
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
-      C sum = 0;
+      C total = 0;
 #pragma unroll
       for (int c = 0; c < K; ++c) {
 #pragma unroll
-        for (int j = 0; j < N; ++j) sum += j < counts[c] ? x[c][j] : C(0);
+        for (int j = 0; j < N; ++j) total += j < counts[c] ? x[c][j] : C(0);
       }
-      shift = join_team(teams, sum, sum_of_two{}) / n;
+      shift = join_team<true>(teams, total, sum_of_two{}) / n;
     }
-    C rest = 0, squares = 0;
+    C rest = 0, about = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         C const d = j < counts[c] ? x[c][j] - shift : C(0);
         rest += d;
-        squares += d * d;
+        about += d * d;
       }
     }
-    squares = join_team(teams, squares, sum_of_two{});
+    about = join_team<true>(teams, about, sum_of_two{});
     if constexpr (centred) {
-      rest = join_team(teams, rest, sum_of_two{});
-      squares -= rest * (rest / n);
+      rest = join_team<true>(teams, rest, sum_of_two{});
+      about -= rest * (rest / n);
       low = rest / n;
     }
-    finish(op, squares / n);
+    finish(op, about / n);
   }
   SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const { return value(op, x, index); }
   SITU_DEVICE __forceinline__ C value(Op const& op, C x, int64_t index) const {
@@ -20792,13 +26312,11 @@ struct NormTeamMath {
     return y;
   }
 
-  // About the first element: what is summed is small where the row is far from 0.
-  C sum, squares;
-  double wide_sum, wide_squares;
+  SITU_DEVICE static Part nothing() { return {0, 0}; }
   SITU_DEVICE __forceinline__ void start(Op const&, C first) {
     shift = centred ? first : C(0);
     sum = squares = 0;
-    wide_sum = wide_squares = 0;
+    wide = nothing();
   }
   template <int N>
   SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
@@ -20810,18 +26328,23 @@ struct NormTeamMath {
     }
   }
   SITU_DEVICE __forceinline__ void flush() {
-    wide_sum += static_cast<double>(sum);
-    wide_squares += static_cast<double>(squares);
+    wide.sum += static_cast<double>(sum);
+    wide.squares += static_cast<double>(squares);
     sum = squares = 0;
   }
-  SITU_DEVICE __forceinline__ void join(Op const& op, ReductionTeams const& teams, int64_t length) {
+  SITU_DEVICE __forceinline__ Part collected() {
     flush();
-    double const n = static_cast<double>(length), all = join_team(teams, wide_squares, sum_of_two{});
-    double const off = centred ? join_team(teams, wide_sum, sum_of_two{}) / n : 0.0;
-    double const mean = static_cast<double>(shift) + off;
+    return wide;
+  }
+  SITU_DEVICE static Part merge(Part const& x, Part const& y) { return {x.sum + y.sum, x.squares + y.squares}; }
+  SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
+    return {centred ? join_team<true>(teams, mine.sum, sum_of_two{}) : 0.0, join_team<true>(teams, mine.squares, sum_of_two{})};
+  }
+  SITU_DEVICE __forceinline__ void finish(Op const& op, Part const& whole, int64_t length) {
+    double const n = static_cast<double>(length), off = whole.sum / n, mean = static_cast<double>(shift) + off;
     shift = static_cast<C>(mean);
     low = static_cast<C>(mean - static_cast<double>(shift));
-    double const variance = all / n - off * off;
+    double const variance = whole.squares / n - off * off;
     finish(op, static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance));
   }
 
@@ -20830,23 +26353,106 @@ struct NormTeamMath {
     scale = C(1) / math::sqrt(variance + static_cast<C>(op.eps));
     low = -low * scale;
   }
+
+  C shift, low, scale, sum, squares;
+  Part wide;
 };
 template <class Out>
 struct TeamMath<rows::layer_norm<Out>> : NormTeamMath<rows::layer_norm<Out>> {};
 template <class Out>
 struct TeamMath<rows::rms_norm<Out>> : NormTeamMath<rows::rms_norm<Out>> {};
 
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// Bytes of a row that a thread keeps; fewer in strips, where each element has an address of its own.
+template <bool Strips>
+inline constexpr int row_registers = Strips ? 64 : 128;
+
+enum class row_pass { whole, statistics, elements };
+
+template <class P>
+struct RowArguments {
+  static constexpr int operands = P::leaves + 1;
+  using Part = typename TeamMath<typename P::op_type>::Part;
+  typename P::tree_type tree;
+  typename P::op_type op;
+  void* data[operands];
+  int64_t strides[operands][max_rank];  ///< the axes that number the rows, then those along them
+  WalkedAxis sizes[max_rank];
+  int kept, run_axis;       ///< run_axis is the last one
+  bool wide;                ///< numbers exceed 31 bits
+  row_pass pass;
+  int64_t rows, length;
+  int64_t run, runs, steps; ///< the last extent; how many threads' worth of neighbours it is; of a whole row
+  int64_t steps_per_part;
+  int count;                ///< of parts
+  Part* parts;              ///< of all rows
+  Teams teams;
+  uint64_t vectors;         ///< bit o: operand o takes 16-byte accesses
+  RowArguments(typename P::tree_type const& tree, typename P::op_type const& op) : tree(tree), op(op) {}
+  SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
+};
+
+/// How many neighbours a thread takes at once.
+template <class P, bool Strips>
+inline constexpr int row_lanes = Strips ? 1 : lanes_of<P>;
+
+/// N neighbouring elements of a row: where they lie, and how many there are.
+template <class P, int N>
+struct RowStep {
+  int64_t offsets[P::leaves + 1];
+  int64_t first;
+  int count;
+
+  SITU_DEVICE __forceinline__ RowStep(RowArguments<P> const& arguments, int64_t const* base, int64_t step) {
+    int64_t line = 0, at = step;
+    if (arguments.runs < arguments.steps) line = step / arguments.runs, at = step - line * arguments.runs;
+    int64_t const left = step < arguments.steps ? arguments.run - at * N : 0;
+    count = left < N ? static_cast<int>(left) : N;
+    first = line * arguments.run + at * N;
+#pragma unroll
+    for (int o = 0; o <= P::leaves; ++o) offsets[o] = base[o] + arguments.run_stride(o) * (at * N);
+    if (line > 0) walk<0>(arguments, arguments.kept, arguments.run_axis, line, offsets);
+  }
+  template <class C>
+  SITU_DEVICE __forceinline__ void read(RowArguments<P> const& arguments, C* x) const {
+    Held<typename P::tree_type, N> held;
+    hold(held, WalkSource<RowArguments<P>>{arguments, offsets, count});
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
+  }
+  template <class C>
+  SITU_DEVICE __forceinline__ void write(RowArguments<P> const& arguments, C const* y) const {
+    using Out = typename P::out_type;
+    Lanes<Out, N> result;
+    result.clear();
+#pragma unroll
+    for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
+    Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
+    if (N > 1 && count == N && (arguments.vectors & 1)) result.store(to);
+    else result.store_each(to, arguments.run_stride(0), count);
+  }
+};
+
 template <class P, bool Strips, bool Once>
 __global__ void __launch_bounds__(block_threads) rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   using Op = typename P::op_type;
   using C = typename Op::compute;
   constexpr int N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
-  ReductionTeams const teams = arguments.teams;
+  Teams const teams = arguments.teams;
   int const lane = teams.lane();
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
   int64_t base[P::leaves + 1] = {};
-  if (mine) walk_row(arguments, 0, arguments.kept, row, base);
+  if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
   TeamMath<Op> math;
   if constexpr (Once) {
     C x[K][N];
@@ -20874,21 +26480,34 @@ __global__ void __launch_bounds__(block_threads) rows_kernel(const __grid_consta
       step.write(arguments, x[c]);
     }
   } else {
-    int64_t const end = mine ? arguments.steps : 0;
+    int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
+    int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
     C x[N] = {};
     if (mine) RowStep<P, N>(arguments, base, 0).read(arguments, x);
     math.start(arguments.op, x[0]);
-    int chain = 0;
+    typename TeamMath<Op>::Part part = TeamMath<Op>::nothing();
+    if (arguments.pass == row_pass::elements) {
 #pragma unroll 1
-    for (int64_t number = lane; number < end; number += teams.lanes) {
-      RowStep<P, N> const step(arguments, base, number);
-      step.read(arguments, x);
-      math.step(arguments.op, x, step.count);
-      if (++chain % chain_length == 0) math.flush();
+      for (int k = lane; mine && k < arguments.count; k += teams.lanes) part = TeamMath<Op>::merge(part, arguments.parts[row * arguments.count + k]);
+    } else {
+      int chain = 0;
+#pragma unroll 1
+      for (int64_t number = first + lane; number < end; number += teams.lanes) {
+        RowStep<P, N> const step(arguments, base, number);
+        step.read(arguments, x);
+        math.step(arguments.op, x, step.count);
+        if (++chain % chain_length == 0) math.flush();
+      }
+      part = math.collected();
     }
-    math.join(arguments.op, teams, arguments.length);
+    part = TeamMath<Op>::join(teams, part);
+    if (arguments.pass == row_pass::statistics) {
+      if (mine && lane == 0) arguments.parts[row * arguments.count + blockIdx.y] = part;
+      return;
+    }
+    math.finish(arguments.op, part, arguments.length);
 #pragma unroll 1
-    for (int64_t number = lane; number < end; number += teams.lanes) {
+    for (int64_t number = first + lane; number < end; number += teams.lanes) {
       RowStep<P, N> const step(arguments, base, number);
       step.read(arguments, x);
 #pragma unroll
@@ -20900,8 +26519,9 @@ __global__ void __launch_bounds__(block_threads) rows_kernel(const __grid_consta
   }
 }
 
-template <class P, bool Strips>
-void launch_rows(int device, P const& program) {
+template <class D, class P, bool Strips>
+void launch_rows(P const& program) {
+  constexpr int device = device_traits<D>::ordinal;
   using C = typename P::op_type::compute;
   constexpr int operands = P::leaves + 1, N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
   RowArguments<P> arguments(program.tree, program.op);
@@ -20913,9 +26533,7 @@ void launch_rows(int device, P const& program) {
   arguments.length = program.length;
   arguments.wide = arguments.rows >= index_limit || arguments.length >= index_limit;
   for (int k = 0; k < program.where.rank; ++k) {
-    int64_t const size = program.where.sizes[order[k]];
-    arguments.sizes[k].size = size;
-    arguments.sizes[k].fast = FastDivisor::of(size < index_limit ? size : 1);
+    arguments.sizes[k] = WalkedAxis::of(program.where.sizes[order[k]]);
     for (int o = 0; o < operands; ++o) arguments.strides[o][k] = program.where.strides[o][order[k]];
   }
   arguments.run = arguments.sizes[arguments.run_axis].size;
@@ -20924,12 +26542,10 @@ void launch_rows(int device, P const& program) {
   arguments.vectors = 0;
   for (int o = 0; o < operands; ++o) {
     arguments.data[o] = program.where.data[o];
-    auto const bytes = static_cast<std::uintptr_t>(N * element_size<P>(o));
-    bool fits = arguments.strides[o][arguments.run_axis] == 1 && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
-    for (int k = 0; k < arguments.run_axis; ++k) fits = fits && arguments.strides[o][k] % N == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+    auto const& strides = arguments.strides[o];
+    if (takes_vectors(arguments.data[o], element_size<P>(o), N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
   }
-  ReductionTeams& teams = arguments.teams;
+  Teams& teams = arguments.teams;
   teams.side_by_side = !Strips;
   if (Strips) {
     teams.lanes = block_threads / power_of_2_above(program.columns, 32);
@@ -20937,9 +26553,27 @@ void launch_rows(int device, P const& program) {
     teams.lanes = power_of_2_above(arguments.steps, 32);
     while (teams.lanes < block_threads && teams.lanes * K < arguments.steps) teams.lanes *= 2;
   }
-  int64_t const blocks = (arguments.rows + teams.outputs() - 1) / teams.outputs();
-  auto* const kernel = arguments.steps <= int64_t{teams.lanes} * K ? rows_kernel<P, Strips, true> : rows_kernel<P, Strips, false>;
-  launch(device, P::op_type::name, kernel, dim3(static_cast<unsigned>(blocks)), block_threads, arguments);
+  int64_t const blocks = teams.blocks(arguments.rows);
+  dim3 const grid(static_cast<unsigned>(blocks));
+  arguments.pass = row_pass::whole;
+  arguments.steps_per_part = arguments.steps;
+  arguments.count = 1;
+  arguments.parts = nullptr;
+  char const* const name = P::op_type::name;
+  if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, rows_kernel<P, Strips, true>, grid, block_threads, arguments);
+
+  // Twice the blocks cost a second launch: rows are cut where they leave half of the GPU idle.
+  int64_t parts = blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
+  arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
+  parts = (arguments.steps + arguments.steps_per_part - 1) / arguments.steps_per_part;
+  arguments.count = static_cast<int>(parts);
+  if (parts == 1) return launch(device, name, rows_kernel<P, Strips, false>, grid, block_threads, arguments);
+  Temporary<D> const memory(static_cast<std::size_t>(arguments.rows * parts) * sizeof(typename RowArguments<P>::Part));
+  arguments.parts = static_cast<typename RowArguments<P>::Part*>(memory.get());
+  for (row_pass pass : {row_pass::statistics, row_pass::elements}) {
+    arguments.pass = pass;
+    launch(device, name, rows_kernel<P, Strips, false>, dim3(grid.x, static_cast<unsigned>(parts)), block_threads, arguments);
+  }
 }
 
 }  // namespace detail::cuda
@@ -20947,13 +26581,12 @@ void launch_rows(int device, P const& program) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// Runs a bound operation on rows on D, which has CUDA's kernels: one launch, enqueued on the device's current stream.
+/// Runs a bound operation on rows on D, which has CUDA's kernels: one launch, or two for few long rows; enqueued on the device's current stream.
 template <class D, class P>
 void launch_rows(cuda_kernels, P const& program) {
   if (program.rows == 0 || program.length == 0 || program.columns == 0) return;
-  constexpr int device = device_traits<D>::ordinal;
-  if (program.strips) cuda::launch_rows<P, true>(device, program);
-  else cuda::launch_rows<P, false>(device, program);
+  if (program.strips) cuda::launch_rows<D, P, true>(program);
+  else cuda::launch_rows<D, P, false>(program);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -21085,8 +26718,8 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Device    all on one device, runs there; enqueued, not waited for.
 /// Throws    ShapeError when the extents are not those of the last axes, x has no such axis, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
-/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU),
-///           else three launches that read the input twice. The mean and the variance are computed in two passes, without cancellation.
+/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
+///           8000 on a GPU), else the input is read twice, in the launches of softmax. The mean and the variance are computed in two passes, without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.
 template <class E, detail::axes_to_normalize A = Shape>
@@ -21129,6 +26762,205 @@ auto rms_norm(E const& x, A const& normalized, W const& weight, double eps = 1e-
 template <class E, detail::axes_to_normalize A = Shape, class W, class Error = detail::different_devices_of<E, W>>
   requires(expression<E> && expression<W> && !on_same_device<E, W>)
 void rms_norm(E const&, A const&, W const&, double = 1e-5) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/pad.hpp>
+/// More elements around a tensor, and elements moved around its ends.
+///
+///     pad(x, {1, 1}, 0)   pad(x, {1, 1}, pad_mode::reflect)   roll(x, 1, 0)
+///
+/// Device    runs where x lives; enqueued, not waited for.
+/// Throws    ShapeError when x has no such axis, or widths do not fit.
+/// Gradient  the same arrangement, backwards: slices of the gradient, and sums of them where elements are repeated.
+
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+
+/// How pad fills what it adds.
+enum class pad_mode {
+  reflect,    ///< mirrored at the outermost element, which is not repeated: c b | a b c | b a
+  replicate,  ///< the outermost element: a a | a b c | c c
+  circular,   ///< from the other end: b c | a b c | a b
+};
+
+namespace detail {
+
+/// The widths of pad, checked: how many indices are added before and after each axis; negative ones take away.
+struct Padding {
+  int64_t before[max_rank] = {}, after[max_rank] = {};
+  Shape kept;    ///< what is left of x
+  Shape padded;  ///< the result
+
+  Padding(Shape const& shape, std::vector<int64_t> const& widths) : kept(shape), padded(shape) {
+    int const pairs = static_cast<int>(widths.size() / 2);
+    if (widths.size() % 2 != 0 || pairs > shape.rank()) {
+      fail<ShapeError>("pad: ", widths.size(), " widths were given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
+                       2 * shape.rank());
+    }
+    for (int p = 0; p < pairs; ++p) {
+      int const k = shape.rank() - 1 - p;
+      int64_t const b = widths[static_cast<std::size_t>(2 * p)], a = widths[static_cast<std::size_t>(2 * p + 1)];
+      before[k] = b, after[k] = a;
+      kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
+      if (b < -shape[k] || a < -shape[k] || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
+          __builtin_add_overflow(padded[k], a, &padded[k])) {
+        fail<ShapeError>("pad: widths ", b, " and ", a, " do not fit axis ", k, " of shape ", shape);
+      }
+    }
+  }
+  int64_t added_before(int k) const { return before[k] > 0 ? before[k] : 0; }
+  int64_t added_after(int k) const { return after[k] > 0 ? after[k] : 0; }
+
+  void check(pad_mode mode) const {
+    constexpr char const* names[] = {"reflect", "replicate", "circular"};
+    for (int k = 0; k < kept.rank(); ++k) {
+      int64_t const most = mode == pad_mode::reflect ? kept[k] - 1 : mode == pad_mode::circular ? kept[k] : kept[k] > 0 ? INT64_MAX : 0;
+      int64_t const widest = added_before(k) > added_after(k) ? added_before(k) : added_after(k);
+      if (widest > 0 && widest > most) {
+        fail<ShapeError>("pad: a width of ", widest, " is too much for mode ", names[static_cast<int>(mode)], ": axis ", k, " has ", kept[k],
+                         kept[k] == 1 ? " element" : " elements", mode == pad_mode::replicate ? "" : "; at most ", 
+                         mode == pad_mode::replicate ? std::string() : text(most > 0 ? most : 0), mode == pad_mode::replicate ? "" : " can be added");
+      }
+    }
+  }
+};
+
+/// Evaluates x into the middle of the result; then `fill(view of the part that is added, axis, whether before)` for each side of
+/// each axis. Parts of later axes lie over what earlier ones have added.
+template <class E, class F>
+auto pad_with(E const& x, Padding const& padding, F const& fill) {
+  using D = result_device_t<device_of<E>>;
+  auto result = Tensor<value_of<E>, D>::uninitialized(padding.padded, "pad");
+  if (result.size() == 0) return result;
+  int const rank = padding.kept.rank();
+  Viewed window{Layout(padding.kept, result.strides()), 0};
+  for (int k = 0; k < rank; ++k) window.offset += padding.added_before(k) * result.strides()[k];
+  write_into(result, window, view_of(x, [&](Layout const& layout) {
+    Viewed kept{layout, 0};
+    for (int k = 0; k < rank; ++k) {
+      if (padding.before[k] < 0) kept.offset -= padding.before[k] * layout.strides[k];
+      kept.layout.shape[k] = padding.kept[k];
+    }
+    return kept;
+  }));
+  for (int k = 0; k < rank; ++k) {
+    int64_t const step = result.strides()[k];
+    for (bool const before : {true, false}) {
+      int64_t const width = before ? padding.added_before(k) : padding.added_after(k);
+      if (width == 0) continue;
+      Viewed part = window;
+      part.layout.shape[k] = width;
+      part.offset += before ? -width * step : padding.kept[k] * step;
+      fill(result, window, part, k, before);
+    }
+    window.offset -= padding.added_before(k) * step;
+    window.layout.shape[k] = padding.padded[k];
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
+/// PyTorch: {left, right, top, bottom}; negative ones take elements away.
+/// Cost      x is read once; one launch, and one more for each side that is padded.
+template <class E, number V = int>
+  requires expression<E>
+auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
+  using T = value_of<E>;
+  detail::Padding const padding(x.shape(), widths);
+  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))};
+  return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
+    detail::write_into(result, part, constant);
+  });
+}
+/// x with more elements around it, taken from x itself.
+/// Throws    ShapeError where an axis is too short: reflect adds fewer elements than there are, circular no more.
+template <class E>
+  requires expression<E>
+auto pad(E const& x, std::vector<int64_t> const& widths, pad_mode mode) {
+  using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
+  detail::Padding const padding(x.shape(), widths);
+  padding.check(mode);
+  return detail::pad_with(x, padding, [&](Tensor<T, D> const& result, detail::Viewed const& window, detail::Viewed const& part, int k, bool before) {
+    int64_t const step = window.layout.strides[k], width = part.layout.shape[k], last = padding.kept[k] - 1;
+    detail::Viewed from{part.layout, window.offset};
+    switch (mode) {
+      case pad_mode::reflect:  // the part's first element lies `width` from the edge, or one
+        from.offset += (before ? width : last - 1) * step;
+        from.layout.strides[k] = -step;
+        break;
+      case pad_mode::replicate:
+        from.offset += (before ? 0 : last) * step;
+        from.layout.strides[k] = 0;
+        break;
+      case pad_mode::circular: from.offset += before ? (last + 1 - width) * step : 0; break;
+    }
+    T* const first = const_cast<T*>(result.data()) + from.offset;
+    detail::write_into(result, part, Tensor<T, D>::from_handle(detail::make_view(result.storage(), first, from.layout)));
+  });
+}
+
+/// The elements moved by `shifts[k]` along `axes[k]`; what leaves at one end comes in at the other.
+/// Cost      x is read once; a launch for each of the 2^k pieces that k shifted axes make.
+template <class E>
+  requires expression<E>
+auto roll(E const& x, Shape const& shifts, Shape const& axes) {
+  Shape const shape = x.shape();
+  if (shifts.rank() != axes.rank()) {
+    detail::fail<ShapeError>("roll: ", shifts.rank(), shifts.rank() == 1 ? " shift was" : " shifts were", " given for ", axes.rank(),
+                             axes.rank() == 1 ? " axis" : " axes", "; each axis needs one");
+  }
+  int64_t by[max_rank] = {};
+  for (int k = 0; k < axes.rank(); ++k) {
+    int const axis = detail::checked_axis(axes[k], shape.rank(), shape, "roll");
+    int64_t const n = shape[axis];
+    if (n > 0) by[axis] = ((by[axis] + shifts[k] % n) % n + n) % n;
+  }
+  auto result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>::uninitialized(shape, "roll");
+  if (result.size() == 0) return result;
+  unsigned cut = 0;
+  for (int k = 0; k < shape.rank(); ++k) cut |= by[k] > 0 ? 1u << k : 0u;
+  unsigned piece = cut;
+  for (;;) {  // bit k: the end of axis k, which comes in first; without it: the beginning, which moves on
+    auto const cropped = [&](Layout const& layout, bool is_result) {
+      detail::Viewed view{layout, 0};
+      for (int k = 0; k < shape.rank(); ++k) {
+        if (!(cut >> k & 1u)) continue;
+        bool const wraps = piece >> k & 1u;
+        int64_t const size = wraps ? by[k] : shape[k] - by[k];
+        int64_t const at = wraps == is_result ? 0 : is_result ? by[k] : shape[k] - by[k];
+        view.offset += at * layout.strides[k];
+        view.layout.shape[k] = size;
+      }
+      return view;
+    };
+    detail::write_into(result, cropped(result.layout(), true), detail::view_of(x, [&](Layout const& layout) { return cropped(layout, false); }));
+    if (piece == 0) return result;
+    piece = (piece - 1) & cut;
+  }
+}
+/// As if x were one row of all its elements.
+template <class E>
+  requires expression<E>
+auto roll(E const& x, int64_t shift) {
+  Shape const shape = x.shape(), row(x.size());
+  bool flattens = true;
+  detail::for_each_leaf(x, [&](auto const& leaf) {
+    Layout flat;
+    flattens = flattens && detail::viewed_as(leaf.shape() == shape ? leaf.layout() : detail::expanded(leaf.layout(), shape), row, flat);
+  });
+  if (!flattens) return roll(detail::evaluated(x).reshape({-1}), shift, 0).reshape(shape);
+  return roll(detail::view_of(x, [&](Layout const& layout) {
+           detail::Viewed flat;
+           (void)detail::viewed_as(layout, row, flat.layout);
+           return flat;
+         }), shift, 0).reshape(shape);
+}
 
 }  // namespace situ::inline SITU_ABI
 
@@ -21477,9 +27309,8 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
   return result;
 }
 
-template <class Pooling, class E>
-auto pool_windows(E const& e, extent2d kernel, pool2d_options const& options, char const* who) {
-  Shape const& shape = e.shape();
+/// The windows of max_pool2d and avg_pool2d over images of this shape. Throws ShapeError.
+inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
   if (2 * options.padding.height > kernel.height || 2 * options.padding.width > kernel.width) {
@@ -21487,7 +27318,22 @@ auto pool_windows(E const& e, extent2d kernel, pool2d_options const& options, ch
   }
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil, who);
-  return pool<Pooling>(e, {{windows.y, false}, {windows.x, false}, options.count_padding, 0}, who);
+  return {{windows.y, false}, {windows.x, false}, options.count_padding, 0};
+}
+/// Those of avg_pool2d.
+inline PoolPlan plan_means(Shape const& shape, extent2d kernel, pool2d_options const& options) {
+  if (!(options.dilation == extent2d(1))) fail<ShapeError>("avg_pool2d: a dilation of ", by(options.dilation), " was given; it has none");
+  return plan_windows(shape, kernel, options, "avg_pool2d");
+}
+/// Those of adaptive_avg_pool2d.
+inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
+  check_images(shape, "adaptive_avg_pool2d");
+  int const at = shape.rank() - 2;
+  if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
+    fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
+  }
+  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true}; };
+  return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 
 template <class E>
@@ -21501,31 +27347,21 @@ concept has_mean = expression<E> && floating<value_of<E>>;
 template <class E>
   requires detail::has_largest<E>
 auto max_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
-  return detail::pool_windows<detail::max_pooling>(x, kernel, options, "max_pool2d");
+  return detail::pool<detail::max_pooling>(x, detail::plan_windows(x.shape(), kernel, options, "max_pool2d"), "max_pool2d");
 }
 
 /// The mean of every window.
 template <class E>
   requires detail::has_mean<E>
 auto avg_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
-  if (!(options.dilation == extent2d(1))) detail::fail<ShapeError>("avg_pool2d: a dilation of ", detail::by(options.dilation), " was given; it has none");
-  return detail::pool_windows<detail::mean_pooling>(x, kernel, options, "avg_pool2d");
+  return detail::pool<detail::mean_pooling>(x, detail::plan_means(x.shape(), kernel, options), "avg_pool2d");
 }
 
 /// The means of windows that cut the image into `size` parts: window i covers [⌊i H / H'⌋, ⌈(i + 1) H / H'⌉).
 template <class E>
   requires detail::has_mean<E>
 auto adaptive_avg_pool2d(E const& x, extent2d size) {
-  Shape const& shape = x.shape();
-  detail::check_images(shape, "adaptive_avg_pool2d");
-  int const at = shape.rank() - 2;
-  if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
-    detail::fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", detail::by(size), ": all extents must be 1 or more");
-  }
-  auto const axis = [](int64_t extent, int64_t windows) {
-    return detail::PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true};
-  };
-  return detail::pool<detail::mean_pooling>(x, {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0}, "adaptive_avg_pool2d");
+  return detail::pool<detail::mean_pooling>(x, detail::plan_parts(x.shape(), size), "adaptive_avg_pool2d");
 }
 
 #define SITU_POOLING_REJECTION(NAME, CONCEPT)                                                                              \
@@ -22879,6 +28715,7 @@ struct ScanKernel {
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 2048, rows_together = 8, most_lines = 16;
+  static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
   ScanPlan plan{};
@@ -22898,16 +28735,9 @@ struct ScanKernel {
   /// Cuts the work by shapes and strides alone.
   void cut(int64_t grain) {
     int const along = kept();
-    int votes = 0;
     bool dense = true;  // along the scanned axis
-    for (int o = 0; o < operands; ++o) {
-      int64_t const s = stride(o, along);
-      dense = dense && (s == 1 || (o > 0 && s == 0));
-      if (along == 0) continue;
-      int64_t const a = s < 0 ? -s : s, b = stride(o, along - 1) < 0 ? -stride(o, along - 1) : stride(o, along - 1);
-      if (a != 0 && b != 0) votes += b < a ? 1 : -1;
-    }
-    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && votes > 0;
+    for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
+    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && stride(0, along) != 1;
     plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
@@ -22930,7 +28760,7 @@ struct ScanKernel {
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
-    for (int o = 1; o < operands; ++o) gathered += tile_columns * space.element_sizes[o] + 64;
+    for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
     std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     auto* const memory = static_cast<unsigned char*>(::operator new(2 * chains + held + static_cast<std::size_t>(gathered), std::align_val_t{64}));
@@ -22949,6 +28779,19 @@ struct ScanKernel {
   }
 
  private:
+  /// Whether a kernel cannot read an operand where it lies: lines, or rows of a strip, are copied beside each other, a box of them at a time.
+  bool is_boxed(int o) const {
+    int const along = kept();
+    int64_t const s = stride(o, plan.by_strips ? along - 1 : along);
+    if (s == 1 || Elementwise::element_size(o) == 0) return false;
+    return s != 0 || operands == 2 || (plan.by_strips && stride(o, along) != 0);
+  }
+  bool is_boxed() const {
+    bool any = false;
+    for (int o = 1; o < operands; ++o) any = any || is_boxed(o);
+    return any;
+  }
+
   struct Work {
     ReduceSpace const& space;
     ReduceFeed feed;
@@ -23043,40 +28886,72 @@ struct ScanKernel {
     }
   }
 
+  /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.
+  void fill_boxes(Work& work, char* const* places, int down, int step, int64_t rows, int64_t count) const {
+    unsigned char* panel = work.scratch;
+    for (int o = 1; o < operands; ++o) {
+      if (!is_boxed(o)) continue;
+      int const size = work.space.element_sizes[o];
+      movers_for(size).move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
+      panel += most_lines * panel_pitch * size;
+    }
+  }
+  /// Binds the operands of a run of `count` elements along `step`: row `row` of the boxes, and others where they lie.
+  void bind(Work& work, Run<operands>& run, char* const* places, int step, int64_t row, int64_t count) const {
+    unsigned char* panel = work.scratch;
+    for (int o = 1; o < operands; ++o) {
+      int const size = work.space.element_sizes[o];
+      run.data[o] = places[o];
+      run.mask[o] = -1;
+      if (is_boxed(o)) {
+        run.data[o] = panel + row * panel_pitch * size;
+        panel += most_lines * panel_pitch * size;
+      } else if (stride(o, step) == 0 && size > 0) {
+        movers_for(size).gather(work.feed.splats[o], places[o], 0, 64 / size);
+        run.data[o] = work.feed.splats[o], run.mask[o] = 0;
+      }
+    }
+    run.mask[0] = -1;
+    run.count = count;
+    run.origin = 0;
+  }
+
   void run_lines(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept();
     int64_t const out_stride = stride(0, along);
-    int64_t const tile = plan.group_lines == 1 ? row_run : tile_columns;
+    int64_t const tile = plan.group_lines == 1 && !is_boxed() ? row_run : tile_columns;
+    int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
-    bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % program.where.sizes[along - 1] + lines <= program.where.sizes[along - 1];
+    bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
     auto const movers = movers_for(static_cast<int>(sizeof(Out)));
     for (int64_t begin = first; begin < stop; begin += tile) {
-      int64_t const tile_end = begin + tile < stop ? begin + tile : stop;
+      int64_t const count = begin + tile < stop ? tile : stop - begin;
+      char* place[max_operands];
+      int64_t boxed = 0, behind = 0;  // lines in the boxes
       for (int64_t k = 0; k < lines; ++k) {
-        char* place[max_operands];
-        for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
+        for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]) + begin * stride(o, along) * work.space.element_sizes[o];
         work.space.advance(place, 0, along, line + k);
-        char* const to = place[0] + output_offset(line + k, begin);
-        Out* const held = work.held + k * tile_columns;
-        for (int64_t i = begin; i < tile_end;) {
-          char* from[max_operands];
-          for (int o = 1; o < operands; ++o) from[o] = place[o] + i * stride(o, along) * work.space.element_sizes[o];
-          int64_t const count = work.feed.bring(work.space, from, along, tile_end - i, work.scratch);
-          Out* const out = out_stride == 1 ? reinterpret_cast<Out*>(to) + (i - begin) : held + (i - begin);
-          Run<operands> run;
-          start(work, run, out, count);
-          int64_t const bytes[operands] = {};
-          int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
-          dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
-          i += count;
+        if (k == behind) {
+          boxed = k;
+          behind = k + width - (line + k) % width;
+          if (behind > lines) behind = lines;
+          fill_boxes(work, place, along - 1, along, behind - boxed, count);
         }
-        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, held, 0, 1, 1, tile_end - begin});
+        char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line + k, begin);
+        Out* const out = out_stride == 1 ? reinterpret_cast<Out*>(to) : work.held + k * tile_columns;
+        Run<operands> run;
+        bind(work, run, place, along, k - boxed, count);
+        run.data[0] = out;
+        int64_t const bytes[operands] = {};
+        int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
+        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
       if (out_stride == 1 || !side_by_side || pass == scan_pass::totals) continue;
       char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line, begin);
       constexpr int64_t places = 16;
-      for (int64_t i = 0; i < tile_end - begin; i += places) {
-        int64_t const rows = tile_end - begin - i < places ? tile_end - begin - i : places;
+      for (int64_t i = 0; i < count; i += places) {
+        int64_t const rows = count - i < places ? count - i : places;
         movers.move({to + i * out_stride * static_cast<int64_t>(sizeof(Out)), out_stride, 1, work.held + i, 1, tile_columns, rows, lines});
       }
     }
@@ -23084,26 +28959,26 @@ struct ScanKernel {
 
   void run_strip(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept(), across = along - 1;
-    bool in_step = true;  // every row of an operand looks alike
-    for (int o = 1; o < operands; ++o) in_step = in_step && (stride(o, across) == 1 || (stride(o, across) == 0 && stride(o, along) == 0 && operands > 2));
+    bool const boxed = is_boxed();
+    int64_t const most_rows = boxed ? most_lines : rows_together, most_columns = boxed ? tile_columns : strip_columns;
     int64_t bytes[operands];
-    for (int o = 0; o < operands; ++o) bytes[o] = stride(o, along) * work.space.element_sizes[o];
+    for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {
-      int64_t const rows = !in_step ? 1 : stop - row < rows_together ? stop - row : rows_together;
+      int64_t const rows = stop - row < most_rows ? stop - row : most_rows;
       char* place[max_operands];
-      for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
+      for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]) + (o > 0 ? row * stride(o, along) * work.space.element_sizes[o] : 0);
       work.space.advance(place, 0, along, line);
-      char* const to = place[0] + output_offset(line, row);
+      place[0] = static_cast<char*>(program.where.data[0]) + output_offset(line, row);
       for (int64_t i = 0; i < lines;) {
-        char* from[max_operands];
-        for (int o = 1; o < operands; ++o) from[o] = place[o] + row * bytes[o] + i * stride(o, across) * work.space.element_sizes[o];
-        int64_t const count = work.feed.bring(work.space, from, across, lines - i, work.scratch);
+        int64_t const count = lines - i < most_columns ? lines - i : most_columns;
         Run<operands> run;
-        char* const at = to + i * static_cast<int64_t>(sizeof(Out));
-        start(work, run, at, count);
-        int const told = bytes[0] % 64 == 0 ? flags(at) : flags(at) & 1;
+        if (boxed) fill_boxes(work, place, along, across, rows, count);
+        bind(work, run, place, across, 0, count);
+        run.data[0] = place[0];
+        int const told = bytes[0] % 64 == 0 ? flags(place[0]) : flags(place[0]) & 1;
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + i), work.chains + i, told);
+        for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }
       row += rows;
@@ -23208,11 +29083,11 @@ SITU_DEVICE typename S::element team_scan(int lanes, typename S::element x, type
 
 template <class P>
 struct ScanArguments {
-  static constexpr int inputs = P::leaves + 1;  ///< the output is the last one
+  static constexpr int operands = P::leaves + 2;  ///< the inputs from number 1 on; the output is the last one
   using A = typename P::element;
   typename P::tree_type tree;
-  void const* data[inputs + 1];
-  int64_t strides[inputs + 1][max_rank];
+  void const* data[operands];
+  int64_t strides[operands][max_rank];
   WalkedAxis sizes[max_rank];
   int run_axis;
   bool wide;  ///< the number of lines exceeds 31 bits
@@ -23223,6 +29098,7 @@ struct ScanArguments {
   typename P::out_type* out;
   A* totals;  ///< of all parts of a line, then of the next line
   explicit ScanArguments(typename P::tree_type const& tree) : tree(tree) {}
+  SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
 };
 
 /// How many neighbouring elements a thread takes at once.
@@ -23242,7 +29118,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
   bool const mine = line < arguments.lines;
   int const along = arguments.run_axis;
   int64_t kept[output + 1] = {};
-  if (mine) walk(arguments, 0, along, line, kept);
+  if (mine) walk<1>(arguments, 0, along, line, kept);
 
   int64_t first = static_cast<int64_t>(blockIdx.y) * arguments.part_length;
   int64_t const end = first + arguments.part_length < arguments.length ? first + arguments.part_length : arguments.length;
@@ -23256,7 +29132,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
 #pragma unroll
     for (int o = 1; o <= output; ++o) offsets[o] = kept[o] + arguments.strides[o][along] * at;
     Held<Tree, N> held;
-    hold(held, ReduceSource<ScanArguments<P>>{arguments, offsets, count});
+    hold(held, WalkSource<ScanArguments<P>>{arguments, offsets, count});
     A values[N];
     A running = S::identity();
 #pragma unroll
@@ -23323,14 +29199,13 @@ dim3 plan_scan(P const& program, ScanArguments<P>& arguments) {
   arguments.run_axis = along;
   arguments.lines = program.lines;
   arguments.length = program.length;
-  arguments.wide = program.lines >= (int64_t{1} << 31);
+  arguments.wide = program.lines >= index_limit;
   arguments.vectors = 0;
   arguments.totals = nullptr;
   arguments.pass = scan_pass::whole;
   arguments.out = static_cast<typename P::out_type*>(where.data[0]);
   for (int k = 0; k < where.rank; ++k) {
-    arguments.sizes[k].size = where.sizes[k];
-    arguments.sizes[k].fast = FastDivisor::of(where.sizes[k] < (int64_t{1} << 31) ? where.sizes[k] : 1);
+    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
     for (int o = 1; o < output; ++o) arguments.strides[o][k] = where.strides[o][k];
     arguments.strides[output][k] = where.strides[0][k];
   }
@@ -23340,9 +29215,7 @@ dim3 plan_scan(P const& program, ScanArguments<P>& arguments) {
     int const n = o == 0 ? out_lanes : N;
     int const size = o == 0 ? static_cast<int>(sizeof(typename P::out_type)) : input_size(std::type_identity<typename P::tree_type>{}, o - 1);
     if (o > 0) arguments.data[o] = where.data[o];
-    bool fits = where.strides[o][along] == 1 && reinterpret_cast<std::uintptr_t>(where.data[o]) % static_cast<std::uintptr_t>(n * size) == 0;
-    for (int k = 0; k < along; ++k) fits = fits && where.strides[o][k] % n == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+    if (takes_vectors(where.data[o], size, n, where.strides[o][along], where.strides[o], along)) arguments.vectors |= uint64_t{1} << o;
   }
 
   // A thread for each line where lines lie side by side, for most operands; else a team.
@@ -25019,14 +30892,14 @@ namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
 template <class T>
-struct SelectArguments {
+struct TopkArguments {
   TopkProblem<T> problem;
   T* values;         ///< k of each row, in the order in which they stand
   int64_t* indices;
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) select_kernel(const __grid_constant__ SelectArguments<T> a) {
+__global__ void __launch_bounds__(block_threads) topk_kernel(const __grid_constant__ TopkArguments<T> a) {
   using K = sort_key_t<T>;
   __shared__ uint32_t counts[256];
   __shared__ unsigned chosen;
@@ -25107,8 +30980,8 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
     }
     return;
   }
-  cuda::SelectArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
-  cuda::launch(device, "topk", cuda::select_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
+  cuda::TopkArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
+  cuda::launch(device, "topk", cuda::topk_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
   launch_sort<D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
   cuda::ComposeArguments<int64_t> const compose{found.indices, problem.indices, count, problem.k};
   cuda::launch(device, "topk", cuda::compose_kernel<int64_t>, dim3(static_cast<unsigned>((count + cuda::block_threads - 1) / cuda::block_threads)), cuda::block_threads, compose);
@@ -25790,6 +31663,11 @@ struct MaskBytes {
   }
   SITU_DEVICE int count() const { return __popc(words[0]) + __popc(words[1]) + __popc(words[2]) + __popc(words[3]); }
   SITU_DEVICE bool operator[](int j) const { return (words[j / 4] >> (j % 4 * 8) & 1u) != 0; }
+  /// The same for a j that is not known when the kernel is compiled, without an array in local memory.
+  SITU_DEVICE bool at(int j) const {
+    unsigned const word = j < 8 ? (j < 4 ? words[0] : words[1]) : (j < 12 ? words[2] : words[3]);
+    return (word >> (j % 4 * 8) & 1u) != 0;
+  }
 };
 
 template <class A>
@@ -25817,13 +31695,54 @@ __global__ void __launch_bounds__(block_threads) masked_select_kernel(const __gr
   }
 }
 
+/// Elements of a formula, which is computed where the mask is 1 alone.
+template <class P>
+struct SelectArguments {
+  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
+  typename P::tree_type tree;
+  MaskArguments mask;
+  typename P::out_type* to;
+  void const* data[operands];
+  int64_t strides[operands][max_rank];
+  WalkedAxis sizes[max_rank];
+  int rank;
+  bool wide;    ///< the mask has more elements than fast division reaches
+  bool packed;  ///< every input lies as the mask does
+  uint64_t vectors = 0;
+  explicit SelectArguments(typename P::tree_type const& formula) : tree(formula) {}
+  SITU_DEVICE int64_t run_stride(int) const { return 0; }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) select_kernel(const __grid_constant__ SelectArguments<P> arguments) {
+  using A = SelectArguments<P>;
+  using Out = typename P::out_type;
+  MaskBytes const mask(arguments.mask);
+  int total;
+  int64_t at = arguments.mask.places[blockIdx.x] + block_sum_before<block_threads>(mask.count(), total);
+#pragma unroll 1
+  for (int j = 0; j < mask_bytes; ++j) {
+    if (!mask.at(j)) continue;
+    int64_t const index = mask.first + j;
+    int64_t offsets[A::operands];
+#pragma unroll
+    for (int o = 0; o < A::operands; ++o) offsets[o] = arguments.packed ? index : 0;
+    if (!arguments.packed) walk<1>(arguments, 0, arguments.rank, index, offsets);
+    Held<typename P::tree_type, 1> held;
+    hold(held, WalkSource<A>{arguments, offsets, 1});
+    Lanes<Out, 1> result;
+    result.clear();
+    result.insert(0, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, 0, index))));
+    result.store_each(arguments.to + at++, 1, 1);
+  }
+}
+
 struct NonzeroArguments {
   MaskArguments mask;
   int64_t* to;
   int rank;
   bool wide;  ///< the mask has more elements than fast division reaches
-  int64_t sizes[max_rank];
-  FastDivisor fast[max_rank];
+  WalkedAxis sizes[max_rank];
 };
 
 /// The indices of an element as row number `row` of the result; one copy of this code for the 16 elements of a thread.
@@ -25831,8 +31750,8 @@ SITU_DEVICE __noinline__ inline void write_place(NonzeroArguments const& argumen
   int64_t* const to = arguments.to + row * arguments.rank;
 #pragma unroll 1
   for (int k = arguments.rank - 1; k >= 0; --k) {
-    int64_t const q = arguments.wide ? place / arguments.sizes[k] : arguments.fast[k].quotient(static_cast<uint32_t>(place));
-    to[k] = place - q * arguments.sizes[k];
+    int64_t const q = arguments.sizes[k].quotient(place, arguments.wide);
+    to[k] = place - q * arguments.sizes[k].size;
     place = q;
   }
 }
@@ -25869,29 +31788,50 @@ void launch_nonzero(cuda_kernels, int64_t* to, bool const* mask, int64_t const* 
   arguments.mask = {reinterpret_cast<unsigned char const*>(mask), size, const_cast<int64_t*>(places)};
   arguments.to = to;
   arguments.rank = shape.rank();
-  arguments.wide = size >= int64_t{1} << 31;
-  for (int k = 0; k < shape.rank(); ++k) {
-    arguments.sizes[k] = shape[k];
-    arguments.fast[k] = cuda::FastDivisor::of(arguments.wide ? 1 : shape[k]);
-  }
+  arguments.wide = size >= cuda::index_limit;
+  for (int k = 0; k < shape.rank(); ++k) arguments.sizes[k] = cuda::WalkedAxis::of(shape[k]);
   cuda::launch(device_traits<D>::ordinal, "nonzero", cuda::nonzero_kernel<cuda::NonzeroArguments>, dim3(static_cast<unsigned>(select_blocks(size))), cuda::block_threads, arguments);
 }
 
-/// Gives false where e must be a contiguous tensor first.
+/// Selects from a tensor that lies as the mask does by words, from all else by computing what is selected. Always true: nothing has to be
+/// evaluated first.
 template <class D, class T, class E>
 bool launch_select(cuda_kernels, T* to, E const& e, Tensor<bool, D> const& mask, int64_t const* places) {
+  constexpr int device = device_traits<D>::ordinal;
+  dim3 const blocks(static_cast<unsigned>(select_blocks(mask.size())));
+  cuda::MaskArguments const where{reinterpret_cast<unsigned char const*>(mask.data()), mask.size(), const_cast<int64_t*>(places)};
   if constexpr (std::is_same_v<E, Tensor<T, D>>) {
-    using Word = cuda::word_of<T>;
-    if (!e.is_contiguous() || !(e.shape() == mask.shape())) return false;
-    cuda::MaskedSelectArguments<Word> arguments{};
-    arguments.mask = {reinterpret_cast<unsigned char const*>(mask.data()), mask.size(), const_cast<int64_t*>(places)};
-    arguments.to = reinterpret_cast<Word*>(to);
-    arguments.from = reinterpret_cast<Word const*>(e.data());
-    cuda::launch(device_traits<D>::ordinal, "masked_select", cuda::masked_select_kernel<Word>, dim3(static_cast<unsigned>(select_blocks(mask.size()))), cuda::block_threads, arguments);
-    return true;
-  } else {
-    return false;
+    if (e.is_contiguous() && e.shape() == mask.shape()) {
+      using Word = cuda::word_of<T>;
+      cuda::MaskedSelectArguments<Word> const words{where, reinterpret_cast<Word*>(to), reinterpret_cast<Word const*>(e.data())};
+      cuda::launch(device, "masked_select", cuda::masked_select_kernel<Word>, blocks, cuda::block_threads, words);
+      return true;
+    }
   }
+  using P = Program<tree_of<E>, T, leaf_count<E>>;
+  cuda::SelectArguments<P> arguments(lower<0>(e));
+  arguments.mask = where;
+  arguments.to = to;
+  arguments.wide = mask.size() >= cuda::index_limit;
+  Shape const& shape = mask.shape();
+  int64_t sizes[max_rank];
+  for (int k = 0; k < shape.rank(); ++k) sizes[k] = shape[k], arguments.strides[0][k] = mask.strides()[k];
+  arguments.data[0] = nullptr;
+  int o = 1;
+  for_each_leaf(e, [&](auto const& leaf) {
+    arguments.data[o] = leaf.data();
+    broadcast_strides(leaf.layout(), shape, arguments.strides[o]);
+    ++o;
+  });
+  int in_place = 0;  // elements stay numbered as they are
+  arguments.rank = coalesce(sizes, &arguments.strides[0][0], o, shape.rank(), &in_place);
+  arguments.packed = arguments.rank <= 1;
+  for (int k = 0; k < arguments.rank; ++k) {
+    arguments.sizes[k] = cuda::WalkedAxis::of(sizes[k]);
+    for (int input = 1; input < o; ++input) arguments.packed = arguments.packed && arguments.strides[input][k] == 1;
+  }
+  cuda::launch(device, "masked_select", cuda::select_kernel<P>, blocks, cuda::block_threads, arguments);
+  return true;
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -26034,7 +31974,8 @@ namespace situ::inline SITU_ABI {
 /// Throws    ShapeError when x has no such axis.
 /// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
-///           CPU), else three launches that read the input twice. The same results for any number of threads.
+///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
+///           many blocks share then. The same results for any number of threads.
 /// Gradient  dx = y (dy - sum_j dy_j y_j).
 template <class E>
   requires expression<E>
@@ -26357,6 +32298,7993 @@ template <class E>
   requires expression<E>
 auto unique_all(E const& x) {
   return detail::unique<true, true, true>(x, "unique_all");
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd.hpp>
+/// Autograd: tensors that record, and gradients.
+
+
+// ---- <situ/autograd/arrange.hpp>
+/// Arranging what records: tile, repeat, flip, roll, pad, meshgrid, and parts of matrices. Shapes, types and errors are those of ops/arrange.hpp,
+/// ops/pad.hpp and ops/matrix_parts.hpp.
+///
+/// Gradient  the same arrangement, backwards: slices of the result's gradient, and sums of them where elements were repeated. triu and tril are
+///           formulas, which fuse with what they are part of; the others read a formula in their one pass, and its gradient is one kernel.
+
+
+// ---- <situ/autograd/reduce.hpp>
+/// Reductions of Variables and of formulas with Variables: fused forward, and fused with the formula's own gradient backward.
+///
+///     sum(x)   mean(square(a - b), 0)   max(x, {0, 1}, keepdim)   var(x, 0, {.correction = 0})   norm(x, {.p = 1})
+///
+/// Shapes, types, options and errors are those of ops/reduce.hpp. What has no gradient gives a Tensor: any, all, argmin, argmax, count_nonzero.
+/// Gradient  by formulas of the result's gradient g, spread over the input's shape, of the input x and of the result y: each is one kernel
+///           together with the formula that was reduced. What is reduced first, as the mean for var, costs a pass over x. Only x, where it
+///           is read, and y are kept.
+
+
+// ---- <situ/autograd/backward.hpp>
+/// Backward passes: from a number to the leaves, or to chosen Variables.
+
+#include <array>
+
+
+// ---- <situ/autograd/writes.hpp>
+/// Writing into Variables: parts of them, and v += e.
+
+
+// ---- <situ/autograd/formula.hpp>
+/// Recording a formula: one node, whose backward is one kernel for the gradients of all Variables in it.
+
+
+// ---- <situ/autograd/cpu/backward.hpp>
+/// The CPU's backward kernel of a formula: one pass that writes the gradients of all of its slots.
+///
+/// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
+
+
+// ---- <situ/autograd/derivative.hpp>
+/// Derivatives of whole formulas, at compile time: reverse mode in registers.
+///
+/// A formula that records is *marked*: each Variable in it becomes a *slot*, numbered from left to right, whose gradient will be
+/// asked for; what no derivative reads is left out, so that it need not be kept. From the marked formula and a *seed*, the
+/// gradient of the result (a formula too), one pass computes the gradients of all slots: values on the way up, kept in
+/// registers, derivatives on the way down. Nothing is stored between the two.
+///
+/// Where a formula chooses (where, clamp, minimum, relu, ...), the branch that was not taken gets 0 and not 0 times its
+/// derivative there, which may be infinite: where(x > 0, sqrt(x), 0) has the gradient 0 at 0.
+
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+
+/// The identity, which marks a Variable of a formula.
+template <int J>
+struct slot {
+  static constexpr char const* name = "slot";
+  static constexpr int cost = 0;
+  template <class T>
+  struct types {
+    using result = T;
+    template <int>
+    using operand = T;
+  };
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x) {
+    return x;
+  }
+};
+
+/// Functions whose derivatives read none of their operands.
+template <class Op>
+inline constexpr bool is_linear = false;
+template <>
+inline constexpr bool is_linear<add> = true;
+template <>
+inline constexpr bool is_linear<subtract> = true;
+template <>
+inline constexpr bool is_linear<negative> = true;
+template <class U>
+inline constexpr bool is_linear<cast<U>> = true;
+template <int J>
+inline constexpr bool is_linear<slot<J>> = true;
+
+/// Functions that choose: a derivative of 0 means that an operand did not matter.
+template <class Op>
+inline constexpr bool chooses = false;
+template <>
+inline constexpr bool chooses<where> = true;
+template <>
+inline constexpr bool chooses<clamp> = true;
+template <>
+inline constexpr bool chooses<minimum> = true;
+template <>
+inline constexpr bool chooses<maximum> = true;
+template <>
+inline constexpr bool chooses<relu> = true;
+template <>
+inline constexpr bool chooses<leaky_relu> = true;
+template <>
+inline constexpr bool chooses<elu> = true;
+
+}  // namespace functions
+
+namespace detail {
+
+/// Which operands the derivatives of Op by the recorded ones read: bit k for operand k.
+template <class Op, bool... Recorded>
+constexpr unsigned operands_read() {
+  constexpr bool recorded[] = {Recorded...};
+  constexpr unsigned everything = (1u << sizeof...(Recorded)) - 1u;
+  if constexpr (functions::is_linear<Op>) return 0;
+  else if constexpr (std::is_same_v<Op, functions::multiply>) return (recorded[0] ? 2u : 0u) | (recorded[1] ? 1u : 0u);
+  else if constexpr (std::is_same_v<Op, functions::where>) return 1u;
+  else if constexpr (std::is_same_v<Op, functions::divide>) return recorded[1] ? 3u : 2u;
+  else return everything;
+}
+
+/// How many Variables a formula has.
+template <class E>
+inline constexpr int slot_count = 0;
+template <class T, class D>
+inline constexpr int slot_count<Variable<T, D>> = 1;
+template <class T, class D>
+inline constexpr int slot_count<VariablePart<T, D>> = 1;
+template <class Op, class... Es>
+inline constexpr int slot_count<Map<Op, Es...>> = (0 + ... + slot_count<Es>);
+
+/// A formula marked, the first slot with number J. `Read` tells whether its value is wanted.
+template <int J, bool Read, class E>
+  requires(!is_recorded<E>)
+auto marked(E const& e) {
+  if constexpr (Read || is_constant<E>) return e;
+  else return Constant<value_of<E>>{};
+}
+template <int J, bool Read, class T, class D>
+auto marked(Variable<T, D> const& variable) {
+  CommonShape const shape(&variable.shape());
+  if constexpr (Read) return map_of(functions::slot<J>{}, Fields<Tensor<T, D>>{values_of(variable), {}}, shape);
+  else return map_of(functions::slot<J>{}, Fields<Constant<T>>{Constant<T>{}, {}}, shape);
+}
+template <int J, bool Read, class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto marked(Map<Op, Es...> const& map);
+
+template <int J, unsigned Read>
+Fields<> marked_fields(Fields<> const&) {
+  return {};
+}
+template <int J, unsigned Read, class E, class... Es>
+auto marked_fields(Fields<E, Es...> const& fields) {
+  auto head = marked<J, (Read & 1u) != 0>(fields.head);
+  auto tail = marked_fields<J + slot_count<E>, (Read >> 1)>(fields.tail);
+  return [&]<class... Vs>(Fields<Vs...>&& rest) {
+    return Fields<decltype(head), Vs...>{static_cast<decltype(head)&&>(head), static_cast<Fields<Vs...>&&>(rest)};
+  }(static_cast<decltype(tail)&&>(tail));
+}
+template <class Op, class... Ts>
+inline constexpr bool is_differentiable = true;
+template <class F, class R, class... Ts>
+inline constexpr bool is_differentiable<functions::mapped<F>, R, Ts...> = has_derivative<F, Ts..., R>;
+
+template <int J, bool Read, class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto marked(Map<Op, Es...> const& map) {
+  static_assert(is_differentiable<Op, typename Map<Op, Es...>::value_type, typename Es::value_type...>,
+                "situ::map: this_function_has_no_derivative: give its type a `static derivative(x..., y)` beside its value, or map it over v.value()");
+  constexpr unsigned read = Read ? ~0u : operands_read<Op, is_recorded<Es>...>();
+  return map_of(map.op, marked_fields<J, read>(map.operands), map.common);
+}
+
+/// Whether a tree has a slot.
+template <class Tree>
+inline constexpr bool has_slot = false;
+template <class Op, class... Ts>
+inline constexpr bool has_slot<Apply<Op, Ts...>> = (has_slot<Ts> || ...);
+template <int J, class T>
+inline constexpr bool has_slot<Apply<functions::slot<J>, T>> = true;
+
+/// In the names of kernels a slot is what it marks.
+template <int J, class T>
+inline constexpr Formula formula_of<Apply<functions::slot<J>, T>> = formula_of<T>;
+
+/// A value on the way up, with those of the operands.
+template <class V, class Kids>
+struct Kept {
+  V value;
+  Kids kids;
+};
+
+/// Both ways through a tree. P says what lanes are: P::value<Leaf>(leaf, source), P::operand<Wanted, From>(lanes),
+/// P::convert<To, From>(lanes), P::apply(node, operands...), P::derivative(node, value, operands...).
+template <class P>
+struct Reverse {
+  /// Values of every node that a derivative may ask for.
+  template <class Leaf, class S>
+  SITU_HOST_DEVICE SITU_INLINE static auto up(Leaf const& leaf, S const& source) {
+    auto const value = P::value(leaf, source);
+    return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
+  }
+  template <class Op, class... Ts, class S>
+  SITU_HOST_DEVICE SITU_INLINE static auto up(Apply<Op, Ts...> const& node, S const& source) {
+    if constexpr (!has_slot<Apply<Op, Ts...>>) {
+      auto const value = P::value(node, source);
+      return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
+    } else {
+      return up_operands(node, node.operands, source);
+    }
+  }
+
+  /// Sends seed × derivative to every slot: sink.put<J, T>(lanes).
+  template <class Op, class... Ts, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    down_from<false>(node, kept, seed, sink);
+  }
+
+ private:
+  template <class Node, class T, class... Ts, class S, class... Kids>
+  SITU_HOST_DEVICE SITU_INLINE static auto up_operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Kids const&... kids) {
+    auto const kid = up(rest.head, source);
+    if constexpr (sizeof...(Ts) > 0) return up_operands(node, rest.tail, source, kids..., kid);
+    else return finish(node, std::make_index_sequence<sizeof...(Kids) + 1>{}, kids..., kid);
+  }
+  template <class Op, class... Ts, std::size_t... Is, class... Kids>
+  SITU_HOST_DEVICE SITU_INLINE static auto finish(Apply<Op, Ts...> const& node, std::index_sequence<Is...>, Kids const&... kids) {
+    using Types = typename Apply<Op, Ts...>::types;
+    auto const value = P::apply(node, P::template operand<typename Types::template operand<static_cast<int>(Is)>, typename Ts::value_type>(kids.value)...);
+    return Kept<std::remove_cv_t<decltype(value)>, Fields<Kids...>>{value, fields_of(kids...)};
+  }
+
+  template <bool Guarded, class Op, class... Ts, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    down_operands<Guarded, 0>(node, kept, kept.kids, seed, sink);
+  }
+  template <bool Guarded, int J, class T, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<functions::slot<J>, T> const&, K const&, Seed const& seed, Sink& sink) {
+    sink.template put<J, typename T::value_type>(seed);
+  }
+
+  /// Collects the operands as the function took them.
+  template <bool Guarded, int I, class Op, class... Ts, class K, class Kid, class... Kids, class Seed, class Sink, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE static void down_operands(Apply<Op, Ts...> const& node, K const& kept, Fields<Kid, Kids...> const& rest, Seed const& seed,
+                                                         Sink& sink, Xs const&... xs) {
+    using Types = typename Apply<Op, Ts...>::types;
+    using From = typename nth_type<I, Ts...>::type::value_type;
+    auto const x = P::template operand<typename Types::template operand<I>, From>(rest.head.value);
+    if constexpr (sizeof...(Kids) > 0) {
+      down_operands<Guarded, I + 1>(node, kept, rest.tail, seed, sink, xs..., x);
+    } else if constexpr (functions::is_cast<Op>) {
+      down_to<Guarded, 0, From>(node.operands.head, kept.kids.head, P::template convert<From, typename Apply<Op, Ts...>::value_type>(seed), sink);
+    } else {
+      auto const partials = P::derivative(node, kept.value, xs..., x);
+      send<Guarded, 0>(node, node.operands, kept.kids, partials, seed, sink);
+    }
+  }
+  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kid, class... Kids, class Partials, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Fields<Kid, Kids...> const& kids,
+                                                Partials const& partials, Seed const& seed, Sink& sink) {
+    if constexpr (has_slot<E>) {
+      using R = typename Apply<Op, Ts...>::value_type;
+      using Wanted = typename Apply<Op, Ts...>::types::template operand<I>;
+      auto const slope = P::template convert<R, Wanted>(partial<I>(partials));
+      auto const share = times<Guarded, functions::chooses<Op>>(seed, slope);
+      down_to<Guarded || functions::chooses<Op>, I, typename E::value_type>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
+    }
+    if constexpr (sizeof...(Es) > 0) send<Guarded, I + 1>(node, operands.tail, kids.tail, partials, seed, sink);
+  }
+  template <bool Guarded, int, class T, class Tree, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down_to(Tree const& tree, K const& kept, Seed const& seed, Sink& sink) {
+    if constexpr (has_slot<Tree> && floating<T>) down_from<Guarded>(tree, kept, seed, sink);
+  }
+
+  template <bool Guarded, bool Chooses, class X>
+  SITU_HOST_DEVICE SITU_INLINE static X times(X const& seed, X const& slope) {
+    X const zero(lane_value_t<X>(0));
+    if constexpr (Guarded && Chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
+    else if constexpr (Guarded) return select(seed == zero, zero, seed * slope);
+    else if constexpr (Chooses) return select(slope == zero, zero, seed * slope);
+    else return seed * slope;
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// How lanes of packs are handled on both ways.
+template <class Isa, int N>
+struct PackLanes {
+  template <class Tree, class S>
+  SITU_INLINE static auto value(Tree const& tree, S const& source) {
+    return Evaluator<Isa, N>::value(tree, source);
+  }
+  template <class Wanted, class From, class X>
+  SITU_INLINE static auto operand(X const& x) {
+    return operand_lanes<Wanted, From, Isa, N>(x);
+  }
+  template <class To, class From, class X>
+  SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
+    return convert_lanes<To, From, Isa, N>(x);
+  }
+  template <class Op, class... Ts, class... Xs>
+  SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
+    return Evaluator<Isa, N>::apply(node, xs...);
+  }
+  template <class Op, class... Ts, class Y, class... Xs>
+  SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
+    if constexpr (functions::is_mapped<Op>) {
+      using Types = Fields<typename Apply<Op, Ts...>::value_type, typename Ts::value_type...>;
+      return node.op.template lanes_derivative<N, Isa>(std::type_identity<Types>{}, y, xs...);
+    } else {
+      return Op::derivative(xs..., y);
+    }
+  }
+};
+
+/// Formula and seed, as one thing to be launched.
+template <class F, class S>
+struct BackwardTrees {
+  F formula;
+  S seed;
+};
+
+/// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
+struct BackwardMasks {
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+};
+
+template <class F, class S, class Slots, int Inputs>
+struct BackwardBody;
+template <class F, class S, class... Ts, int Inputs>
+struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
+  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), operands = outputs + Inputs;
+  static constexpr int widest_lane = [] {
+    int result = widest<F> > widest<S> ? widest<F> : widest<S>;
+    for (int w : {static_cast<int>(sizeof(compute_t<Ts>))...}) result = w > result ? w : result;
+    return result;
+  }();
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / widest_lane;
+
+  /// Stores gradients: over what is there, or on top of it.
+  template <class Isa>
+  struct Sink {
+    Run<operands> const& run;
+    int64_t i;
+    uint64_t needed, accumulated, summed;
+    template <int J, class T, class X>
+    SITU_INLINE void put(X const& gradient) const {
+      constexpr int N = lanes_in<Isa>;
+      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
+      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
+        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(run.data[J]) + i);
+      }
+      T* const to = static_cast<T*>(run.data[J]) + i;
+      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
+      else store_lanes<T, N, Isa>(gradient, to);
+    }
+  };
+
+  template <class Isa>
+  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, Run<operands> const* run_, BackwardMasks const* masks_) {
+    constexpr int N = lanes_in<Isa>;
+    using Lanes = PackLanes<Isa, N>;
+    BackwardTrees<F, S> const trees = *trees_;
+    Run<operands> const run = *run_;
+    BackwardMasks const masks = *masks_;
+    int64_t i = 0;
+    for (; i + N <= run.count; i += N) {
+      Source<Isa, N> const source{run.data + (outputs - 1), run.mask + (outputs - 1), i, run.origin};
+      auto const kept = Reverse<Lanes>::up(trees.formula, source);
+      auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
+      Sink<Isa> sink{run, i, masks.needed, masks.accumulated, masks.summed};
+      Reverse<Lanes>::down(trees.formula, kept, seed, sink);
+    }
+    return i;
+  }
+};
+
+template <class F, class S, class Slots, int Inputs>
+SITU_NOINLINE int64_t start_backward(void const* trees, Run<BackwardBody<F, S, Slots, Inputs>::operands> const* run, BackwardMasks const* masks) {
+  return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
+}
+
+/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable.
+template <int Operands, int TreeBytes>
+struct BoundBackward {
+  static_assert(Operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  void* data[Operands];
+  int64_t (*start)(void const*, Run<Operands> const*, BackwardMasks const*);
+  int sizes[Operands];
+  MoverFunctions const* movers[Operands];
+  BackwardMasks masks;
+  uint64_t repeated;  ///< inputs of one element, which stands for all
+  int outputs;
+  int lanes;  ///< elements of an AVX-512 pack
+  int64_t grain;
+  alignas(16) unsigned char trees[TreeBytes];
+
+  void run_contiguous(Run<Operands> const& run) const {
+    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : start(trees, &run, &masks);
+    if (done != run.count) run_tail(run, done);
+  }
+  /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
+    alignas(64) unsigned char buffers[Operands][64];
+    Run<Operands> tail;
+    int const left = static_cast<int>(run.count - done);
+    for (int o = 0; o < Operands; ++o) {
+      tail.data[o] = buffers[o];
+      tail.mask[o] = run.mask[o];
+      bool const is_output = o < outputs;
+      if (run.mask[o] == 0) {
+        tail.data[o] = run.data[o];
+        continue;
+      }
+      if (is_output && !(masks.needed >> o & 1u)) continue;
+      bool shared = false;
+      for (int p = 0; is_output && p < o; ++p) {
+        if ((masks.needed >> p & 1u) && run.data[p] == run.data[o]) tail.data[o] = tail.data[p], shared = true;
+      }
+      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+    }
+    tail.count = lanes >> (2 - static_cast<int>(current_instruction_set()));
+    tail.origin = run.origin + done;
+    start(trees, &tail, &masks);
+    for (int o = 0; o < outputs; ++o) {
+      if (masks.needed >> o & 1u) copy_short(static_cast<char*>(run.data[o]) + done * sizes[o], tail.data[o], left * sizes[o]);
+    }
+  }
+};
+
+template <int Operands, int TreeBytes>
+struct ContiguousBackward {
+  BoundBackward<Operands, TreeBytes> bound;
+  void operator()(int64_t first, int64_t last) const {
+    alignas(64) unsigned char copies[Operands][64];
+    Run<Operands> run;
+    for (int o = 0; o < Operands; ++o) {
+      bool const repeats = bound.repeated >> o & 1u;
+      run.mask[o] = repeats ? 0 : -1;
+      run.data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.sizes[o]);
+      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.sizes[o]);
+    }
+    run.count = last - first;
+    run.origin = first;
+    bound.run_contiguous(run);
+  }
+};
+
+/// Adds a box of gradients to a sum. One for each type, whatever the formula.
+template <class T>
+struct AccumulateBody {
+  template <class Isa>
+  SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
+      if (to_step == 1 || count == 1) {  // rows are added to rows, or to one
+        int64_t c = 0;
+        for (; c + N <= count; c += N) {
+          if (to_row == 0) {
+            P sum = P::load(to + c);
+            for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
+            sum.store(to + c);
+          } else {
+            for (int64_t r = 0; r < rows; ++r) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
+          }
+        }
+        for (; c < count; ++c) {
+          for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] += from[r * count + c];
+        }
+      } else if (to_step == 0 && to_row == 0) {
+        *to += sum_of<Isa>(from, rows * count);
+      } else if (to_step == 0) {
+        for (int64_t r = 0; r < rows; ++r) to[r * to_row] += sum_of<Isa>(from + r * count, count);
+      } else {
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < count; ++c) to[r * to_row + c * to_step] += from[r * count + c];
+        }
+      }
+    }
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static T sum_of(T const* from, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    P sums[4] = {P(T(0)), P(T(0)), P(T(0)), P(T(0))};
+    int64_t c = 0;
+    for (; c + 4 * N <= count; c += 4 * N) {
+      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + P::load(from + c + k * N);
+    }
+    P const all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    T result(0);
+    for (int k = 0; k < N; ++k) result += all[k];
+    for (; c < count; ++c) result += from[c];
+    return result;
+  }
+};
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count) {
+  dispatch<AccumulateBody<T>>(static_cast<T*>(to), to_layer, to_row, to_step, static_cast<T const*>(from), layers, rows, count);
+}
+
+/// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
+/// that the result does not depend on who runs what.
+template <int Operands, int TreeBytes>
+struct StridedBackward {
+  BoundBackward<Operands, TreeBytes> bound;
+  TileGrid grid;
+  int rank;
+  int64_t groups;
+  int64_t sum_sizes[Operands];  ///< bytes of a group's sum
+  AccumulateFunction accumulate[Operands];
+  int64_t sizes[max_rank];
+  int64_t strides[Operands + 1][max_rank];  ///< the first are those of the space itself
+
+  StridedSpace space(void* const* data) const {
+    StridedSpace space{grid, rank, Operands, sizes, &strides[1][0], data, false, bound.movers, {}, bound.outputs, bound.masks.summed ? accumulate : nullptr};
+    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
+    return space;
+  }
+  void operator()(int64_t first, int64_t last) const {
+    if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
+    for (int64_t g = first; g < last; ++g) {
+      void* data[Operands];
+      for (int o = 0; o < Operands; ++o) {
+        data[o] = bound.data[o];
+        if (!(o < bound.outputs && (bound.masks.summed >> o & 1u))) continue;
+        data[o] = static_cast<char*>(data[o]) + g * sum_sizes[o];
+        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_sizes[o]));
+      }
+      run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
+    }
+  }
+
+ private:
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool) {
+    auto const& self = *static_cast<StridedBackward const*>(self_);
+    Run<Operands> run;
+    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = o < self.bound.outputs ? -1 : mask[o];
+    run.count = count;
+    run.origin = 0;
+    self.bound.run_contiguous(run);
+  }
+};
+
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Operands, TreeBytes> const& bound, int64_t n) {
+  ContiguousBackward<Operands, TreeBytes> const kernel{bound};
+  if constexpr (is_immediate<D>) {
+    if (n <= bound.grain) return kernel(0, n);
+  }
+  device_traits<D>::launch(kernel, n, bound.grain);
+}
+/// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_strided_backward(BoundBackward<Operands, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
+  StridedBackward<Operands, TreeBytes> kernel;
+  kernel.bound = bound;
+  kernel.grid = {};
+  kernel.rank = bind_strides(layouts, Operands + 1, kernel.sizes, &kernel.strides[0][0]);
+  kernel.groups = groups;
+  for (int o = 0; o < bound.outputs; ++o) {
+    bool const sums = bound.masks.summed >> o & 1u;
+    kernel.sum_sizes[o] = sums ? layouts[o + 1]->size() * bound.sizes[o] : 0;
+    kernel.accumulate[o] = !sums ? nullptr : bound.sizes[o] == 8 ? &accumulate_box<double> : &accumulate_box<float>;
+  }
+  StridedSpace space = kernel.space(bound.data);
+  space.choose_grid();
+  kernel.grid = space.grid;
+  if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
+  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
+}
+
+/// Binds formula and seed; the operands' places are still to be set.
+template <class F, class S, int Inputs, int TreeBytes, class... Ts>
+SITU_INLINE void bind_backward(BoundBackward<static_cast<int>(sizeof...(Ts)) + Inputs, TreeBytes>& bound, F const& formula, S const& seed, Fields<Ts...>*) {
+  using Body = BackwardBody<F, S, Fields<Ts...>, Inputs>;
+  using Trees = BackwardTrees<F, S>;
+  static_assert(std::is_trivially_copyable_v<Trees>, "situ: what is mapped over tensors must be trivially copyable");
+  ::new (static_cast<void*>(bound.trees)) Trees{formula, seed};
+  bound.start = &start_backward<F, S, Fields<Ts...>, Inputs>;
+  bound.outputs = Body::outputs;
+  int o = 0;
+  ((bound.sizes[o] = static_cast<int>(sizeof(Ts)), bound.movers[o] = mover_of<Ts>, ++o), ...);
+  for (int k = 0; k < Inputs; ++k, ++o) {
+    MoverFunctions const* const mover = input_mover(std::type_identity<F>{}, k);
+    bound.movers[o] = mover ? mover : input_mover(std::type_identity<S>{}, k);
+    bound.sizes[o] = ElementwiseBody<F, float, 1>::element_size(k + 1) + ElementwiseBody<S, float, 1>::element_size(k + 1);
+  }
+  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
+  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
+  bound.lanes = 64 / Body::widest_lane;
+  bound.repeated = 0;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/record.hpp>
+/// Recording operations: views, transfers, and whatever has a rule for its gradient.
+
+
+// ---- <situ/autograd/state.hpp>
+/// What stands behind a Variable: its state, what its operation saved, and where gradients are sent.
+
+
+// ---- <situ/autograd/variable.hpp>
+/// Variable: a tensor that records, so that gradients can flow back.
+///
+/// It is a type of its own, so that code without gradients pays nothing, and a gradient is not lost by accident: a Variable becomes a
+/// Tensor by `v.value()` or `v.detach()` only. Elementwise functions of Variables are formulas as those of Tensors are; a formula
+/// becomes a Variable, and one node of the graph, by `Variable y = e;` or as the argument of an operation.
+/// Tensors beside Variables are constants; so are comparisons and conversions to integers.
+
+
+// ---- <situ/autograd/node.hpp>
+/// The graph that gradients flow back through, with types forgotten: nodes, their counts, and the order of a backward pass.
+///
+/// A *node* is a leaf, or the result of a recorded operation. It holds its operation's inputs, counted; nothing points the other way.
+/// A result lies deeper than all of its inputs, so that a backward pass, which always takes the deepest node that a gradient has
+/// reached, has seen all uses of a node when it comes to it. No order of creation is needed, and no state of the process.
+
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+class Flow;
+
+struct Node {
+  int64_t references = 1;  ///< held by results made of it, and one by all handles together
+  int64_t depth = 0;       ///< the longest way to a leaf
+  char const* name = nullptr;  ///< of the operation; null for a leaf
+  Node** inputs = nullptr;     ///< counted; null where no gradient is wanted
+  int input_count = 0;
+  bool queued = false;    ///< a gradient has reached it
+  bool target = false;    ///< of grad(): its gradient is kept apart
+  bool released = false;  ///< its backward has run, and what it saved is gone
+  bool hooked = false;    ///< somebody wants to see its gradient first
+  uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
+  Node* next = nullptr;   ///< in the list of those that die
+
+  Node() = default;
+  Node(Node const&) = delete;
+  Node& operator=(Node const&) = delete;
+  virtual ~Node() = default;
+
+  /// Shows the gradient that has arrived to the hooks, which may replace it.
+  virtual void call_hooks() = 0;
+  /// Passes on the gradient that has arrived.
+  virtual void backward(Flow& flow) = 0;
+  /// Keeps a copy of the gradient that has arrived, for grad().
+  virtual void capture() = 0;
+  /// Forgets what has arrived: the pass was given up.
+  virtual void forget() noexcept = 0;
+  /// Gives back what was saved for backward.
+  virtual void release() noexcept = 0;
+};
+
+/// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
+struct DyingNodes {
+  Node* first = nullptr;
+  bool running = false;
+};
+SITU_PROCESS_STATE constinit thread_local DyingNodes dying_nodes;
+
+/// Ends one reference.
+SITU_NOINLINE inline void drop(Node* node) noexcept {
+  if (!node || !count_down(node->references)) return;
+  DyingNodes& dying = dying_nodes;
+  node->next = dying.first;
+  dying.first = node;
+  if (dying.running) return;
+  dying.running = true;
+  while (Node* const last = dying.first) {
+    dying.first = last->next;
+    delete last;
+  }
+  dying.running = false;
+}
+
+/// Ends the references to the inputs.
+inline void drop_inputs(Node& node) noexcept {
+  for (int k = 0; k < node.input_count; ++k) drop(std::exchange(node.inputs[k], nullptr));
+  node.input_count = 0;
+}
+
+/// Nodes by depth, the deepest (or the shallowest) first. Holds references.
+class NodeHeap {
+ public:
+  explicit NodeHeap(bool deepest_first) : sign_(deepest_first ? 1 : -1) {}
+  NodeHeap(NodeHeap const&) = delete;
+  NodeHeap& operator=(NodeHeap const&) = delete;
+  ~NodeHeap() {
+    for (Node* node : nodes_) drop(node);
+  }
+  bool empty() const { return nodes_.empty(); }
+  std::vector<Node*> const& nodes() const { return nodes_; }
+
+  void push(Node* node) {
+    nodes_.push_back(node);
+    count_up(node->references);
+    std::size_t at = nodes_.size() - 1;
+    while (at > 0 && before(nodes_[at], nodes_[(at - 1) / 2])) {
+      std::swap(nodes_[at], nodes_[(at - 1) / 2]);
+      at = (at - 1) / 2;
+    }
+  }
+  /// The first; the reference passes to the caller.
+  Node* pop() {
+    Node* const first = nodes_.front();
+    nodes_.front() = nodes_.back();
+    nodes_.pop_back();
+    std::size_t at = 0, size = nodes_.size();
+    for (;;) {
+      std::size_t child = 2 * at + 1;
+      if (child >= size) break;
+      if (child + 1 < size && before(nodes_[child + 1], nodes_[child])) ++child;
+      if (!before(nodes_[child], nodes_[at])) break;
+      std::swap(nodes_[child], nodes_[at]);
+      at = child;
+    }
+    return first;
+  }
+
+ private:
+  bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
+  std::vector<Node*> nodes_;
+  int sign_;
+};
+
+/// One backward pass.
+class Flow {
+ public:
+  /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
+  Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
+  ~Flow() {  // with nodes left only when an operation has thrown
+    for (Node* node : waiting_.nodes()) {
+      node->queued = false;
+      node->forget();
+    }
+  }
+
+  /// Whether the gradient of an input is to be computed.
+  bool wants(Node const* input) const {
+    return input && (run_ == 0 || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
+  }
+  /// Whether gradients are themselves recorded.
+  bool creates_graph() const { return creates_graph_; }
+  bool for_targets() const { return run_ != 0; }
+  /// The node whose backward runs.
+  Node* running() const { return running_; }
+
+  /// A gradient has been added to a node's.
+  void arrived(Node* node) {
+    if (node->queued) return;
+    waiting_.push(node);
+    node->queued = true;
+  }
+
+  void run() {
+    while (!waiting_.empty()) {
+      struct Held {
+        Node* node;
+        ~Held() { drop(node); }
+      } const held{waiting_.pop()};
+      Node* const node = held.node;
+      node->queued = false;
+      struct Forget {
+        Node* node;
+        ~Forget() { node->forget(); }
+      } const forget{node};
+      if (SITU_UNLIKELY(node->hooked)) node->call_hooks();
+      if (node->target) node->capture();
+      if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
+      if (SITU_UNLIKELY(node->released)) {
+        fail<GradientError>("backward: what ", node->name ? node->name : "a leaf",
+                            " saved for its gradient was given back by the backward before; call that one as backward(retain_graph)");
+      }
+      running_ = node;
+      node->backward(*this);
+      if (!keeps_graph_ && node->name) node->release();
+    }
+  }
+
+ private:
+  NodeHeap waiting_{true};
+  bool keeps_graph_, creates_graph_;
+  uint64_t run_;
+  Node* running_ = nullptr;
+};
+
+/// The number of the next grad().
+SITU_PROCESS_STATE uint64_t next_gradient_run() {
+  static uint64_t runs = 0;
+  return __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED);
+}
+
+/// Marks every node below `root` by `run`: 2 run + 1 where an input is a target or leads to one.
+inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
+  NodeHeap found(false);
+  std::vector<Node*> open(roots, roots + count);
+  while (!open.empty()) {
+    Node* const node = open.back();
+    open.pop_back();
+    if (node->mark == 2 * run) continue;
+    node->mark = 2 * run;
+    found.push(node);
+    for (int k = 0; k < node->input_count; ++k) {
+      if (node->inputs[k]) open.push_back(node->inputs[k]);
+    }
+  }
+  while (!found.empty()) {  // the inputs come before what was made of them
+    Node* const node = found.pop();
+    for (int k = 0; k < node->input_count; ++k) {
+      Node const* const input = node->inputs[k];
+      if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
+    }
+    drop(node);
+  }
+}
+
+SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
+
+}  // namespace detail
+
+/// While it lives, operations of the calling thread are not recorded: `no_grad guard;`.
+class [[nodiscard]] no_grad {
+ public:
+  no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
+  no_grad(no_grad const&) = delete;
+  no_grad& operator=(no_grad const&) = delete;
+  ~no_grad() { detail::records_gradients = before_; }
+
+ private:
+  bool before_;
+};
+
+/// The opposite, inside of a no_grad.
+class [[nodiscard]] enable_grad {
+ public:
+  enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
+  enable_grad(enable_grad const&) = delete;
+  enable_grad& operator=(enable_grad const&) = delete;
+  ~enable_grad() { detail::records_gradients = before_; }
+
+ private:
+  bool before_;
+};
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+/// Keeps the graph after a backward pass, for another one: y.backward(retain_graph).
+struct retain_graph_t {};
+inline constexpr retain_graph_t retain_graph{};
+
+namespace detail {
+
+template <class T, class D>
+struct State;
+// Defined by record.hpp, formula.hpp and backward.hpp.
+template <class T, class D>
+Variable<T, D> recorded(Variable<T, D> const& v);
+template <class Op, class... Es>
+auto recorded(Map<Op, Es...> const& e);
+template <class T, class D, class E>
+Variable<T, D> recorded_as(E const& e);
+template <class T, class D, class View, class Back>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back);
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view);
+template <class View, class T, class D>
+Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape const& whole);
+template <class To, class T, class D>
+Variable<T, To> record_transfer(Variable<T, D> const& v);
+template <class G>
+auto summed_to(G const& gradient, Shape const& shape);
+Shape inverse_permutation(Shape const& axes);
+template <class T, class D>
+Tensor<T, D> one_gradient(Shape const& shape);
+// Defined by writes.hpp.
+template <class T, class D, class X>
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x);
+template <class T, class D, class InPlace, class Recorded, class X>
+void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+template <class T, class D, class InPlace, class Recorded, class X>
+void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorded const& recorded, X const& x);
+template <class T, class D>
+void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph);
+
+/// What may be written to elements of T on D.
+template <class X, class T, class D>
+concept written_to = (any_formula<X> && mixes_with<device_of<X>, D> && implicitly_converts_to<value_of<X>, T>) ||
+                     (number<std::remove_cvref_t<X>> && implicitly_converts_to<weak_t<T, typename canonical<std::remove_cvref_t<X>>::type>, T>);
+
+/// A function that sees a gradient on its way, and may replace it.
+template <class T, class D>
+struct Hook {
+  Hook* next = nullptr;
+  int64_t number = 0;
+  virtual ~Hook() = default;
+  virtual void call(Tensor<T, D>& gradient) = 0;
+};
+template <class T, class D, class F>
+struct HookOf final : Hook<T, D> {
+  F f;
+  explicit HookOf(F&& function) : f(std::move(function)) {}
+  void call(Tensor<T, D>& gradient) override {
+    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) f(std::as_const(gradient));
+    else gradient = Tensor<T, D>(f(std::as_const(gradient)));
+  }
+};
+
+}  // namespace detail
+
+/// Elements of a floating type T on device D, with their history: a counted handle.
+template <class T, class D>
+class Variable {
+  static_assert(floating<T>, "situ::Variable<T, D>: only float, double, float16 and bfloat16 have gradients; keep other elements in a Tensor");
+
+ public:
+  using value_type = T;
+  using device_type = D;
+
+  // ---- construction -----------------------------------------------------------------------------------------------
+
+  Variable() : Variable(Tensor<T, D>()) {}
+  Variable(Variable const& other) noexcept : state_(other.state_) {
+    if (state_) detail::count_up(state_->handles);
+  }
+  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Variable& operator=(Variable other) & noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Variable() {
+    if (state_) end(state_);
+  }
+
+  /// A leaf that shares the tensor's storage and wants a gradient.
+  explicit Variable(Tensor<T, D> value) : Variable(std::move(value), true) {}
+  explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
+  /// A leaf with the value of an expression of tensors.
+  template <class E>
+    requires(expression<E> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>> && detail::becomes<E, T, D>)
+  explicit Variable(E&& e) : Variable(Tensor<T, D>(static_cast<E&&>(e))) {}
+  /// A leaf with values in braces.
+  Variable(std::initializer_list<detail::Nested<T>> values) : Variable(Tensor<T, D>(values)) {}
+  /// The result of a formula: one node.
+  template <class E>
+    requires(differentiable<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T> &&
+             !std::derived_from<std::remove_cvref_t<E>, Variable>)
+  Variable(E&& e) : Variable(detail::recorded_as<T, D>(e)) {}
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires((expression<E> || differentiable<E>) && !mixes_with<device_of<E>, D>)
+  Variable(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires((expression<E> || differentiable<E>) && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Variable(E&&) = delete;
+
+  // ---- what it is -------------------------------------------------------------------------------------------------
+
+  Shape const& shape() const { return state_->value.shape(); }
+  Shape const& strides() const { return state_->value.strides(); }
+  Layout const& layout() const { return state_->value.layout(); }
+  int rank() const { return shape().rank(); }
+  /// The number of elements.
+  int64_t size() const { return state_->value.size(); }
+  int64_t size(int64_t axis) const { return state_->value.size(axis); }
+  bool is_contiguous() const { return state_->value.is_contiguous(); }
+  D device() const { return {}; }
+  static constexpr situ::dtype dtype() { return dtype_of<T>; }
+  static constexpr bool is_cuda() { return Tensor<T, D>::is_cuda(); }
+  template <std::integral... Is>
+  T item(Is... indices) const {
+    return state_->value.item(indices...);
+  }
+  auto to_vector() const { return state_->value.to_vector(); }
+
+  // ---- gradients --------------------------------------------------------------------------------------------------
+
+  /// The value alone: shares the storage. What is written in place there is noticed by a backward that needs it.
+  Tensor<T, D> value() const { return state_->value; }
+  Tensor<T, D> detach() const { return state_->value; }
+  /// What backward has accumulated; empty, of shape [0], before.
+  Tensor<T, D> grad() const { return state_->grad; }
+  bool has_grad() const { return state_->has_grad; }
+  /// Forgets the gradient.
+  void zero_grad() {
+    state_->grad = {};
+    state_->has_grad = false;
+  }
+  bool requires_grad() const { return state_->requires_grad; }
+  /// Whether a leaf wants a gradient. Throws GradientError for what is not a leaf.
+  Variable& requires_grad(bool wanted) {
+    if (!is_leaf() && !wanted) {
+      detail::fail<GradientError>("requires_grad: this Variable is the result of ", state_->name, ": only a leaf can be frozen; use value() or no_grad");
+    }
+    state_->requires_grad = wanted;
+    return *this;
+  }
+  /// Whether it was made by the user, and not recorded.
+  bool is_leaf() const { return state_->name == nullptr; }
+  /// Keeps the gradient of what is not a leaf.
+  void retain_grad() {
+    check_requires_grad("retain_grad");
+    state_->retains_grad = true;
+  }
+  /// The name of the operation that made it, as `Mean`; null for a leaf.
+  char const* grad_fn() const { return state_->name; }
+
+  /// Computes the gradients of everything that this one number was made of, and adds them to their `grad()`.
+  /// Throws    GradientError when it has no history, has more than one element, when the graph was used up by a backward before, or
+  ///           when something that is needed was written in place.
+  /// Cost      one kernel for each formula; memory that was saved is given back on the way, unless retain_graph is asked for.
+  void backward() const { start_backward(false); }
+  void backward(retain_graph_t) const { start_backward(true); }
+  /// The same from a gradient of this Variable's shape: the vector of a vector-Jacobian product.
+  template <class E>
+    requires(expression<E> && detail::becomes<E, T, D>)
+  void backward(E const& seed) const {
+    start_backward(seed, false);
+  }
+  template <class E>
+    requires(expression<E> && detail::becomes<E, T, D>)
+  void backward(E const& seed, retain_graph_t) const {
+    start_backward(seed, true);
+  }
+
+  /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
+  /// Gives a number for remove_hook.
+  template <class F>
+  int64_t register_hook(F f) {
+    check_requires_grad("register_hook");
+    return state_->add_hook(new detail::HookOf<T, D, F>(std::move(f)));
+  }
+  void remove_hook(int64_t number) { state_->remove_hook(number); }
+
+  // ---- views, recorded ----------------------------------------------------------------------------------------------
+
+#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK) \
+  Variable NAME PARAMETERS const { return detail::record_view(*this, NODE, [=](auto const& x) { return x.CALL; }, [=](auto const& g, [[maybe_unused]] Shape const& whole) { return BACK; }); }
+#define SITU_RECORDED_PART(NODE, NAME, PARAMETERS, CALL) \
+  Variable NAME PARAMETERS const { return detail::record_part(*this, NODE, [=](auto const& x) { return x.CALL; }); }
+
+  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), g.reshape(whole))
+  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), g.reshape(whole))
+  SITU_RECORDED_VIEW("View", flatten, (), flatten(), g.reshape(whole))
+  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), g.transpose(axis0, axis1))
+  SITU_RECORDED_VIEW("T", t, (), t(), g.t())
+  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), g.permute(detail::inverse_permutation(axes)))
+  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), g.reshape(whole))
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), g.reshape(whole))
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), g.reshape(whole))
+  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), g.flip(axis))
+  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), g)
+  SITU_RECORDED_VIEW("Clone", clone, (), clone(), g)
+  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), detail::summed_to(g, whole))
+  SITU_RECORDED_PART("Select", select, (int64_t axis, int64_t index), select(axis, index))
+  SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, int64_t stop, int64_t step = 1), slice(axis, start, stop, step))
+  SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))
+#undef SITU_RECORDED_VIEW
+#undef SITU_RECORDED_PART
+  /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
+  /// VariablePart.
+  Variable operator[](int64_t index) const& {
+    return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
+  }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  Variable operator()(Is... indices) const& {
+    return detail::record_part(*this, "Slice", [=](auto const& x) { return x(indices...); });
+  }
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  VariablePart<T, D> operator()(Is... indices) & {
+    return {std::as_const(*this)(indices...), *this};
+  }
+  /// One element, as a Variable of no axes.
+  template <std::integral... Is>
+  Variable operator()(Is... indices) const& {
+    return (*this)(static_cast<int64_t>(indices)..., ellipsis());
+  }
+  template <std::integral... Is>
+  VariablePart<T, D> operator()(Is... indices) & {
+    return (*this)(static_cast<int64_t>(indices)..., ellipsis());
+  }
+
+  /// v += e is recorded: v becomes the Variable of v + e. Without anything to record, as in the scope of a no_grad, the value is written in place.
+  /// Throws    GradientError for a leaf that requires a gradient, where gradients are recorded: `{ no_grad guard; w -= 0.1f * w.grad(); }`.
+#define SITU_RECORDED_IN_PLACE(SYMBOL)                                                                        \
+  template <class X>                                                                                          \
+    requires detail::written_to<decltype(std::declval<Variable const&>() SYMBOL std::declval<X const&>()), T, D> \
+  Variable& operator SYMBOL##=(X const& x)& {                                                                 \
+    detail::change(*this, "operator" #SYMBOL "=", [](auto& t, auto const& e) { t SYMBOL##= e; },              \
+                   [](auto const& a, auto const& e) { return a SYMBOL e; }, x);                               \
+    return *this;                                                                                             \
+  }                                                                                                           \
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
+    requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
+  Variable& operator SYMBOL##=(E const&)& = delete;
+  SITU_RECORDED_IN_PLACE(+)
+  SITU_RECORDED_IN_PLACE(-)
+  SITU_RECORDED_IN_PLACE(*)
+  SITU_RECORDED_IN_PLACE(/)
+#undef SITU_RECORDED_IN_PLACE
+
+  // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
+
+  template <situ::device To>
+  Variable<T, To> to(To) const {
+    return detail::record_transfer<To>(*this);
+  }
+  template <element U>
+  auto to() const {
+    return detail::recorded(cast<U>(*this));
+  }
+  template <element U, situ::device To>
+  auto to(To device) const {
+    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device);
+    else return to(device).template to<U>();
+  }
+  Variable<T, Cpu> cpu() const { return to(Cpu{}); }
+  template <int N = 0>
+  auto cuda() const {
+    return to(Cuda<N>{});
+  }
+
+  detail::State<T, D>* state() const { return state_; }
+  /// Another handle of a state; for situ's own use.
+  static Variable from_state(detail::State<T, D>* state) {
+    if (__atomic_fetch_add(&state->handles, 1, __ATOMIC_ACQ_REL) == 0) detail::count_up(state->references);
+    return Variable(state, adopted{});
+  }
+  /// The first handle of a new state; for situ's own use.
+  static Variable adopt(detail::State<T, D>* state) { return Variable(state, adopted{}); }
+
+ private:
+  struct adopted {};
+  Variable(detail::State<T, D>* state, adopted) : state_(state) {}
+
+  static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
+    if (SITU_LIKELY(!detail::count_down(state->handles))) return;
+    __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);
+    if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
+    detail::drop(state);
+  }
+  void check_requires_grad(char const* who) const {
+    if (!state_->requires_grad) {
+      detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
+    }
+  }
+  void start_backward(bool keeps_graph) const {
+    check_requires_grad("backward");
+    if (size() != 1) {
+      detail::fail<GradientError>("backward: shape ", shape(), " has ", size(), " elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
+    }
+    detail::run_backward(*this, detail::one_gradient<T, D>(shape()), keeps_graph);
+  }
+  template <class E>
+  void start_backward(E const& seed, bool keeps_graph) const {
+    check_requires_grad("backward");
+    if (!(seed.shape() == shape())) detail::fail<ShapeError>("backward: a gradient of shape ", seed.shape(), " was given for a Variable of shape ", shape());
+    detail::run_backward(*this, Tensor<T, D>(seed), keeps_graph);
+  }
+
+  detail::State<T, D>* state_;
+};
+
+/// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.
+///
+/// As an operand it is a Variable. On the left side it is written: `y[1] = e`, `y[1] += e`, where e is a Variable, a formula, a Tensor or a number that
+/// broadcasts to it. The elements of y are written in place, which a backward that needs them notices; y becomes the result of
+/// the write, and of what y and e were made of.
+///
+/// Gradient  of e: the part's; of what y was before: that of y, with 0 in the part.
+/// Throws    GradientError where gradients are recorded, and y is a leaf that requires one (write inside of a no_grad), is itself a view of
+///           another Variable, or has its history held by other Variables or formulas too: these would not know of e.
+template <class T, class D>
+class VariablePart : public Variable<T, D> {
+ public:
+  VariablePart(Variable<T, D>&& part, Variable<T, D>& whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const&) = default;
+
+  /// A name for a part is a Variable like others: assigning to it rebinds it.
+  VariablePart& operator=(VariablePart const& other) & noexcept {
+    Variable<T, D>::operator=(other);
+    return *this;
+  }
+  template <class X>
+    requires std::constructible_from<Variable<T, D>, X>
+  VariablePart& operator=(X&& x) & {
+    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    return *this;
+  }
+
+  void operator=(VariablePart const& other) && { detail::write_part(whole_, *this, static_cast<Variable<T, D> const&>(other)); }
+  template <detail::written_to<T, D> X>
+  void operator=(X&& x) && {
+    detail::write_part(whole_, *this, static_cast<X&&>(x));
+  }
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
+    requires(any_formula<E> && !mixes_with<device_of<E>, D>)
+  void operator=(E&&) && = delete;
+
+#define SITU_CHANGE_PART(SYMBOL)                                                                                   \
+  template <class X>                                                                                               \
+    requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
+  void operator SYMBOL##=(X&& x)&& {                                                                               \
+    detail::change_part(whole_, *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+                        [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
+  }
+  SITU_CHANGE_PART(+)
+  SITU_CHANGE_PART(-)
+  SITU_CHANGE_PART(*)
+  SITU_CHANGE_PART(/)
+#undef SITU_CHANGE_PART
+
+  // A part of a part is one of the whole.
+  VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  template <class... Is>
+    requires(detail::any_index<Is> && ...)
+  VariablePart operator()(Is... indices) const {
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
+  }
+
+ private:
+  Variable<T, D>& whole_;
+};
+
+template <class T, class D>
+Variable(VariablePart<T, D>) -> Variable<T, D>;
+template <class T, class D>
+Variable(Tensor<T, D>) -> Variable<T, D>;
+template <class T, class D>
+Variable(Tensor<T, D>, bool) -> Variable<T, D>;
+template <class Op, class... Es>
+Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The operation whose backward runs, for messages.
+SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
+struct OperationName {
+  char const* before;
+  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
+  OperationName(OperationName const&) = delete;
+  OperationName& operator=(OperationName const&) = delete;
+  ~OperationName() { running_operation = before; }
+};
+
+/// Throws GradientError when a saved tensor has been written in place.
+SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t version, Shape const& shape) {
+  if (SITU_LIKELY(!head || head->version == version)) return;
+  fail<GradientError>("backward: ", running_operation ? running_operation : "an operation", " needs a tensor of shape ", shape,
+                      " as it was when it was recorded, but ", head->writer ? head->writer : "a function",
+                      " has written to it in place since; write to a clone() of it, or after the backward");
+}
+
+/// The writer of a storage that the write of a Variable's part was recorded in.
+inline constexpr char recorded_write[] = "a recorded write";
+
+/// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class V>
+void check_view(V const& v) {
+  if constexpr (requires { v.state()->is_view; }) {
+    auto const* const state = v.state();
+    if (SITU_LIKELY(!state || !state->is_view)) return;
+    StorageHead const* const head = state->value.storage_head();
+    if (SITU_LIKELY(!head || head->version == state->version || head->writer != recorded_write)) return;
+    fail<GradientError>("a view of shape ", state->shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+  }
+}
+
+/// A Variable's place in the graph, with its value while handles can read it.
+template <class T, class D>
+struct State : Node {
+  int64_t handles = 1;
+  Tensor<T, D> value;
+  Shape shape;
+  Tensor<T, D> grad;      ///< what the user sees
+  Tensor<T, D> incoming;  ///< what has arrived in this pass
+  Tensor<T, D> captured;  ///< what grad() asked for
+  Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
+  Variable<T, D>* captured_recorded = nullptr;
+  Hook<T, D>* hooks = nullptr;
+  bool has_grad = false, requires_grad = false, retains_grad = false;
+  bool is_view = false;   ///< its value lies in that of another Variable
+  uint32_t version = 0;   ///< of a view: how often that had been written
+
+  explicit State(Tensor<T, D>&& v) : value(std::move(v)), shape(value.shape()) {}
+  ~State() override {
+    forget_recorded(incoming_recorded);
+    forget_recorded(captured_recorded);
+    while (hooks) remove_hook(hooks->number);
+  }
+
+  /// Adds to what has arrived. Memory that others see is not written.
+  template <class E>
+  void add(Flow& flow, E const& gradient) {
+    if (!queued) incoming = Tensor<T, D>(gradient);
+    else if constexpr (std::is_same_v<value_of<E>, T>) incoming = incoming + gradient;
+    else incoming = incoming + cast<T>(gradient);
+    flow.arrived(this);
+  }
+  template <class E>
+  void add_recorded(Flow& flow, E const& gradient) {
+    Variable<T, D> sum = [&] {
+      if (!incoming_recorded) return Variable<T, D>(gradient);
+      return Variable<T, D>(*incoming_recorded + gradient);
+    }();
+    forget_recorded(incoming_recorded);
+    incoming_recorded = new Variable<T, D>(std::move(sum));
+    flow.arrived(this);
+  }
+
+  void call_hooks() override {
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
+  }
+  void capture() override {
+    captured = incoming;
+    captured_recorded = std::exchange(incoming_recorded, nullptr);
+    if (captured_recorded) incoming_recorded = new Variable<T, D>(*captured_recorded);
+  }
+  void forget() noexcept override {
+    incoming = {};
+    forget_recorded(incoming_recorded);
+  }
+  void backward(Flow&) override { keep_grad(true); }
+  void release() noexcept override {}
+
+  /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
+  void keep_grad(bool last_use) {
+    if (has_grad) {
+      grad += incoming;
+    } else {
+      grad = last_use && is_own(incoming) ? std::move(incoming) : incoming.clone();
+      has_grad = true;
+    }
+  }
+  /// Whether nobody can tell when a gradient is written.
+  static bool is_own(Tensor<T, D> const& gradient) {
+    return gradient.is_contiguous() && gradient.use_count() == 1 && gradient.storage_head() && gradient.storage_head()->allocated_here;
+  }
+
+  int64_t add_hook(Hook<T, D>* hook) {
+    Hook<T, D>** last = &hooks;
+    while (*last) hook->number = (*last)->number, last = &(*last)->next;
+    *last = hook;
+    hooked = true;
+    return ++hook->number;
+  }
+  void remove_hook(int64_t number) noexcept {
+    for (Hook<T, D>** at = &hooks; *at; at = &(*at)->next) {
+      if ((*at)->number != number) continue;
+      delete std::exchange(*at, (*at)->next);
+      break;
+    }
+    hooked = hooks != nullptr;
+  }
+
+ private:
+  static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
+};
+
+/// Where an operation's backward sends the gradient of one of its inputs.
+template <class T, class D>
+class Into {
+ public:
+  using value_type = T;
+  using device_type = D;
+  Into(Flow& flow, Node* input) : flow_(flow), input_(input), state_(flow.wants(input) ? static_cast<State<T, D>*>(input) : nullptr) {}
+  bool needed() const { return state_ != nullptr; }
+  /// Of the input.
+  Shape const& shape() const { return state_->shape; }
+  /// Adds a gradient: a tensor or an expression of the input's shape, or of one that it was broadcast to.
+  template <class E>
+  void add(E const& gradient) const {
+    if (!needed()) return;
+    if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    else if (gradient.shape() == shape()) state_->add(flow_, gradient);
+    else state_->add(flow_, summed_to(gradient, shape()));
+  }
+  /// Adds a gradient of the input's shape in the type that it was summed in.
+  void add_sum(Tensor<compute_t<T>, result_device_t<D>> const& gradient) const {
+    if constexpr (std::is_same_v<compute_t<T>, T>) state_->add(flow_, gradient);
+    else state_->add(flow_, cast<T>(gradient));
+  }
+  /// Adds a gradient to the part of the input's that `view` shows.
+  template <class View, class U>
+  void add_part(View const& view, Tensor<U, D> const& gradient) const {
+    if (!needed()) return;
+    Tensor<T, D>& all = state_->incoming;
+    if (!state_->queued) all = zeros<T>(shape(), D{});
+    else if (all.use_count() != 1 || !all.is_contiguous()) all = all.clone();
+    Tensor<T, D> part = view(all);
+    part.assign(part + gradient);
+    flow_.arrived(state_);
+  }
+  template <class View, class U>
+  void add_part(View const& view, Variable<U, D> const& gradient) const {
+    if (needed()) state_->add_recorded(flow_, record_placed(view, gradient, shape()));
+  }
+
+  State<T, D>* state() const { return state_; }
+  /// The input's node, needed or not; null where it is a constant.
+  Node* input() const { return input_; }
+  Flow& flow() const { return flow_; }
+
+ private:
+  Flow& flow_;
+  Node* input_;
+  State<T, D>* state_;
+};
+
+/// A tensor that a backward needs, as it is now. Throws GradientError when it has been written in place since.
+template <class T, class D>
+class Saved {
+ public:
+  Saved() = default;
+  /// What an operation was called with.
+  explicit Saved(Variable<T, D> const& v) : Saved(v.value()) {
+    if (v.requires_grad()) {
+      state_ = v.state();
+      count_up(state_->references);
+    }
+  }
+  /// What is not differentiated: a constant, or the operation's own result.
+  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
+  Saved(Saved const& other) : value_(other.value_), version_(other.version_), state_(other.state_) {
+    if (state_) count_up(state_->references);
+  }
+  Saved(Saved&& other) noexcept : value_(std::move(other.value_)), version_(other.version_), state_(std::exchange(other.state_, nullptr)) {}
+  Saved& operator=(Saved other) noexcept {
+    std::swap(value_, other.value_);
+    std::swap(version_, other.version_);
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Saved() { drop(state_); }
+
+  Tensor<T, D> const& tensor() const {
+    check_unchanged(value_.storage_head(), version_, value_.shape());
+    return value_;
+  }
+  /// With its history.
+  Variable<T, D> variable() const {
+    tensor();
+    if (!state_) return Variable<T, D>(value_, false);
+    if (!state_->value.body()) state_->value = value_;
+    return Variable<T, D>::from_state(state_);
+  }
+  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable.
+  template <class G>
+  auto beside(G const&) const {
+    if constexpr (is_recorded<G>) return variable();
+    else return tensor();
+  }
+
+ private:
+  Tensor<T, D> value_;
+  uint32_t version_ = 0;
+  State<T, D>* state_ = nullptr;
+};
+
+/// The result of an operation: a node with the operation's backward in it.
+template <class T, class D, class Rule, class... Is>
+struct Recorded final : State<T, D> {
+  static constexpr int count = static_cast<int>(sizeof...(Is));
+  Node* edges[count];
+  union {
+    Rule rule;
+  };
+
+  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, Is const&... from) : State<T, D>(std::move(value)), edges{}, rule(std::move(r)) {
+    this->name = name;
+    this->inputs = edges;
+    this->input_count = count;
+    this->requires_grad = true;
+    int k = 0;
+    (connect(k++, from), ...);
+  }
+  ~Recorded() override {
+    if (!this->released) rule.~Rule();
+    drop_inputs(*this);
+  }
+
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    send(flow, std::make_index_sequence<sizeof...(Is)>{});
+  }
+  void release() noexcept override {
+    if (std::exchange(this->released, true)) return;
+    rule.~Rule();
+    drop_inputs(*this);
+  }
+
+ private:
+  template <class I>
+  void connect(int k, I const& from) {
+    check_view(from);
+    if (!from.requires_grad()) return;
+    auto* const state = from.state();
+    edges[k] = state;
+    count_up(state->references);
+    if (state->depth >= this->depth) this->depth = state->depth + 1;
+  }
+  template <std::size_t... Ks>
+  void send(Flow& flow, std::index_sequence<Ks...>) {
+    if (flow.creates_graph()) {
+      if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
+      else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
+    } else {
+      rule(std::as_const(this->incoming), Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Whether an operation on these is recorded.
+template <class... Vs>
+bool is_recording(Vs const&... inputs) {
+  return records_gradients && (inputs.requires_grad() || ...);
+}
+
+/// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
+/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule whose body works on Variables
+/// too says so by `using twice = void`, and then serves second derivatives.
+template <class T, class D, class Rule, class... Vs>
+Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
+  if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
+  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Vs...>(name, std::move(value), std::move(rule), inputs...));
+}
+
+/// The name of a node: that of the formula's outermost function, as PyTorch writes names.
+struct NodeName {
+  char text[40] = {};
+};
+constexpr NodeName node_name(char const* function, bool unary) {
+  NodeName result;
+  char const* const text = function;
+  if (text[0] == 'o' && text[1] == 'p' && text[2] == 'e' && text[8] != '\0') {
+    char const* const name = text[8] == '+' ? "Add" : text[8] == '-' ? (unary ? "Neg" : "Sub") : text[8] == '*' ? "Mul" : text[8] == '/' ? "Div" : "Remainder";
+    for (int k = 0; name[k]; ++k) result.text[k] = name[k];
+    return result;
+  }
+  int at = 0;
+  bool upper = true;
+  for (int k = 0; text[k] && at < 39; ++k) {
+    if (text[k] == '_') {
+      upper = true;
+      continue;
+    }
+    bool const small = text[k] >= 'a' && text[k] <= 'z';
+    result.text[at++] = upper && small ? static_cast<char>(text[k] - 'a' + 'A') : text[k];
+    upper = false;
+  }
+  return result;
+}
+template <class Op, bool Unary>
+inline constexpr NodeName node_name_of = node_name(Op::name, Unary);
+
+/// A rule that works on Variables too.
+template <class F>
+struct Twice : F {
+  using twice = void;
+};
+template <class F>
+Twice<F> twice(F f) {
+  return {std::move(f)};
+}
+
+template <class T, class D>
+Tensor<T, D> values_of(Variable<T, D> const& variable) {
+  return variable.value();
+}
+
+/// A gradient summed over the axes that `shape` was broadcast along.
+template <class G>
+auto summed_to(G const& gradient, Shape const& shape) {
+  using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
+  if (gradient.shape() == shape) return Result(gradient);
+  Shape axes;
+  int const lead = gradient.rank() - shape.rank();
+  for (int k = 0; k < gradient.rank(); ++k) {
+    if (k < lead || (shape[k - lead] == 1 && gradient.shape()[k] != 1)) axes.push_back(k);
+  }
+  return Result(sum(gradient, axes, keepdim).reshape(shape));
+}
+
+inline Shape inverse_permutation(Shape const& axes) {
+  Shape result = axes;
+  for (int k = 0; k < axes.rank(); ++k) result[checked_axis(axes[k], axes.rank(), axes, "permute")] = k;
+  return result;
+}
+
+template <class T, class D>
+Tensor<T, D> one_gradient(Shape const& shape) {
+  return full<T>(shape, T(1.f), D{});
+}
+
+/// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
+template <class T, class D>
+Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
+  auto* const state = result.state();
+  StorageHead const* const head = state->value.storage_head();
+  state->is_view = head && head == of.state()->value.storage_head();
+  state->version = head ? head->version : 0;
+  return result;
+}
+/// A view of every element: `back` undoes it.
+template <class T, class D, class View, class Back>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back) {
+  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([back, whole = v.shape()](auto const& g, auto const& into) {
+                             if (into.needed()) into.add(back(g, whole));
+                           }),
+                           v),
+                    v);
+}
+/// A view of some elements.
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view) {
+  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+}
+/// The opposite: zeros of shape `whole`, with v where the view is.
+template <class View, class T, class D>
+Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape const& whole) {
+  Tensor<T, D> value = zeros<T>(whole, D{});
+  Tensor<T, D> part = view(value);
+  part.assign(v.value());
+  return record("Place", std::move(value), twice([view](auto const& g, auto const& into) {
+                  if (into.needed()) into.add(view(g));
+                }),
+                v);
+}
+template <class To, class T, class D>
+Variable<T, To> record_transfer(Variable<T, D> const& v) {
+  if constexpr (std::is_same_v<To, D>) return v;
+  else {
+    return record("To", v.value().to(To{}), twice([](auto const& g, auto const& into) {
+                    if (into.needed()) into.add(g.to(D{}));
+                  }),
+                  v);
+  }
+}
+
+}  // namespace detail
+
+/// A tensor, said to be a constant: an operand of formulas that gets no gradient.
+template <class E>
+  requires expression<E>
+auto constant(E&& e) {
+  return detail::evaluated(static_cast<E&&>(e));
+}
+/// A Variable's value, said to be a constant.
+template <class E>
+  requires differentiable<E>
+auto constant(E const& e) {
+  return detail::evaluated(detail::values_of(e));
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/second_order.hpp>
+/// Gradients that are themselves recorded: formulas differentiated function by function, to any order.
+///
+/// In a backward pass that keeps no history a formula is one kernel (derivative.hpp). Under create_graph its functions are gone through
+/// one by one, on Lanes (lane.hpp). The way is told by data, not by types: formulas share the code for their functions.
+
+
+// ---- <situ/autograd/lane.hpp>
+/// Lanes: what gradients that are themselves recorded are computed with.
+///
+/// The derivatives of functions, the entries of expr/functions.hpp, are formulas of lanes. In kernels these are packs; here each is a
+/// Variable, or a number that all elements share, and each function of Lanes is a node whose own gradient is again made of Lanes. So
+/// derivatives of any order need no formula of their own, and no kernel per formula: kernels are those of single functions, which a
+/// program shares. Numbers are folded: 1 * x is x.
+
+
+// Small code rather than fast code: most programs carry this, few run it, and kernels take the time.
+#define SITU_SELDOM __attribute__((noinline, cold))
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+
+/// Functions whose derivatives read what the function gave.
+template <class Op>
+inline constexpr bool reads_result = false;
+#define SITU_READS_RESULT(NAME) \
+  template <>                   \
+  inline constexpr bool reads_result<NAME> = true;
+SITU_READS_RESULT(divide)
+SITU_READS_RESULT(pow)
+SITU_READS_RESULT(hypot)
+SITU_READS_RESULT(elu)
+SITU_READS_RESULT(reciprocal)
+SITU_READS_RESULT(exp)
+SITU_READS_RESULT(exp2)
+SITU_READS_RESULT(expm1)
+SITU_READS_RESULT(sqrt)
+SITU_READS_RESULT(rsqrt)
+SITU_READS_RESULT(tan)
+SITU_READS_RESULT(tanh)
+SITU_READS_RESULT(sigmoid)
+#undef SITU_READS_RESULT
+
+}  // namespace functions
+
+namespace detail {
+
+template <class C, class D>
+class Lane;
+template <class D>
+struct LaneMask;
+template <class C, class D>
+struct lane_value<Lane<C, D>> {
+  using type = C;
+};
+
+template <class Op, class C, class D, class... Xs>
+SITU_SELDOM Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs);
+template <class C, class D>
+SITU_SELDOM Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b);
+
+/// Truth values: constants.
+template <class D>
+struct LaneMask {
+  Tensor<bool, D> values;
+  explicit LaneMask(Tensor<bool, D> const& t) : values(t) {}
+  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values && b.values)); }
+  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values || b.values)); }
+};
+
+/// Elements of C, float or double, with their history, or one number. Shapes broadcast.
+template <class C, class D>
+class Lane {
+ public:
+  using records = void;
+  // What is created, copied and destroyed in derivatives, which are for both sides, is so for both, in name: on the device none exists.
+  SITU_HOST_DEVICE explicit Lane(C number) : number_(number), state_(nullptr) {}
+  SITU_HOST_DEVICE Lane(Lane const& other) : number_(other.number_), state_(other.state_) { retain(state_); }
+  SITU_HOST_DEVICE Lane(Lane&& other) noexcept : number_(other.number_), state_(other.state_) { other.state_ = nullptr; }
+  SITU_HOST_DEVICE Lane& operator=(Lane const& other) noexcept {
+    State<C, D>* const before = state_;
+    number_ = other.number_, state_ = other.state_;
+    retain(state_);
+    release(before);
+    return *this;
+  }
+  SITU_HOST_DEVICE ~Lane() { release(state_); }
+  explicit Lane(Variable<C, D> const& v) : number_(0), state_(v.state()) { retain(state_); }
+  explicit Lane(Tensor<C, D> const& t) : Lane(Variable<C, D>(t, false)) {}
+
+  bool is(C number) const { return !state_ && number_ == number; }
+  bool is_number() const { return !state_; }
+  SITU_SELDOM Variable<C, D> variable() const { return state_ ? Variable<C, D>::from_state(state_) : Variable<C, D>(tensor(), false); }
+  SITU_SELDOM Tensor<C, D> tensor() const { return state_ ? state_->value : one_number(); }
+
+  SITU_SELDOM Lane reshape(Shape const& to) const { return Lane(variable().reshape(to)); }
+  SITU_SELDOM Lane expand(Shape const& to) const { return Lane(variable().expand(to)); }
+  /// Sums over the axes whose bit is set, which are kept.
+  SITU_SELDOM Lane summed(unsigned axes) const {
+    Shape chosen;
+    Variable<C, D> const v = variable();
+    for (int k = 0; k < v.rank(); ++k) {
+      if (axes >> k & 1u) chosen.push_back(k);
+    }
+    return Lane(Variable<C, D>(sum(v, chosen, keepdim)));
+  }
+
+  template <class Op, class... Xs>
+  Lane apply(Xs const&... xs) const {
+    return applied<Op>(*this, xs...);
+  }
+  template <class Op>
+  Lane no_derivative() const {
+    fail<GradientError>("grad: the derivative of ", Op::name, " has no derivative here; call grad without create_graph");
+  }
+
+  SITU_SELDOM friend Lane operator+(Lane const& a, Lane const& b) {
+    if (a.is(0)) return b;
+    if (b.is(0)) return a;
+    if (a.is_number() && b.is_number()) return Lane(a.number_ + b.number_);
+    return applied<functions::add>(a, b);
+  }
+  SITU_SELDOM friend Lane operator-(Lane const& a, Lane const& b) {
+    if (b.is(0)) return a;
+    if (a.is(0)) return -b;
+    if (a.is_number() && b.is_number()) return Lane(a.number_ - b.number_);
+    return applied<functions::subtract>(a, b);
+  }
+  SITU_SELDOM friend Lane operator*(Lane const& a, Lane const& b) {
+    if (a.is(0) || b.is(1)) return a;
+    if (b.is(0) || a.is(1)) return b;
+    if (a.is(-1)) return -b;
+    if (b.is(-1)) return -a;
+    if (a.is_number() && b.is_number()) return Lane(a.number_ * b.number_);
+    return applied<functions::multiply>(a, b);
+  }
+  SITU_SELDOM friend Lane operator/(Lane const& a, Lane const& b) {
+    if (b.is(1)) return a;
+    if (a.is_number() && b.is_number()) return Lane(a.number_ / b.number_);
+    return applied<functions::divide>(a, b);
+  }
+  SITU_SELDOM friend Lane operator-(Lane const& a) {
+    if (a.is_number()) return Lane(-a.number_);
+    return applied<functions::negative>(a);
+  }
+  SITU_SELDOM friend LaneMask<D> operator==(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() == b.tensor())); }
+  SITU_SELDOM friend LaneMask<D> operator<(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() < b.tensor())); }
+  SITU_SELDOM friend LaneMask<D> operator>(Lane const& a, Lane const& b) { return b < a; }
+  SITU_SELDOM friend LaneMask<D> operator<=(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() <= b.tensor())); }
+  SITU_SELDOM friend LaneMask<D> operator>=(Lane const& a, Lane const& b) { return b <= a; }
+
+ private:
+  Tensor<C, D> one_number() const { return full<C>({}, number_, D{}); }
+  SITU_SELDOM static void retain(State<C, D>* state) {
+    if (state) __atomic_fetch_add(&state->handles, 1, __ATOMIC_ACQ_REL);
+  }
+  SITU_SELDOM static void release(State<C, D>* state) noexcept {
+    if (state) Variable<C, D>::adopt(state);
+  }
+
+  C number_;
+  State<C, D>* state_;  ///< a handle; null for numbers
+};
+
+template <class C, class D>
+Lane<C, D> exp(Lane<C, D> const& x) {
+  return math::exp(x);
+}
+template <class C, class D>
+Lane<C, D> abs(Lane<C, D> const& x) {
+  return math::abs(x);
+}
+template <class C, class D>
+Lane<C, D> sign(Lane<C, D> const& x) {
+  return math::sign(x);
+}
+template <class C, class D>
+Lane<C, D> pow(Lane<C, D> const& a, Lane<C, D> const& b) {
+  return math::pow(a, b);
+}
+
+/// A Variable as a Lane of C, and back as elements of T.
+template <class C, class T, class D>
+Lane<C, D> lane_of(Variable<T, D> const& v) {
+  if constexpr (std::is_same_v<C, T>) return Lane<C, D>(v);
+  else return Lane<C, D>(v.template to<C>());
+}
+template <class C, class T, class D>
+Lane<C, D> lane_of(Tensor<T, D> const& t) {
+  if constexpr (std::is_same_v<C, T>) return Lane<C, D>(t);
+  else return Lane<C, D>(Tensor<C, D>(cast<C>(t)));
+}
+template <class To, class From, class D>
+Lane<To, D> converted_lane(Lane<From, D> const& x) {
+  if constexpr (std::is_same_v<To, From>) return x;
+  else return Lane<To, D>(x.variable().template to<To>());
+}
+
+/// Adds a gradient of `whole`'s shape to an input's; G tells whether with its history.
+template <class G, class C, class D, class I>
+SITU_SELDOM void add_lane(Lane<C, D> const& gradient, Shape const& whole, I const& into) {
+  if (!into.needed()) return;
+  Lane<value_of<I>, D> const as_input = [&] {
+    if constexpr (std::is_same_v<value_of<I>, C>) return gradient;
+    else return lane_of<value_of<I>>(gradient.variable());
+  }();
+  auto const add = [&](auto const& v) {
+    if constexpr (is_recorded<G>) into.add(v);
+    else into.add(v.value());
+  };
+  auto const v = as_input.variable();
+  if (v.shape() == whole) add(v);
+  else add(v.expand(whole));
+}
+
+/// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
+  if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
+  Lane<C, D> const zero(C(0));
+  if (guarded && chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
+  return select((guarded ? seed : slope) == zero, zero, seed * slope);
+}
+
+/// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
+template <class T, class D, class G, class I>
+auto own_result(Saved<T, D> const& value, G const&, I const& into) {
+  if constexpr (!is_recorded<G>) return value.tensor();
+  else {
+    auto* const state = static_cast<State<T, D>*>(into.flow().running());
+    if (!state->value.body()) state->value = value.tensor();
+    return Variable<T, D>::from_state(state);
+  }
+}
+
+/// A function of N Lanes as its rule sees it: its derivatives, and what they read.
+template <class C, class D>
+struct LaneFunction {
+  void (*slopes)(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* partials);
+  bool reads_operands, reads_value, chooses;
+};
+template <class Op, class C, class D, std::size_t... Ks>
+SITU_SELDOM void slopes_of(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result, std::index_sequence<Ks...>) {
+  auto const partials = Op::derivative(xs[Ks]..., y);
+  ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
+}
+template <class Op, class C, class D, int N>
+inline constexpr LaneFunction<C, D> lane_function{
+    [](Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result) { slopes_of<Op>(xs, y, result, std::make_index_sequence<N>{}); },
+    !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>};
+
+/// The backward of a function of Lanes.
+template <class C, class D, int N>
+struct LaneRule {
+  using twice = void;
+  LaneFunction<C, D> const* function;
+  Saved<C, D> operands[N];
+  Saved<C, D> value;
+  template <class G, class I, class... Is>
+  SITU_SELDOM void operator()(G const& g, I const& into, Is const&... intos) const {
+    send(g, std::make_index_sequence<N>{}, into, intos...);
+  }
+
+ private:
+  template <class G, std::size_t... Ks, class I, class... Is>
+  SITU_SELDOM void send(G const& g, std::index_sequence<Ks...>, I const& into, Is const&... intos) const {
+    Lane<C, D> const seed = lane_of<C>(g);
+    Lane<C, D> xs[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...}, y(C(0)), slopes[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...};
+    if (function->reads_operands) ((xs[Ks] = lane_of<C>(operands[Ks].beside(g))), ...);
+    if (function->reads_value) y = lane_of<C>(own_result(value, g, into));
+    function->slopes(xs, y, slopes);
+    int k = 0;
+    auto const add = [&](auto const& to) {
+      Lane<C, D> const& slope = slopes[k++];
+      if (to.needed()) add_lane<G>(guarded_product(seed, slope, false, function->chooses), g.shape(), to);
+    };
+    add(into);
+    (add(intos), ...);
+  }
+};
+
+template <class C, class D, class... Vs>
+SITU_SELDOM Lane<C, D> record_lanes(char const* name, Tensor<C, D> const& value, LaneFunction<C, D> const& function, Vs const&... vs) {
+  if (!is_recording(vs...)) return Lane<C, D>(value);
+  LaneRule<C, D, static_cast<int>(sizeof...(Vs))> rule{&function, {}, {}};
+  int k = 0;
+  if (function.reads_operands) ((rule.operands[k++] = Saved<C, D>(vs)), ...);
+  if (function.reads_value) rule.value = Saved<C, D>(value);
+  return Lane<C, D>(record(name, value, std::move(rule), vs...));
+}
+
+/// Op of Lanes: one kernel and one node.
+template <class Op, class C, class D, class... Xs>
+Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs) {
+  constexpr int n = 1 + static_cast<int>(sizeof...(Xs));
+  return [](auto const&... vs) {
+    return record_lanes(node_name_of<Op, n == 1>.text, Tensor<C, D>(make_map(Op{}, vs.value()...)), lane_function<Op, C, D, n>, vs...);
+  }(x.variable(), xs.variable()...);
+}
+
+template <class C, class D>
+struct SelectRule {
+  using twice = void;
+  LaneMask<D> mask;
+  template <class G, class I, class J>
+  SITU_SELDOM void operator()(G const& g, I const& into_a, J const& into_b) const {
+    Lane<C, D> const seed = lane_of<C>(g), zero(C(0));
+    if (into_a.needed()) add_lane<G>(select(mask, seed, zero), g.shape(), into_a);
+    if (into_b.needed()) add_lane<G>(select(mask, zero, seed), g.shape(), into_b);
+  }
+};
+template <class C, class D>
+Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
+  Variable<C, D> const x = a.variable(), y = b.variable();
+  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values, x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+#undef SITU_SELDOM
+
+// As in lane.hpp.
+#define SITU_SELDOM __attribute__((noinline, cold))
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class E>
+inline constexpr bool has_marked_slot = false;
+template <class Op, class... Es>
+inline constexpr bool has_marked_slot<Map<Op, Es...>> = (has_marked_slot<Es> || ...);
+template <int J, class E>
+inline constexpr bool has_marked_slot<Map<functions::slot<J>, E>> = true;
+
+/// Whether a user's function is in a formula: its second derivative is not known.
+template <class E>
+inline constexpr bool maps_functions = false;
+template <class Op, class... Es>
+inline constexpr bool maps_functions<Map<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
+
+/// A value on the way: in the type that it is computed in, or truth values.
+template <class D>
+struct AnyLane {
+  Lane<float, D> in_float{0.f};
+  Lane<double, D> in_double{0.0};
+  Tensor<bool, D> truth;
+  bool guarded = false;  ///< of a seed: where it is 0, the value did not matter
+  template <class C>
+  auto& of() {
+    if constexpr (std::is_same_v<C, float>) return in_float;
+    else return in_double;
+  }
+};
+
+/// A node of a formula as data: children come before their parent, which is the only one. Formulas share the functions.
+template <class D>
+struct LaneNode {
+  using Function = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
+  Function up = nullptr, down = nullptr;
+  int self = 0, operands[3] = {};
+  bool is_read = false;
+};
+
+/// Op on Lanes of C. Froms: the types that the operands were computed in; void for constants, which are of C already.
+template <class D, class Op, class C, class... Froms>
+struct LaneStep {
+  using L = Lane<C, D>;
+  using Values = AnyLane<D>*;
+
+  SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
+    values[node.self].template of<C>() = value(values, node, std::index_sequence_for<Froms...>{});
+  }
+  SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
+    L const& seed = seeds[node.self].template of<C>();
+    if constexpr (functions::is_cast<Op>) {
+      give<0>(seed, seeds, seeds[node.self].guarded, node);
+    } else if constexpr (std::is_same_v<Op, functions::where>) {
+      LaneMask<D> const mask(values[node.operands[0]].truth);
+      L const zero(C(0));
+      give<1>(select(mask, seed, zero), seeds, true, node);
+      give<2>(select(mask, zero, seed), seeds, true, node);
+    } else {
+      share(seed, values, seeds, node, std::index_sequence_for<Froms...>{});
+    }
+  }
+
+ private:
+  template <int K>
+  using from = typename nth_type<K, Froms...>::type;
+  template <int K>
+  static L taken(Values values, LaneNode<D> const& node) {
+    if constexpr (std::is_void_v<from<K>>) return values[node.operands[K]].template of<C>();
+    else return converted_lane<C>(values[node.operands[K]].template of<from<K>>());
+  }
+  template <std::size_t... Ks>
+  static L value(Values values, LaneNode<D> const& node, std::index_sequence<Ks...>) {
+    if constexpr (functions::is_cast<Op>) return taken<0>(values, node);
+    else if constexpr (std::is_same_v<Op, functions::where>) return select(LaneMask<D>(values[node.operands[0]].truth), taken<1>(values, node), taken<2>(values, node));
+    else if constexpr (std::is_same_v<Op, functions::negative>) return -taken<0>(values, node);
+    else if constexpr (std::is_same_v<Op, functions::add>) return taken<0>(values, node) + taken<1>(values, node);
+    else if constexpr (std::is_same_v<Op, functions::subtract>) return taken<0>(values, node) - taken<1>(values, node);
+    else if constexpr (std::is_same_v<Op, functions::multiply>) return taken<0>(values, node) * taken<1>(values, node);
+    else if constexpr (std::is_same_v<Op, functions::divide>) return taken<0>(values, node) / taken<1>(values, node);
+    else return applied<Op>(taken<static_cast<int>(Ks)>(values, node)...);
+  }
+  template <std::size_t... Ks>
+  static void share(L const& seed, Values values, Values seeds, LaneNode<D> const& node, std::index_sequence<Ks...>) {
+    L const xs[] = {taken<static_cast<int>(Ks)>(values, node)...};
+    L slopes[] = {(static_cast<void>(Ks), L(C(0)))...};
+    lane_function<Op, C, D, static_cast<int>(sizeof...(Ks))>.slopes(xs, values[node.self].template of<C>(), slopes);
+    bool const guard = seeds[node.self].guarded;
+    (give_product<static_cast<int>(Ks)>(seed, slopes[Ks], seeds, guard, node), ...);
+  }
+  template <int K>
+  static void give_product(L const& seed, L const& slope, Values seeds, bool guard, LaneNode<D> const& node) {
+    if constexpr (!std::is_void_v<from<K>>) give<K>(guarded_product(seed, slope, guard, functions::chooses<Op>), seeds, guard || functions::chooses<Op>, node);
+  }
+  template <int K>
+  static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node) {
+    if constexpr (!std::is_void_v<from<K>>) {
+      seeds[node.operands[K]].template of<from<K>>() = converted_lane<from<K>>(seed);
+      seeds[node.operands[K]].guarded = guard;
+    }
+  }
+};
+
+/// What a part of a marked formula was computed in; void for constants.
+template <class E>
+struct lane_type {
+  using type = void;
+};
+template <class E>
+  requires(has_marked_slot<E> && floating<value_of<E>>)
+struct lane_type<E> {
+  using type = compute_t<value_of<E>>;
+};
+
+/// A marked formula as a row of nodes.
+template <class D, class E>
+struct LaneTable {
+  static constexpr int count = 1;
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) { nodes[0].self = self, nodes[0].is_read = is_read; }
+};
+template <class D, int J, class E>
+struct LaneTable<D, Map<functions::slot<J>, E>> {
+  static constexpr int count = 1;
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) { nodes[0].self = slots[J] = self, nodes[0].is_read = is_read; }
+};
+template <class D, class Op, class... Es>
+  requires has_marked_slot<Map<Op, Es...>>
+struct LaneTable<D, Map<Op, Es...>> {
+  static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
+  /// `self` is the number of the first node.
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+    using Step = LaneStep<D, Op, compute_t<value_of<Map<Op, Es...>>>, typename lane_type<Es>::type...>;
+    LaneNode<D>& root = nodes[count - 1];
+    unsigned const reads = is_read ? ~0u : operands_read<Op, has_marked_slot<Es>...>();
+    int at = 0, k = 0;
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count, root.operands[k++] = self + at - 1), ...);
+    root.self = self + at;
+    root.is_read = is_read || functions::reads_result<Op>;
+    root.up = &Step::up;
+    root.down = &Step::down;
+  }
+};
+template <class D, class E, int Slots>
+struct LaneNodes {
+  static constexpr int count = LaneTable<D, E>::count;
+  LaneNode<D> nodes[count];
+  int slots[Slots] = {};
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
+};
+template <class D, class E, int Slots, bool Read>
+inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
+
+/// A constant part of a formula, as elements of W.
+template <class W, class D, class E>
+SITU_SELDOM void set_constant(AnyLane<D>& value, E const& e) {
+  using C = compute_t<W>;
+  if constexpr (std::is_same_v<W, bool>) {
+    if constexpr (is_constant<E>) value.truth = full<bool>({}, e.value != 0, D{});
+    else value.truth = Tensor<bool, D>(cast<bool>(e));
+  } else if constexpr (is_constant<E>) {
+    value.template of<C>() = Lane<C, D>(static_cast<C>(e.value));
+  } else {
+    value.template of<C>() = Lane<C, D>(Tensor<C, D>(cast<C>(e)));
+  }
+}
+/// A Variable, from its node and its value.
+template <class T, class D, class E>
+SITU_SELDOM void set_variable(AnyLane<D>& value, Tensor<T, E> const& tensor, Node* input) {
+  auto* const state = static_cast<State<T, E>*>(input);
+  if (state && !state->value.body()) state->value = tensor;
+  auto const variable = state ? Variable<T, E>::from_state(state) : Variable<T, E>(tensor, false);
+  value.template of<compute_t<T>>() = lane_of<compute_t<T>>(record_transfer<D>(variable));
+}
+/// Sets the leaves of a formula, whose first node is at `nodes` and `values`.
+template <class W, class D, class E>
+void set_leaves(E const& e, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const*) {
+  if (nodes->is_read || std::is_same_v<W, bool>) set_constant<W>(*values, e);
+}
+template <class W, class D, int J, class E>
+void set_leaves(Map<functions::slot<J>, E> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
+  if constexpr (!is_constant<E>) {
+    if (nodes->is_read) set_variable(*values, map.operands.head, inputs[J]);
+  }
+}
+template <class Op, int K, class... Es, class D, class E, class... Rest>
+void set_leaves_of(Fields<E, Rest...> const& operands, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
+  using W = typename Map<Op, Es...>::types::template operand<K>;
+  set_leaves<W>(operands.head, nodes, values, inputs);
+  if constexpr (sizeof...(Rest) > 0) set_leaves_of<Op, K + 1, Es...>(operands.tail, nodes + LaneTable<D, E>::count, values + LaneTable<D, E>::count, inputs);
+}
+template <class W, class D, class Op, class... Es>
+  requires has_marked_slot<Map<Op, Es...>>
+void set_leaves(Map<Op, Es...> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
+  set_leaves_of<Op, 0, Es...>(map.operands, nodes, values, inputs);
+}
+
+/// Runs up through the nodes.
+template <class D>
+SITU_SELDOM void run_up(LaneNode<D> const* nodes, int count, AnyLane<D>* values) {
+  for (int k = 0; k < count; ++k) {
+    if (nodes[k].up && nodes[k].is_read) nodes[k].up(values, nullptr, nodes[k]);
+  }
+}
+/// Runs down through the nodes; the root's seed is set.
+template <class D>
+SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* values, AnyLane<D>* seeds) {
+  for (int k = count - 1; k >= 0; --k) {
+    if (nodes[k].down) nodes[k].down(values, seeds, nodes[k]);
+  }
+}
+
+/// Whether a seed of record_on can be differentiated: it has `L twice(L const& g, L const& x, L const& y)`, of the result's gradient, the formula's
+/// value (0 where it is not read) and the result (where seed.result() gives it as it was saved; 0 elsewhere).
+template <class Seed, class C, class D>
+concept differentiable_seed = requires(Seed const& seed, Lane<C, D> const& lane) { seed.twice(lane, lane, lane); };
+
+template <class Seed, class C, class D, class G, class I>
+Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I const& into) {
+  Lane<C, D> y(C(0));
+  if constexpr (requires { seed.result(); }) y = lane_of<C>(own_result(seed.result(), g, into));
+  return seed.twice(lane_of<C>(g), x, y);
+}
+
+/// Sends the gradients of a marked formula to its Variables, recorded.
+template <bool Read, class D, class Marked, class Seed, class G, class I, class... Is>
+SITU_SELDOM void send_recorded(Marked const& formula, Shape const& whole, Seed const& seed, G const& g, I const& into, Is const&... rest) {
+  using C = compute_t<value_of<Marked>>;
+  constexpr auto const& table = lane_nodes<D, Marked, 1 + static_cast<int>(sizeof...(Is)), Read>;
+  constexpr int count = table.count;
+  Node* const inputs[] = {into.input(), rest.input()...};
+  std::vector<AnyLane<D>> values(count), seeds(count);
+  set_leaves<value_of<Marked>>(formula, table.nodes, values.data(), inputs);
+  run_up(table.nodes, count, values.data());
+  seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), into);
+  run_down(table.nodes, count, values.data(), seeds.data());
+  int j = 0;
+  auto const send = [&](auto const& to) { add_lane<G>(seeds[static_cast<std::size_t>(table.slots[j++])].template of<compute_t<value_of<decltype(to)>>>(), whole, to); };
+  send(into);
+  (send(rest), ...);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#undef SITU_SELDOM
+#if defined(__CUDACC__)
+
+// ---- <situ/autograd/cuda/backward.hpp>
+/// The GPU's backward kernels of a formula: one pass that writes the gradients of all of its slots.
+///
+/// As for values there are two, one that moves 16 bytes at a time and one for any strides. Operands are numbered with the gradients
+/// first and the inputs of formula and seed behind them. A thread loads its elements of all inputs, and what it adds to, before it
+/// stores anything; values and derivatives stay in registers. Gradients of the same memory are added up there.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// The inputs of trees.
+template <class... Is>
+struct Inputs {
+  template <class... More>
+  constexpr Inputs<Is..., More...> operator+(Inputs<More...>) const {
+    return {};
+  }
+};
+template <class Leaf>
+constexpr Inputs<> inputs_of(std::type_identity<Leaf>) {
+  return {};
+}
+template <class T, int K>
+constexpr Inputs<Input<T, K>> inputs_of(std::type_identity<Input<T, K>>) {
+  return {};
+}
+template <class Op, class... Ts>
+constexpr auto inputs_of(std::type_identity<Apply<Op, Ts...>>) {
+  return (Inputs<>{} + ... + inputs_of(std::type_identity<Ts>{}));
+}
+
+/// N elements of each of them. As a source it fills what a part of a tree holds.
+template <class List, int N>
+struct Registers;
+template <class... Is, int N>
+struct Registers<Inputs<Is...>, N> : Held<Is, N>... {
+  static constexpr int lanes = N;
+  template <class S>
+  SITU_DEVICE __forceinline__ void fill([[maybe_unused]] S const& source) {
+    (hold(static_cast<Held<Is, N>&>(*this), source), ...);
+  }
+  template <class T, int K>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    lanes = static_cast<Held<Input<T, K>, N> const&>(*this).lanes;
+  }
+};
+
+/// How a lane, which is a scalar here, is handled on both ways; see Reverse.
+template <class R>
+struct LaneSource {
+  R const& registers;
+  int j;
+  int64_t index;
+};
+struct ScalarLanes {
+  template <class Tree, class R>
+  SITU_DEVICE __forceinline__ static auto value(Tree const& tree, LaneSource<R> const& source) {
+    Held<Tree, R::lanes> held;
+    hold(held, source.registers);
+    return Evaluator::value(tree, held, source.j, source.index);
+  }
+  template <class Wanted, class From, class X>
+  SITU_DEVICE __forceinline__ static compute_t<Wanted> operand(X const& x) {
+    return convert_scalar<compute_t<Wanted>>(x);
+  }
+  template <class To, class From, class X>
+  SITU_DEVICE __forceinline__ static compute_t<To> convert(X const& x) {
+    return convert_scalar<compute_t<To>>(x);
+  }
+  template <class Op, class... Ts, class... Xs>
+  SITU_DEVICE __forceinline__ static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
+    return Evaluator::apply(node, xs...);
+  }
+  template <class Op, class... Ts, class Y, class... Xs>
+  SITU_DEVICE __forceinline__ static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
+    if constexpr (functions::is_mapped<Op>) {
+      using R = typename Apply<Op, Ts...>::value_type;
+      return node.op.device_derivative(static_cast<typename Ts::value_type>(xs)..., static_cast<R>(y));
+    } else {
+      return Op::derivative(xs..., y);
+    }
+  }
+};
+
+/// The gradient of slot J: what was there, what it becomes, and the lane that is being computed.
+template <int J, class T, int N>
+struct SlotLanes {
+  using type = T;
+  Lanes<T, N> before, after;
+  compute_t<T> sum = 0;
+};
+
+/// What is known of the slots when a kernel is launched.
+template <int Outputs>
+struct SlotPlan {
+  uint64_t needed, accumulated;
+  unsigned char owner[Outputs];  ///< the first slot with the same memory
+};
+
+template <class Slots, int N, class Js>
+struct SlotSink;
+/// Where derivatives go: the gradients of all slots, one lane after the other.
+template <class... Ts, int N, std::size_t... Js>
+struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static_cast<int>(Js), Ts, N>... {
+  SlotPlan<static_cast<int>(sizeof...(Ts))> const& plan;
+  int j = 0;
+
+  SITU_DEVICE __forceinline__ explicit SlotSink(SlotPlan<static_cast<int>(sizeof...(Ts))> const& p) : plan(p) {}
+
+  template <int J>
+  SITU_DEVICE __forceinline__ auto& slot() {
+    return static_cast<SlotLanes<J, typename nth_type<J, Ts...>::type, N>&>(*this);
+  }
+  template <int J>
+  SITU_DEVICE __forceinline__ bool owns() const {
+    return (plan.needed >> J & 1u) && plan.owner[J] == J;
+  }
+
+  /// From `place.load<J>(lanes)`.
+  template <class P>
+  SITU_DEVICE __forceinline__ void load(P const& place) {
+    (load_slot<static_cast<int>(Js)>(place), ...);
+  }
+  /// To `place.store<J>(lanes)`.
+  template <class P>
+  SITU_DEVICE __forceinline__ void store(P const& place) {
+    (store_slot<static_cast<int>(Js)>(place), ...);
+  }
+  template <int J, class T, class X>
+  SITU_DEVICE __forceinline__ void put(X const& gradient) {
+    if (plan.needed >> J & 1u) add<J, 0>(gradient);
+  }
+  /// Lane j is complete.
+  SITU_DEVICE __forceinline__ void finish_lane() { (slot<static_cast<int>(Js)>().after.insert(j, to_word<Ts>(slot<static_cast<int>(Js)>().sum)), ...); }
+
+ private:
+  template <int J, int I, class X>
+  SITU_DEVICE __forceinline__ void add(X const& gradient) {
+    using T = typename nth_type<J, Ts...>::type;
+    if constexpr (I == J) {
+      auto& own = slot<J>();
+      own.sum = plan.accumulated >> J & 1u ? from_word<T>(own.before.bits(j)) + gradient : gradient;
+    } else {
+      if constexpr (std::is_same_v<T, typename nth_type<I, Ts...>::type>) {
+        if (plan.owner[J] == I) {
+          slot<I>().sum += gradient;
+          return;
+        }
+      }
+      add<J, I + 1>(gradient);
+    }
+  }
+  template <int J, class P>
+  SITU_DEVICE __forceinline__ void load_slot(P const& place) {
+    slot<J>().before.clear();
+    slot<J>().after.clear();
+    if (owns<J>() && (plan.accumulated >> J & 1u)) place.template load<J>(slot<J>().before);
+  }
+  template <int J, class P>
+  SITU_DEVICE __forceinline__ void store_slot(P const& place) {
+    if (owns<J>()) place.template store<J>(slot<J>().after);
+  }
+};
+
+/// What a program is for its kernels.
+template <class P>
+struct BackwardTraits {
+  using formula = typename P::formula_type;
+  using seed = typename P::seed_type;
+  static constexpr int outputs = P::outputs, inputs = P::inputs, operands = P::operands;
+  static constexpr int widest_operand = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+    int result = widest_input<formula> > widest_input<seed> ? widest_input<formula> : widest_input<seed>;
+    for (int size : {static_cast<int>(sizeof(Ts))...}) result = size > result ? size : result;
+    return result;
+  }(std::type_identity<typename P::slots>{});
+  static constexpr int lanes = 16 / widest_operand;
+  static constexpr int rounds = lanes > 4 || inputs > 3 ? 1 : 2;
+  using list = decltype(inputs_of(std::type_identity<formula>{}) + inputs_of(std::type_identity<seed>{}));
+  using registers = Registers<list, lanes>;
+  using sink = SlotSink<typename P::slots, lanes, std::make_index_sequence<static_cast<std::size_t>(outputs)>>;
+
+  static constexpr int element_size(int o) {
+    return o < outputs ? slot_size(std::type_identity<typename P::slots>{}, o)
+                       : input_size(std::type_identity<formula>{}, o - outputs) + input_size(std::type_identity<seed>{}, o - outputs);
+  }
+
+  /// All lanes of a thread.
+  static SITU_DEVICE __forceinline__ void compute(formula const& f, seed const& s, registers const& held, sink& to, int64_t index) {
+#pragma unroll
+    for (int j = 0; j < lanes; ++j) {
+      LaneSource<registers> const source{held, j, index};
+      auto const kept = Reverse<ScalarLanes>::up(f, source);
+      auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
+      to.j = j;
+      Reverse<ScalarLanes>::down(f, kept, gradient, to);
+      to.finish_lane();
+    }
+  }
+
+ private:
+  template <class... Ts>
+  static constexpr int slot_size(std::type_identity<Fields<Ts...>>, int o) {
+    int const sizes[] = {static_cast<int>(sizeof(Ts))...};
+    return sizes[o];
+  }
+};
+
+template <class P>
+struct ContiguousBackwardArguments {
+  typename P::formula_type formula;
+  typename P::seed_type seed;
+  void* data[P::operands];
+  SlotPlan<P::outputs> slots;
+  uint64_t repeated;  ///< bit o: operand o is one element
+  int64_t count;
+  bool vectors;       ///< every operand is aligned to its lanes
+  explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
+};
+
+/// N elements of each operand from number `first` on; `count` of them exist.
+template <class A, int Outputs>
+struct ContiguousPlace {
+  A const& arguments;
+  int64_t first;
+  int count;
+  bool whole;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    constexpr int o = Outputs + K;
+    T const* const from = static_cast<T const*>(arguments.data[o]);
+    if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
+    else if (whole) lanes.load(from + first);
+    else lanes.load_each(from + first, 1, count);
+  }
+  template <int J, class T, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(arguments.data[J]) + first;
+    if (whole) lanes.load(from);
+    else lanes.load_each(from, 1, count);
+  }
+  template <int J, class T, int N>
+  SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
+    T* const to = static_cast<T*>(arguments.data[J]) + first;
+    if (whole) lanes.store(to);
+    else lanes.store_each(to, 1, count);
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(const __grid_constant__ ContiguousBackwardArguments<P> arguments) {
+  using Traits = BackwardTraits<P>;
+  using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
+  constexpr int N = Traits::lanes, rounds = Traits::rounds;
+  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
+  int const step = static_cast<int>(blockDim.x) * N;
+  auto const place = [&](int r) {
+    int64_t const first = origin + r * step, left = arguments.count - first;
+    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
+    return Place{arguments, first, count, arguments.vectors && count == N};
+  };
+  typename Traits::registers held[rounds];
+#pragma unroll
+  for (int r = 0; r < rounds; ++r) held[r].fill(place(r));
+#pragma unroll
+  for (int r = 0; r < rounds; ++r) {
+    Place const here = place(r);
+    typename Traits::sink sink(arguments.slots);
+    sink.load(here);
+    Traits::compute(arguments.formula, arguments.seed, held[r], sink, here.first);
+    sink.store(here);
+  }
+}
+
+template <class P>
+struct StridedBackwardArguments : StridedOperands<P::operands> {
+  typename P::formula_type formula;
+  typename P::seed_type seed;
+  SlotPlan<P::outputs> slots;
+  explicit StridedBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
+};
+
+/// The gradients of a thread of the strided kernel, where nothing is added to.
+template <class A>
+struct StridedGradients {
+  A const& arguments;
+  int64_t const* offsets;
+  int count;
+  template <int J, class T, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>&) const {}
+  template <int J, class T, int N>
+  SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
+    T* const to = static_cast<T*>(arguments.data[J]) + offsets[J];
+    if (count == N && (arguments.vectors >> J & 1)) lanes.store(to);
+    else lanes.store_each(to, arguments.strides[J][arguments.outer_rank], count);
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
+  using Traits = BackwardTraits<P>;
+  int64_t index, offsets[P::operands];
+  int const count = locate<Traits::lanes>(arguments, index, offsets);
+  if (count == 0) return;
+  typename Traits::registers held;
+  held.fill(StridedSource<StridedBackwardArguments<P>, P::outputs>{arguments, offsets, count});
+  StridedGradients<StridedBackwardArguments<P>> const here{arguments, offsets, count};
+  typename Traits::sink sink(arguments.slots);
+  sink.load(here);
+  Traits::compute(arguments.formula, arguments.seed, held, sink, index);
+  sink.store(here);
+}
+
+/// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
+template <int Operands>
+bool is_flat(Geometry<Operands> const& where, uint64_t& repeated) {
+  repeated = 0;
+  if (where.contiguous) return true;
+  bool flat = where.rank == 1;
+  for (int o = 0; flat && o < Operands; ++o) {
+    if (where.strides[o][0] == 0) repeated |= uint64_t{1} << o;
+    else flat = where.strides[o][0] == 1;
+  }
+  return flat;
+}
+
+template <class P>
+SlotPlan<P::outputs> plan_slots(P const& program) {
+  SlotPlan<P::outputs> plan{program.needed, program.accumulated, {}};
+  for (int j = 0; j < P::outputs; ++j) {
+    int owner = 0;
+    while (owner < j && !((program.needed >> owner & 1u) && program.where.data[owner] == program.where.data[j])) ++owner;
+    plan.owner[j] = static_cast<unsigned char>(owner);
+  }
+  return plan;
+}
+
+template <class P>
+void launch_contiguous_backward(int device, P const& program, uint64_t repeated, LaunchName const& name) {
+  using Traits = BackwardTraits<P>;
+  constexpr int N = Traits::lanes, rounds = Traits::rounds;
+  ContiguousBackwardArguments<P> arguments(program);
+  arguments.count = program.where.size();
+  arguments.slots = plan_slots(program);
+  arguments.repeated = repeated;
+  arguments.vectors = true;
+  for (int o = 0; o < P::operands; ++o) {
+    arguments.data[o] = program.where.data[o];
+    if (repeated >> o & 1u) continue;
+    auto const bytes = static_cast<std::size_t>(N * Traits::element_size(o));
+    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
+  }
+  int threads = block_threads;
+  int64_t const full = full_grid(device);
+  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
+  int64_t const chunk = int64_t{threads} * rounds * N;
+  launch(device, name, contiguous_backward_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+}
+
+template <class P>
+void launch_backward_program(int device, P const& program) {
+  static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  auto const& where = program.where;
+  if (where.size() == 0) return;
+  LaunchName const name("backward", &formula_of<typename P::formula_type>);
+  uint64_t repeated;
+  if (is_flat(where, repeated)) return launch_contiguous_backward(device, program, repeated, name);
+  int element_sizes[P::operands];
+  for (int o = 0; o < P::operands; ++o) element_sizes[o] = BackwardTraits<P>::element_size(o);
+  StridedSpace space(where, element_sizes);
+  struct Context {
+    int device;
+    P const& program;
+    LaunchName const& name;
+  } context{device, program, name};
+  space.for_each_part(
+      [](void* self, StridedSpace const& part) {
+        auto const& c = *static_cast<Context const*>(self);
+        StridedBackwardArguments<P> arguments(c.program);
+        arguments.slots = plan_slots(c.program);
+        dim3 const blocks = bind_part(arguments, part, BackwardTraits<P>::lanes);
+        launch(c.device, c.name, strided_backward_kernel<P>, blocks, block_threads, arguments);
+      },
+      &context);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// Runs a bound backward pass of a formula on D, which has CUDA's kernels: enqueued on the device's current stream.
+template <class D, class P>
+void launch_backward(cuda_kernels, P const& program) {
+  cuda::launch_backward_program(device_traits<D>::ordinal, program);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class P>
+void launch_backward(cuda_kernels, P const&) {
+  static_assert(compiled_by_nvcc<P>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variable to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// Formula and seed as trees, and where the gradients and the inputs lie.
+template <class F, class S, class Slots, int Inputs>
+struct BackwardProgram;
+template <class F, class S, class... Ts, int Inputs>
+struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
+  using formula_type = F;
+  using seed_type = S;
+  using slots = Fields<Ts...>;
+  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
+  F formula;
+  S seed;
+  Geometry<operands> where;
+  uint64_t needed = 0, accumulated = 0;
+  BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
+};
+
+/// The Variables of a formula, from left to right, as f(variable).
+template <class T, class D, class F>
+void for_each_variable(Variable<T, D> const& v, F&& f) {
+  f(v);
+}
+template <class E, class F>
+  requires(!is_recorded<E>)
+void for_each_variable(E const&, F&&) {}
+template <class Op, class... Es, class F>
+void for_each_variable(Map<Op, Es...> const& map, F&& f);
+template <class F>
+void for_each_variable(Fields<> const&, F&&) {}
+template <class E, class... Es, class F>
+void for_each_variable(Fields<E, Es...> const& fields, F&& f) {
+  for_each_variable(fields.head, f);
+  for_each_variable(fields.tail, f);
+}
+template <class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+void for_each_variable(Map<Op, Es...> const& map, F&& f) {
+  for_each_variable(map.operands, f);
+}
+
+/// The types of the Variables of a formula.
+template <class... Vs>
+struct type_list {};
+template <class... As, class... Bs>
+auto joined(type_list<As...>, type_list<Bs...>) -> type_list<As..., Bs...>;
+template <class E>
+struct variables_in {
+  using type = type_list<>;
+};
+template <class T, class D>
+struct variables_in<Variable<T, D>> {
+  using type = type_list<Variable<T, D>>;
+};
+template <class T, class D>
+struct variables_in<VariablePart<T, D>> : variables_in<Variable<T, D>> {};
+template <class... Es>
+struct variables_in_all {
+  using type = type_list<>;
+};
+template <class E, class... Es>
+struct variables_in_all<E, Es...> {
+  using type = decltype(joined(typename variables_in<E>::type{}, typename variables_in_all<Es...>::type{}));
+};
+template <class Op, class... Es>
+struct variables_in<Map<Op, Es...>> : variables_in_all<Es...> {};
+
+/// Variables as arguments: f(v0, v1, ...).
+template <class F, class... Done>
+auto with_variables(F const& f, Fields<> const&, Done const&... done) {
+  return f(done...);
+}
+template <class F, class V, class... Vs, class... Done>
+auto with_variables(F const& f, Fields<V, Vs...> const& rest, Done const&... done) {
+  return with_variables(f, rest.tail, done..., rest.head);
+}
+/// The Variables of a formula, from left to right.
+template <class T, class D>
+Fields<Variable<T, D>> variables_of(Variable<T, D> const& v) {
+  return {v, {}};
+}
+template <class E>
+  requires(!is_recorded<E>)
+Fields<> variables_of(E const&) {
+  return {};
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto variables_of(Map<Op, Es...> const& map);
+inline Fields<> variables_of(Fields<> const&) { return {}; }
+template <class... Bs>
+Fields<Bs...> joined(Fields<> const&, Fields<Bs...> const& b) {
+  return b;
+}
+template <class A, class... As, class... Bs>
+Fields<A, As..., Bs...> joined(Fields<A, As...> const& a, Fields<Bs...> const& b) {
+  return {a.head, joined(a.tail, b)};
+}
+template <class E, class... Es>
+auto variables_of(Fields<E, Es...> const& fields) {
+  return joined(variables_of(fields.head), variables_of(fields.tail));
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto variables_of(Map<Op, Es...> const& map) {
+  return variables_of(map.operands);
+}
+
+/// Where the gradient of one slot goes: memory of the formula's shape; null where it is not needed.
+struct SlotTarget {
+  void* memory = nullptr;
+  bool accumulates = false;       ///< on top of what is there
+  Layout const* sum = nullptr;    ///< of a Variable that was broadcast: memory for one such sum of each group of the space, in the computing type
+};
+
+/// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
+/// there are so many sums that it is better done afterwards. No matter how many threads there are.
+inline int64_t sum_groups(int64_t whole, int64_t sums) {
+  constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
+  if (sums * 4 > whole) return 0;
+  int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
+  return groups < 1 ? 1 : groups < most ? groups : most;
+}
+
+/// Whether one element stands for all of a layout.
+inline bool repeats_one(Layout const& layout) {
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] != 1 && layout.strides[k] != 0) return false;
+  }
+  return true;
+}
+/// Whether every tensor of a formula is contiguous and of this shape, or of one element.
+template <class D, class E>
+bool is_plain(E const& e, Shape const& shape) {
+  bool result = true;
+  for_each_leaf(e, [&](auto const& leaf) { result = result && ((leaf.is_contiguous() && same_shape(leaf.shape(), shape)) || repeats_one(leaf.layout())); });
+  return result;
+}
+
+/// Runs the backward kernel of a marked formula over `whole`. `plain`: that everything is contiguous; else nothing accumulates.
+template <class D, class F, class S, class... Ts>
+void propagate(F const& formula, S const& seed, Layout const& whole, bool plain, [[maybe_unused]] int64_t groups, SlotTarget const* targets, Fields<Ts...>*) {
+  constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = leaf_count<F> + leaf_count<S>, operands = outputs + inputs;
+  void* data[operands];
+  Layout const* all_layouts[operands + 1] = {&whole};
+  Layout const** const layouts = all_layouts + 1;
+  void* any = nullptr;
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+  for (int j = 0; j < outputs; ++j) {
+    if (!targets[j].memory) continue;
+    any = targets[j].memory;
+    needed |= uint64_t{1} << j;
+    if (targets[j].accumulates) accumulated |= uint64_t{1} << j;
+    if (targets[j].sum) summed |= uint64_t{1} << j;
+  }
+  if (!any || whole.size() == 0) return;
+  for (int j = 0; j < outputs; ++j) data[j] = targets[j].memory ? targets[j].memory : any, layouts[j] = targets[j].sum ? targets[j].sum : &whole;
+  int o = outputs;
+  auto const collect = [&](auto const& leaf) {
+    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    layouts[o] = &leaf.layout();
+    ++o;
+  };
+  for_each_leaf(formula, collect);
+  for_each_leaf(seed, collect);
+  auto const f = lower<0>(formula);
+  auto const s = lower<leaf_count<F>>(seed);
+  using FTree = std::remove_cv_t<decltype(f)>;
+  using STree = std::remove_cv_t<decltype(s)>;
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    cpu::BoundBackward<operands, cpu::tree_bytes<cpu::BackwardTrees<FTree, STree>>> bound;
+    cpu::bind_backward<FTree, STree, inputs>(bound, f, s, static_cast<Fields<Ts...>*>(nullptr));
+    bound.masks = {needed, accumulated, summed};
+    constexpr int computed[] = {static_cast<int>(sizeof(compute_t<Ts>))...};
+    for (int k = 0; k < operands; ++k) {
+      if (k < outputs && (summed >> k & 1u)) bound.sizes[k] = computed[k];
+      bound.data[k] = data[k];
+      if (k < outputs && !(needed >> k & 1u)) bound.movers[k] = nullptr;
+      if (plain && k >= outputs && whole.size() > 1 && repeats_one(*layouts[k])) bound.repeated |= uint64_t{1} << k;
+    }
+    if (plain && !summed) cpu::launch_contiguous_backward<D>(bound, whole.size());
+    else cpu::launch_strided_backward<D>(bound, all_layouts, groups);
+  } else {
+    BackwardProgram<FTree, STree, Fields<Ts...>, inputs> program(f, s);
+    auto& where = program.where;
+    program.needed = needed;
+    program.accumulated = accumulated;
+    for (int k = 0; k < operands; ++k) where.data[k] = data[k];
+    where.contiguous = plain;
+    for (int k = outputs; k < operands; ++k) where.contiguous = where.contiguous && (whole.size() == 1 || !repeats_one(*layouts[k]));
+    where.rank = 1;
+    where.sizes[0] = whole.size();
+    if (!where.contiguous) where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
+    launch_backward<D>(typename device_traits<D>::kernels{}, program);
+  }
+}
+
+/// A marked formula with the versions of what it reads: the backward of a formula, for any gradient of its value.
+template <class Marked>
+class SavedFormula {
+ public:
+  explicit SavedFormula(Marked formula) : formula_(std::move(formula)) {
+    int k = 0;
+    for_each_leaf(formula_, [&](auto const& leaf) { versions_[k++] = leaf.storage_head() ? leaf.storage_head()->version : 0; });
+  }
+  /// The formula of tensors, for seeds that need its value; only where it was marked as read.
+  Marked const& values() const { return formula_; }
+  void check() const {
+    int k = 0;
+    for_each_leaf(formula_, [&](auto const& leaf) { check_unchanged(leaf.storage_head(), versions_[k++], leaf.shape()); });
+  }
+  /// Sends seed × derivative to the Variables of the formula, whose shape is given. The seed is a tensor or an expression that broadcasts
+  /// to it, or a Constant. Variables that were broadcast get sums.
+  template <class D, class Seed, class... Intos>
+  void send(Shape const& shape, Seed const& seed, Intos const&... intos) const {
+    SlotTarget targets[sizeof...(Intos)];
+    Layout const whole(shape);
+    int64_t groups = 0, sums = 0;
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+      ((sums += into_sum(intos, shape)), ...);
+      if (sums > 0) groups = sum_groups(whole.size(), sums);
+    }
+    bool const plain = groups == 0 && is_plain<D>(formula_, shape) && is_plain<D>(seed, shape);
+    slots<D, 0>(whole, seed, plain, groups, targets, static_cast<Fields<value_of<Intos>...>*>(nullptr), intos...);
+  }
+
+ private:
+  /// How many sums the gradient of a Variable has that was broadcast.
+  template <class I>
+  static int64_t into_sum(I const& into, Shape const& whole) {
+    return into.needed() && !same_shape(into.shape(), whole) ? product(into.shape()) : 0;
+  }
+
+  template <class D, int J, class Seed, class Types, class I, class... Is>
+  void slots(Layout const& whole, Seed const& seed, bool plain, int64_t groups, SlotTarget* targets, Types* types, I const& into, Is const&... rest) const {
+    using T = value_of<I>;
+    using Gradient = Tensor<T, device_of<I>>;
+    Gradient apart;                               // what cannot be written where it belongs
+    Tensor<compute_t<T>, result_device_t<device_of<I>>> sums;      // of each group
+    Layout sum;
+    if (into.needed()) {
+      auto* const state = into.state();
+      bool const fits = same_shape(into.shape(), whole.shape);
+      if (!fits && groups > 0) {
+        Shape shape = into.shape();
+        sum = Layout(shape);
+        sums = Tensor<compute_t<T>, result_device_t<device_of<I>>>::uninitialized(Shape{groups, sum.size()}, "backward");
+        targets[J] = {sums.data(), false, &sum};
+      } else if (fits && !state->queued) {
+        state->incoming = Gradient::uninitialized(whole.shape, "backward");
+        into.flow().arrived(state);
+        targets[J].memory = state->incoming.data();
+      } else if (fits && plain && state->is_own(state->incoming)) {
+        targets[J] = {state->incoming.data(), true};
+      } else {
+        apart = Gradient::uninitialized(whole.shape, "backward");
+        targets[J].memory = apart.data();
+      }
+    }
+    if constexpr (sizeof...(Is) > 0) slots<D, J + 1>(whole, seed, plain, groups, targets, types, rest...);
+    else propagate<D>(formula_, seed, whole, plain, groups, targets, types);
+    if (!into.needed()) return;
+    if (sums.body()) into.add_sum((groups == 1 ? sums : situ::sum(sums, 0)).reshape(into.shape()));
+    else if (apart.body()) into.add(apart);
+  }
+
+  Marked formula_;
+  uint32_t versions_[leaf_count<Marked> > 0 ? leaf_count<Marked> : 1];
+};
+
+/// A rule that has a second derivative, or has not.
+struct differentiable_rule {
+  using twice = void;
+};
+struct final_rule {};
+
+/// The rule of an operation on a formula: Seed says the gradient of the formula's value, an expression, from that of the result.
+template <class D, bool Read, class Marked, class Seed>
+struct FormulaRule
+    : std::conditional_t<differentiable_seed<Seed, compute_t<value_of<Marked>>, D> && !maps_functions<Marked>, differentiable_rule, final_rule> {
+  SavedFormula<Marked> saved;
+  Shape shape;
+  Seed seed;
+  FormulaRule(Marked&& formula, Shape const& whole, Seed const& s) : saved(static_cast<Marked&&>(formula)), shape(whole), seed(s) {}
+  template <class G, class... Intos>
+  void operator()(G const& g, Intos const&... intos) const {
+    saved.check();
+    if constexpr (is_recorded<G>) send_recorded<Read, D>(saved.values(), shape, seed, g, intos...);
+    else saved.template send<D>(shape, seed(g, saved.values()), intos...);
+  }
+};
+/// The same for a Variable alone.
+template <class T, class D, bool Read, class Seed>
+struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
+  Saved<T, D> saved;
+  Seed seed;
+  VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}
+  template <class G, class I>
+  void operator()(G const& g, I const& into) const {
+    if (!into.needed()) return;
+    if constexpr (is_recorded<G>) {
+      using C = compute_t<T>;
+      using Where = result_device_t<D>;
+      Lane<C, Where> x(C(0));
+      if constexpr (Read) x = lane_of<C>(record_transfer<Where>(saved.variable()));
+      add_lane<G>(recorded_seed(seed, g, x, into), into.shape(), into);
+    } else {
+      into.add(seed(g, saved.tensor()));
+    }
+  }
+};
+
+/// Records `value`, an operation's result on the formula e. In backward, seed(g, x) gives the gradient of e's value from that of the
+/// result: an expression, that reads x, the value of e as an expression, only if `Read` says so. It becomes part of the one kernel
+/// that computes the gradients of all Variables in e.
+template <bool Read, class T, class D, class E, class Seed>
+Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
+  if constexpr (is_recorded<E> && slot_count<E> == 1 && requires { e.state(); }) {
+    using Rule = VariableRule<value_of<E>, device_of<E>, Read, Seed>;
+    if (!is_recording(e)) return Variable<T, D>(std::move(value), false);
+    if constexpr (Read) return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(e), seed), e);
+    else return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(), seed), e);
+  } else {
+    return with_variables(
+        [&](auto const&... vs) {
+          if (!is_recording(vs...)) return Variable<T, D>(std::move(value), false);
+          using Marked = decltype(marked<0, Read>(e));
+          using Rule = FormulaRule<result_device_t<device_of<E>>, Read, Marked, Seed>;
+          return record(name, std::move(value), Rule(marked<0, Read>(e), e.shape(), seed), vs...);
+        },
+        variables_of(e));
+  }
+}
+
+struct gradient_itself {
+  template <class G, class X>
+  G const& operator()(G const& g, X const&) const {
+    return g;
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    return g;
+  }
+};
+
+/// A formula's value as a Variable: one node. A Variable is given back as it is.
+template <class T, class D>
+Variable<T, D> recorded(Variable<T, D> const& v) {
+  return v;
+}
+template <class Op, class... Es>
+auto recorded(Map<Op, Es...> const& e) {
+  using T = value_of<Map<Op, Es...>>;
+  using D = result_device_t<device_of<Map<Op, Es...>>>;
+  return record_on<false>(node_name_of<Op, sizeof...(Es) == 1>.text, Tensor<T, D>(values_of(e)), e, gradient_itself{});
+}
+template <class T, class D, class E>
+Variable<T, D> recorded_as(E const& e) {
+  if constexpr (std::is_same_v<decltype(recorded(e)), Variable<T, D>>) return recorded(e);
+  else if constexpr (std::is_same_v<value_of<E>, T>) return record_transfer<D>(recorded(e));
+  else return recorded_as<T, D>(cast<T>(e));
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A part of a tensor, as it lies in one that is contiguous.
+struct Window {
+  Layout layout;
+  int64_t offset = 0;
+
+  /// From a part of a tensor of any strides, but broadcast: `from` is the distance of their first elements in memory.
+  SITU_NOINLINE static Window of(Layout const& whole, Layout const& part, int64_t from) {
+    if (whole.is_contiguous()) return {part, from};
+    Layout const contiguous(whole.shape);
+    int order[max_rank];  // the axes, longest strides first
+    int count = 0;
+    auto const length = [&](int k) { return whole.strides[k] < 0 ? -whole.strides[k] : whole.strides[k]; };
+    int64_t lowest = 0;
+    for (int k = 0; k < whole.rank(); ++k) {
+      if (whole.shape[k] < 2) continue;
+      if (whole.strides[k] < 0) lowest += (whole.shape[k] - 1) * length(k);
+      int at = count++;
+      for (; at > 0 && length(order[at - 1]) < length(k); --at) order[at] = order[at - 1];
+      order[at] = k;
+    }
+    auto const number_of = [&](int64_t distance) {
+      int64_t number = 0;
+      distance += lowest;
+      for (int j = 0; j < count; ++j) {
+        int const k = order[j];
+        int64_t const i = distance / length(k);
+        distance -= i * length(k);
+        number += (whole.strides[k] < 0 ? whole.shape[k] - 1 - i : i) * contiguous.strides[k];
+      }
+      return number;
+    };
+    Window result{part, part.size() > 0 ? number_of(from) : 0};
+    for (int k = 0; k < part.rank(); ++k) {
+      if (part.size() > 0 && part.shape[k] > 1) result.layout.strides[k] = number_of(from + part.strides[k]) - result.offset;
+    }
+    return result;
+  }
+
+  template <class T, class D>
+  Tensor<T, D> operator()(Tensor<T, D> const& whole) const {
+    T* const first = const_cast<T*>(whole.data());
+    return Tensor<T, D>::from_handle(make_view(whole.storage(), first ? first + offset : nullptr, layout));
+  }
+  template <class T, class D>
+  Variable<T, D> operator()(Variable<T, D> const& whole) const {
+    return record_part(whole.contiguous(), "Slice", *this);
+  }
+};
+
+/// y with a part of it replaced: the part's gradient is that of what was written, and not y's.
+struct CopySlices {
+  using twice = void;
+  Window window;
+  template <class T, class D, class Y, class... Source>
+  void operator()(Tensor<T, D> const& g, Y const& into, Source const&... source) const {
+    bool const mine = State<T, D>::is_own(g);  // so that nobody can tell when it becomes what is passed on
+    Tensor<T, D> rest = mine || !into.needed() ? g.contiguous() : g.clone();
+    if ((source.needed() || ...)) {
+      Tensor<T, D> part = window(rest);
+      (source.add(into.needed() ? part.clone() : part), ...);
+    }
+    if (!into.needed()) return;
+    window(rest).assign(0);
+    into.add(rest);
+  }
+  template <class T, class D, class Y, class... Source>
+  void operator()(Variable<T, D> const& g, Y const& into, Source const&... source) const {
+    if ((source.needed() || ...)) (source.add(window(g)), ...);
+    if (!into.needed()) return;
+    Tensor<T, D> kept = ones<T>(g.shape(), D{});
+    window(kept).assign(0);
+    into.add(Variable<T, D>(g * kept));
+  }
+};
+
+/// Whether an operand's gradient would be recorded.
+template <class X>
+bool wants_gradient(X const& x) {
+  bool result = false;
+  if constexpr (differentiable<X>) for_each_variable(x, [&](auto const& v) { result = result || v.requires_grad(); });
+  return result;
+}
+
+/// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
+template <class X, class T, class D>
+void check_write(Variable<T, D> const& whole, X const& x) {
+  auto const* const state = whole.state();
+  if (whole.is_leaf() && whole.requires_grad()) {
+    fail<GradientError>("operator=: this Variable of shape ", whole.shape(),
+                        " is a leaf that requires a gradient: a part of it cannot be written where gradients are recorded; write inside of a no_grad, or to a clone() of it");
+  }
+  if (state->is_view) {
+    fail<GradientError>("operator=: this Variable of shape ", whole.shape(), " is itself a view of another one, which would not know of the write; write to a part of that one, or to a clone()");
+  }
+  int64_t appearances = 0;
+  if constexpr (differentiable<X> && !std::is_lvalue_reference_v<X>) {
+    for_each_variable(x, [&](auto const& v) { appearances += static_cast<void const*>(v.state()) == state; });
+  }
+  if (__atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) != 1 + appearances) {
+    fail<GradientError>("operator=: other Variables or formulas share the history of this one of shape ", whole.shape(), ", and would not know of the write; write to a clone() of it");
+  }
+}
+
+template <class T, class D, class X>
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x) {
+  Tensor<T, D> target = part.value();
+  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+    if constexpr (any_formula<X>) target.assign(values_of(x));
+    else target.assign(x);
+    return;
+  }
+  check_write<X>(whole, x);
+  Tensor<T, D> const value = whole.value();
+  CopySlices const rule{Window::of(value.layout(), target.layout(), target.size() > 0 ? target.data() - const_cast<T*>(value.data()) : 0)};
+  Variable<T, D> written = [&] {
+    if constexpr (differentiable<X>) {
+      auto const source = recorded_as<T, D>(x);
+      auto result = record("CopySlices", value, rule, whole, source);
+      target.assign(source.value());
+      return result;
+    } else {
+      auto result = record("CopySlices", value, rule, whole);
+      target.assign(x);
+      return result;
+    }
+  }();
+  if (auto* const head = value.storage().head()) head->writer = recorded_write;
+  whole = std::move(written);
+}
+
+/// part = part ∘ x.
+template <class T, class D, class InPlace, class Recorded, class X>
+void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
+  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+    Tensor<T, D> target = part.value();
+    if constexpr (any_formula<X>) in_place(target, values_of(x));
+    else in_place(target, x);
+  } else {
+    check_write<X>(whole, x);
+    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)));  // a clone, because x's gradient may need what is written over
+  }
+}
+
+/// v = v ∘ x.
+template <class T, class D, class InPlace, class Recorded, class X>
+void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorded const& recorded, X const& x) {
+  if (!records_gradients || !(v.requires_grad() || wants_gradient(x))) {
+    Tensor<T, D> target = v.value();
+    if constexpr (any_formula<X>) in_place(target, values_of(x));
+    else in_place(target, x);
+    return;
+  }
+  if (v.is_leaf() && v.requires_grad()) {
+    fail<GradientError>(who, ": this Variable of shape ", v.shape(),
+                        " is a leaf that requires a gradient: it cannot be changed where gradients are recorded; do it inside of a no_grad, or name the result differently");
+  }
+  auto const formula = recorded(v, x);
+  if (!(formula.shape() == v.shape())) expanded(Layout(formula.shape()), v.shape(), who);
+  v = recorded_as<T, D>(formula);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+/// Records the gradients that grad() gives, so that they can be differentiated again. The graph is kept.
+struct create_graph_t {};
+inline constexpr create_graph_t create_graph{};
+
+namespace detail {
+
+template <class T, class D>
+void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph) {
+  no_grad const guard;
+  Flow flow(keeps_graph, false, 0);
+  root.state()->add(flow, seed);
+  flow.run();
+}
+
+/// Marks Variables as targets of a grad(), for as long as it runs.
+class Targets {
+ public:
+  explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+    for (Node* node : nodes_) node->target = true;
+  }
+  Targets(Targets const&) = delete;
+  Targets& operator=(Targets const&) = delete;
+  ~Targets() {
+    for (Node* node : nodes_) node->target = false;
+  }
+
+ private:
+  std::vector<Node*> nodes_;
+};
+
+template <class T, class D>
+Tensor<T, D> take_gradient(Variable<T, D> const& input, std::size_t number) {
+  auto* const state = input.state();
+  Tensor<T, D> result = std::move(state->captured);
+  state->captured = {};
+  if (!result.body()) {
+    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
+  }
+  return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
+}
+template <class T, class D>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t number) {
+  auto* const state = input.state();
+  state->captured = {};
+  if (!state->captured_recorded) {
+    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
+  }
+  Variable<T, D> result = std::move(*state->captured_recorded);
+  delete std::exchange(state->captured_recorded, nullptr);
+  return result;
+}
+
+template <class T, class D>
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph, bool creates_graph) {
+  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
+  }
+  Targets const targets(inputs);
+  Node* const root_node = root.state();
+  uint64_t const run = next_gradient_run();
+  mark_way_to_targets(&root_node, 1, run);
+  Flow flow(keeps_graph || creates_graph, creates_graph, run);
+  if (creates_graph) {
+    enable_grad const guard;
+    root.state()->incoming = seed;
+    root.state()->add_recorded(flow, Variable<T, D>(seed, false));
+    flow.run();
+  } else {
+    no_grad const guard;
+    root.state()->add(flow, seed);
+    flow.run();
+  }
+}
+
+template <class V>
+Node* gradient_node(V const& v) {
+  return v.requires_grad() ? v.state() : nullptr;
+}
+
+template <class Y>
+auto checked_seed(Y const& y) {
+  if (y.size() != 1) {
+    fail<GradientError>("grad: the output has shape ", y.shape(), ": gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
+  }
+  return one_gradient<value_of<Y>, device_of<Y>>(y.shape());
+}
+template <class Y, class E>
+auto checked_seed(Y const& y, E const& seed) {
+  if (!(seed.shape() == y.shape())) fail<ShapeError>("grad: a gradient of shape ", seed.shape(), " was given for an output of shape ", y.shape());
+  return Tensor<value_of<Y>, device_of<Y>>(seed);
+}
+
+template <class Y, class S, class V, std::size_t N>
+auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  run_grad(y, seed, nodes, keeps_graph, false);
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
+  }(std::make_index_sequence<N>{});
+}
+template <class Y, class S, class V, std::size_t N>
+auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  run_grad(y, seed, nodes, true, true);
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
+  }(std::make_index_sequence<N>{});
+}
+
+}  // namespace detail
+
+/// The gradients of an output by chosen inputs, without touching anybody's `grad()`.
+///
+///     auto gx = grad(y, x);                   // a Tensor
+///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
+///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
+///
+/// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
+///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
+/// Cost      only what lies between the output and the inputs is computed. The graph is used up, unless retain_graph or
+///           create_graph is given.
+template <class E, class T, class D>
+  requires differentiable<E>
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y), inputs, false)[0];
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y), inputs, true)[0];
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+Variable<T, D> grad(E const& output, Variable<T, D> const& input, create_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs)[0];
+}
+/// The same with a gradient of the output to begin with: a vector-Jacobian product.
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false)[0];
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N]) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y), inputs, false);
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y), inputs, true);
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+
+/// sign(x) |x|^(p-1): p |x|^(p-1) sign(x) is the derivative of |x|^p. 0 at 0, whatever p.
+struct norm_slope {
+  static constexpr char const* name = "norm_slope";
+  static constexpr int cost = 80;
+  template <class... Ts>
+  using types = detail::arithmetic<Ts...>;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& p) {
+    using T = detail::lane_value_t<X>;
+    X const zero(T(0));
+    T which;  // the same for all lanes
+    if constexpr (detail::is_pack<X>) which = p[0];
+    else which = p;
+    if (which == T(2)) return x;
+    if (which == T(1)) return math::sign(x);
+    if (which == T(0)) return zero;
+    return select(x == zero, zero, math::sign(x) * math::pow(math::abs(x), X(which - T(1))));
+  }
+};
+
+}  // namespace functions
+
+namespace detail {
+
+/// A reduction's result, or its gradient, seen over the shape that was reduced: reduced axes repeat.
+template <class G>
+auto spread(G const& g, Shape const& whole, unsigned axes) {
+  Shape with_ones = whole;
+  for (int k = 0; k < whole.rank(); ++k) {
+    if (axes >> k & 1u) with_ones[k] = 1;
+  }
+  return g.reshape(with_ones).expand(whole);
+}
+
+/// The number of elements that each result is made of.
+inline int64_t reduced_count(Shape const& whole, unsigned axes) {
+  int64_t count = 1;
+  for (int k = 0; k < whole.rank(); ++k) {
+    if (axes >> k & 1u) count *= whole[k];
+  }
+  return count;
+}
+
+// The gradients: seeds of record_on. twice() says the same of Lanes, for second derivatives.
+
+/// The axes that were reduced.
+struct ReducedAxes {
+  Shape whole;
+  unsigned axes;
+  template <class G>
+  auto over(G const& g) const {
+    return spread(g, whole, axes);
+  }
+  double count() const { return static_cast<double>(reduced_count(whole, axes)); }
+};
+
+struct sum_gradient : ReducedAxes {
+  template <class G, class X>
+  auto operator()(G const& g, X const&) const {
+    return over(g);
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    return over(g);
+  }
+};
+
+struct mean_gradient : ReducedAxes {
+  template <class G, class X>
+  auto operator()(G const& g, X const&) const {
+    return over(g) * (1.0 / count());
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    return over(g * L(static_cast<lane_value_t<L>>(1.0 / count())));
+  }
+};
+
+/// Where x is what was found, NaN included: there x is NaN only where y is.
+template <class X, class Y>
+auto is_found(X const& x, Y const& y) {
+  return (x == y) || isnan(x);
+}
+/// g where x is the extremum, shared evenly among equals.
+template <class T, class D>
+struct extremum_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class X>
+  Tensor<T, D> share(X const& x) const {
+    auto const count = reduce<reducers::count_true>(is_found(x, over(y.tensor())), axes, true);
+    return Tensor<T, D>(1 / cast<T>(count)).reshape(y.tensor().shape());
+  }
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(g * share(x))), 0);
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const&) const {
+    auto const values = x.tensor();
+    using C = lane_value_t<L>;
+    LaneMask<D> const found(Tensor<bool, D>(is_found(values, over(Tensor<C, D>(cast<C>(y.tensor()))))));
+    return select(found, over(g * L(Variable<C, D>(Tensor<C, D>(cast<C>(share(cast<T>(values)))), false))), L(C(0)));
+  }
+};
+
+/// y / x; where one element of a product is 0 its gradient is the product of the others, and where several are all of them are 0.
+template <class T, class D>
+struct prod_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class X>
+  Tensor<T, D> of_zeros(Tensor<T, D> const& product, X const& x) const {
+    if constexpr (std::is_same_v<D, Cpu>) {  // elsewhere looking would mean to wait
+      if (!any(product == 0).item()) return product;
+    }
+    auto const zeros_in_it = reduce<reducers::count_true>(x == 0, axes, true).reshape(product.shape());
+    auto const of_others = reduce<reducers::prod<T>>(where(x == 0, 1, x), axes, true).reshape(product.shape());
+    return Tensor<T, D>(where(zeros_in_it == 1, of_others, 0));
+  }
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    auto const& product = y.tensor();
+    return where(x == 0, over(Tensor<T, D>(g * of_zeros(product, x))), over(Tensor<T, D>(g * product)) / x);
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const& product) const {
+    return over(g * product) / x;
+  }
+  Saved<T, D> const& result() const { return y; }
+};
+
+/// 2 (x - mean) / (n - correction).
+template <class T>
+struct var_gradient : ReducedAxes {
+  double correction;
+  double factor() const { return 2.0 / (count() - correction); }
+  template <class X>
+  auto mean_of(X const& x) const {
+    return over(reduce<reducers::mean<T>>(x, axes, true));
+  }
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    return (x - mean_of(x)) * over(g) * factor();
+  }
+  template <class L>
+  static L centred(L const& x, ReducedAxes const& reduced) {
+    using C = lane_value_t<L>;
+    return x - reduced.over(x.summed(reduced.axes) * L(static_cast<C>(1 / reduced.count())));
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const&) const {
+    return centred(x, *this) * over(g * L(static_cast<lane_value_t<L>>(factor())));
+  }
+};
+/// The same over 2 y; 0 where y is 0.
+template <class T, class D>
+struct stddev_gradient : var_gradient<T> {
+  Saved<T, D> y;
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    auto const& deviation = y.tensor();
+    Tensor<T, D> const scale(where(deviation == 0, 0, g / deviation * (0.5 * this->factor())));
+    return (x - this->mean_of(x)) * this->over(scale);
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const& deviation) const {
+    using C = lane_value_t<L>;
+    L const zero(C(0)), scale = g / deviation * L(static_cast<C>(0.5 * this->factor()));
+    return var_gradient<T>::centred(x, *this) * this->over(select(deviation == zero, zero, scale));
+  }
+  Saved<T, D> const& result() const { return y; }
+};
+
+/// exp(x - y); 0 where all elements are -inf.
+template <class T, class D>
+struct logsumexp_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    auto const& shift = y.tensor();
+    return exp(x - over(Tensor<T, D>(where(shift == -__builtin_huge_val(), 0, shift)))) * over(g);
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const& shift) const {
+    return exp(x - over(shift)) * over(g);
+  }
+  Saved<T, D> const& result() const { return y; }
+};
+
+/// x / y, of the Euclidean norm; 0 where y is 0.
+template <class T, class D>
+struct euclid_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    auto const& size = y.tensor();
+    return x * over(Tensor<T, D>(where(size == 0, 0, g / size)));
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const& size) const {
+    L const zero(lane_value_t<L>(0));
+    return x * over(select(size == zero, zero, g / size));
+  }
+  Saved<T, D> const& result() const { return y; }
+};
+/// sign(x) (|x| / y)^(p-1); 0 where x or y is 0, and for p = 0.
+template <class T, class D>
+struct p_norm_gradient : ReducedAxes {
+  Saved<T, D> y;
+  double p;
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    using C = compute_t<T>;
+    auto const& size = y.tensor();
+    Tensor<T, D> const scale(where(size == 0, 0, g * pow(size, 1 - p)));
+    return make_map(functions::norm_slope{}, x, Constant<T>{static_cast<C>(p)}) * over(scale);
+  }
+  template <class L>
+  L twice(L const& g, L const& x, L const& size) const {
+    using C = lane_value_t<L>;
+    L const zero(C(0)), one(C(1)), power(static_cast<C>(p - 1));
+    if (p == 0) return over(g) * (x - x);
+    L const scale = p == 1 ? g : select(size == zero, zero, g * pow(select(size == zero, one, size), -power));
+    L const slope = p == 2 ? x : p == 1 ? sign(x) : select(x == zero, zero, sign(x) * pow(select(x == zero, one, abs(x)), power));
+    return slope * over(scale);
+  }
+  Saved<T, D> const& result() const { return y; }
+};
+/// sign(x) where |x| is the extremum, shared evenly among equals: p = inf and -inf.
+template <class T, class D>
+struct extreme_norm_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class G, class X>
+  auto operator()(G const& g, X const& x) const {
+    auto const& size = y.tensor();
+    auto const count = reduce<reducers::count_true>(is_found(abs(x), over(size)), axes, true);
+    Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
+    return where(is_found(abs(x), over(size)), sign(x) * over(share), 0);
+  }
+};
+
+template <class E>
+auto recorded_sum(E const& x, unsigned axes, bool keep) {
+  return record_on<false>("Sum", reduce<reducers::sum<value_of<E>>>(values_of(x), axes, keep), x, sum_gradient{{x.shape(), axes}});
+}
+template <class E>
+auto recorded_mean(E const& x, unsigned axes, bool keep) {
+  return record_on<false>("Mean", reduce<reducers::mean<value_of<E>>>(values_of(x), axes, keep), x, mean_gradient{{x.shape(), axes}});
+}
+/// A reduction whose gradient reads x and the result.
+template <template <class, class> class Gradient, class E, class T, class D>
+auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, unsigned axes) {
+  return record_on<true>(name, y, x, Gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y)});
+}
+template <class E>
+auto recorded_max(E const& x, unsigned axes, bool keep) {
+  return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(values_of(x), axes, keep), x, axes);
+}
+template <class E>
+auto recorded_min(E const& x, unsigned axes, bool keep) {
+  return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(values_of(x), axes, keep), x, axes);
+}
+template <class E>
+auto recorded_prod(E const& x, unsigned axes, bool keep) {
+  return recorded_with_result<prod_gradient>("Prod", reduce<reducers::prod<value_of<E>>>(values_of(x), axes, keep), x, axes);
+}
+template <class E>
+auto recorded_logsumexp(E const& x, unsigned axes, bool keep) {
+  return recorded_with_result<logsumexp_gradient>("Logsumexp", reduce<reducers::logsumexp<value_of<E>>>(values_of(x), axes, keep), x, axes);
+}
+template <class E>
+auto recorded_norm(E const& x, unsigned axes, bool keep) {
+  return recorded_with_result<euclid_gradient>("Norm", reduce<reducers::root_of_sum<value_of<E>>>(square(values_of(x)), axes, keep), x, axes);
+}
+template <class E>
+auto recorded_p_norm(E const& x, unsigned axes, bool keep, norm_options const& options) {
+  using T = value_of<E>;
+  using D = result_device_t<device_of<E>>;
+  auto const y = p_norm_of(values_of(x), axes, keep, options);
+  if (math::isinf(options.p)) return recorded_with_result<extreme_norm_gradient>("Norm", y, x, axes);
+  return record_on<true>("Norm", y, x, p_norm_gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y), options.p});
+}
+template <class E>
+auto recorded_var(E const& x, unsigned axes, bool keep, var_options const& options) {
+  return record_on<true>("Var", variance_of(values_of(x), axes, keep, options), x, var_gradient<value_of<E>>{{x.shape(), axes}, options.correction});
+}
+template <class E>
+auto recorded_stddev(E const& x, unsigned axes, bool keep, var_options const& options) {
+  using T = value_of<E>;
+  using D = result_device_t<device_of<E>>;
+  auto const y = deviation_of(values_of(x), axes, keep, options);
+  return record_on<true>("Std", y, x, stddev_gradient<T, D>{{{x.shape(), axes}, options.correction}, Saved<T, D>(y)});
+}
+
+}  // namespace detail
+
+// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) for what records: CALL(x, axes as bits, keep).
+#define SITU_RECORDED_REDUCTION(NAME, CALL)                                              \
+  template <class E>                                                                     \
+    requires differentiable<E>                                                           \
+  auto NAME(E const& x) {                                                                \
+    return detail::CALL(x, detail::all_axes(x.shape()), false);                          \
+  }                                                                                      \
+  template <class E>                                                                     \
+    requires differentiable<E>                                                           \
+  auto NAME(E const& x, keepdim_t) {                                                     \
+    return detail::CALL(x, detail::all_axes(x.shape()), true);                           \
+  }                                                                                      \
+  template <class E>                                                                     \
+    requires differentiable<E>                                                           \
+  auto NAME(E const& x, Shape const& axes) {                                             \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), false);            \
+  }                                                                                      \
+  template <class E>                                                                     \
+    requires differentiable<E>                                                           \
+  auto NAME(E const& x, Shape const& axes, keepdim_t) {                                  \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), true);             \
+  }
+
+/// Σ x. Gradient: g, everywhere.
+SITU_RECORDED_REDUCTION(sum, recorded_sum)
+/// Σ x / n. Gradient: g / n, everywhere.
+SITU_RECORDED_REDUCTION(mean, recorded_mean)
+/// Π x. Gradient: g y / x, and at a single 0 g times the product of the others; 0 elsewhere beside one 0, and everywhere beside two. Its
+/// second derivatives hold where no element is 0.
+SITU_RECORDED_REDUCTION(prod, recorded_prod)
+/// The largest, the smallest element. Gradient: g, shared evenly among the elements that are equal to it (as PyTorch's amax, amin and
+/// max() do; its max(dim) gives all of it to one of them); among the NaN where there are some.
+SITU_RECORDED_REDUCTION(max, recorded_max)
+SITU_RECORDED_REDUCTION(min, recorded_min)
+/// log Σ exp(x). Gradient: g exp(x − y), which is g softmax(x); 0 where all elements are -inf.
+SITU_RECORDED_REDUCTION(logsumexp, recorded_logsumexp)
+/// sqrt(Σ x²). Gradient: g x / y; 0 where y is 0.
+SITU_RECORDED_REDUCTION(norm, recorded_norm)
+#undef SITU_RECORDED_REDUCTION
+
+// Constants: NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) of the values.
+#define SITU_CONSTANT_REDUCTION(NAME)                \
+  template <class E, class... Args>                  \
+    requires differentiable<E>                       \
+  auto NAME(E const& x, Args const&... args) {       \
+    return NAME(detail::values_of(x), args...);      \
+  }                                                  \
+  template <class E, class... Args>                  \
+    requires differentiable<E>                       \
+  auto NAME(E const& x, Shape const& axes, Args const&... args) { \
+    return NAME(detail::values_of(x), axes, args...); \
+  }
+/// Of values: Tensors, without gradients.
+SITU_CONSTANT_REDUCTION(any)
+SITU_CONSTANT_REDUCTION(all)
+SITU_CONSTANT_REDUCTION(argmin)
+SITU_CONSTANT_REDUCTION(argmax)
+SITU_CONSTANT_REDUCTION(count_nonzero)
+#undef SITU_CONSTANT_REDUCTION
+
+// As SITU_REDUCTION_NAMED and SITU_REDUCTION_UNNAMED of ops/reduce.hpp.
+#define SITU_RECORDED_FORM(NAME, CALL, PARAMETERS, AXES, KEEP, OPTIONS, TYPE) \
+  template <class E, class Options = TYPE>                                    \
+    requires(differentiable<E> && std::is_same_v<Options, TYPE>)              \
+  auto NAME PARAMETERS {                                                      \
+    return detail::CALL(x, AXES, KEEP, OPTIONS);                              \
+  }
+#define SITU_RECORDED_UNNAMED(NAME, CALL, TYPE)                                                                                       \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x), detail::all_axes(x.shape()), false, TYPE{}, TYPE)                                      \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, keepdim_t), detail::all_axes(x.shape()), true, TYPE{}, TYPE)                            \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Shape const& axes), detail::axis_bits(axes, x.shape(), #NAME), false, TYPE{}, TYPE)     \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Shape const& axes, keepdim_t), detail::axis_bits(axes, x.shape(), #NAME), true, TYPE{}, TYPE)
+#define SITU_RECORDED_NAMED(NAME, CALL, TYPE)                                                                                                               \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Options const& options), detail::all_axes(x.shape()), false, options, TYPE)                                   \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Options const& options, keepdim_t), detail::all_axes(x.shape()), true, options, TYPE)                         \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Shape const& axes, Options const& options), detail::axis_bits(axes, x.shape(), #NAME), false, options, TYPE)  \
+  SITU_RECORDED_FORM(NAME, CALL, (E const& x, Shape const& axes, Options const& options, keepdim_t), detail::axis_bits(axes, x.shape(), #NAME), true, options, TYPE)
+
+/// Σ (x − mean)² / (n − correction). Gradient: 2 g (x − mean) / (n − correction).
+SITU_RECORDED_UNNAMED(var, recorded_var, var_options)
+SITU_RECORDED_NAMED(var, recorded_var, var_options)
+/// sqrt(var(x)). Gradient: g (x − mean) / (y (n − correction)); 0 where y is 0.
+SITU_RECORDED_UNNAMED(stddev, recorded_stddev, var_options)
+SITU_RECORDED_NAMED(stddev, recorded_stddev, var_options)
+/// (Σ |x|^p)^(1/p). Gradient: g sign(x) (|x| / y)^(p-1); 0 where x or y is 0, and for p = 0. For p = inf and -inf: g sign(x) where |x| is y,
+/// shared evenly among equals.
+SITU_RECORDED_NAMED(norm, recorded_p_norm, norm_options)
+#undef SITU_RECORDED_NAMED
+#undef SITU_RECORDED_UNNAMED
+#undef SITU_RECORDED_FORM
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A seed of record_on that reads the result's gradient alone, by a function of tensors and of Variables.
+template <class F>
+struct linear_seed {
+  F f;
+  template <class G, class X>
+  auto operator()(G const& g, X const&) const {
+    return f(g);
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    return L(f(g.variable()));
+  }
+};
+template <class F>
+linear_seed<F> linear(F f) {
+  return {std::move(f)};
+}
+
+template <class G>
+G zeros_as(G const&, Shape const& shape) {
+  Tensor<value_of<G>, device_of<G>> const result = zeros<value_of<G>>(shape, device_of<G>{});
+  if constexpr (is_recorded<G>) return G(result, false);
+  else return result;
+}
+
+/// A tensor's gradient from that of its blocks, tiled: sums over them, axis after axis.
+template <class G>
+G untiled(G g, Shape const& shape, Shape const& counts) {
+  int const rank = g.rank(), shape_from = rank - shape.rank(), counts_from = rank - counts.rank();
+  int64_t before = 1, after = product(g.shape());
+  if (after == 0) return zeros_as(g, shape);
+  for (int k = 0; k < rank; ++k) {
+    int64_t const n = k < shape_from ? 1 : shape[k - shape_from], count = k < counts_from ? 1 : counts[k - counts_from];
+    after /= n * count;
+    if (count != 1) g = G(sum(g.reshape({before, count, n * after}), 1));
+    before *= n;
+  }
+  return g.reshape(shape);
+}
+template <class G>
+G unrepeated(G const& g, Shape const& shape, int axis, int64_t count) {
+  int64_t before = 1, after = 1;
+  for (int k = 0; k < axis; ++k) before *= shape[k];
+  for (int k = axis + 1; k < shape.rank(); ++k) after *= shape[k];
+  return G(sum(g.reshape({before * shape[axis], count, after}), 1)).reshape(shape);
+}
+
+/// The opposite of a view: zeros of shape `whole`, with g where the view is.
+template <class View, class T, class D>
+Tensor<T, D> placed(View const& view, Tensor<T, D> const& g, Shape const& whole) {
+  Tensor<T, D> result = zeros<T>(whole, D{});
+  Tensor<T, D> part = view(result);
+  part.assign(g);
+  return result;
+}
+template <class View, class T, class D>
+Variable<T, D> placed(View const& view, Variable<T, D> const& g, Shape const& whole) {
+  return record_placed(view, g, whole);
+}
+/// The diagonal of a matrix, or of each in a batch.
+struct DiagonalView {
+  int64_t k;
+  template <class T, class D>
+  Tensor<T, D> operator()(Tensor<T, D> const& x) const {
+    return view_of(x, [this](Layout const& layout) { return diagonal_view(layout, k); });
+  }
+  template <class T, class D>
+  Variable<T, D> operator()(Variable<T, D> const& x) const {
+    return record_part(x, "Diagonal", *this);
+  }
+};
+
+inline Shape opposite(Shape const& shifts) {
+  Shape result = shifts;
+  for (int k = 0; k < shifts.rank(); ++k) result[k] = static_cast<int64_t>(uint64_t{0} - static_cast<uint64_t>(shifts[k]));
+  return result;
+}
+
+/// What pad added is taken away, and what it took away is 0.
+struct unpad {
+  std::vector<int64_t> widths;
+  template <class G>
+  G operator()(G const& g) const {
+    std::vector<int64_t> back = widths;
+    bool cuts = true;
+    for (int64_t& width : back) {
+      cuts = cuts && width >= 0;
+      width = -width;
+    }
+    if (!cuts) return G(pad(g, back));
+    G result = g;
+    for (std::size_t p = 0; p < back.size() / 2; ++p) {
+      int64_t const k = g.rank() - 1 - static_cast<int64_t>(p);
+      result = std::as_const(result).slice(k, widths[2 * p], g.shape()[static_cast<int>(k)] - widths[2 * p + 1]);
+    }
+    return result;
+  }
+};
+/// What pad took from inside is added there: from the last axis to the first.
+struct unpad_mirrored {
+  Shape kept;
+  std::vector<int64_t> widths;
+  pad_mode mode;
+  template <class G, class X>
+  G operator()(G const& gradient, X const&) const {
+    G g = gradient;
+    for (std::size_t p = 0; p < widths.size() / 2; ++p) {
+      int const k = kept.rank() - 1 - static_cast<int>(p);
+      int64_t const n = kept[k], before = widths[2 * p] > 0 ? widths[2 * p] : 0, after = widths[2 * p + 1] > 0 ? widths[2 * p + 1] : 0;
+      if (before == 0 && after == 0) continue;
+      G result = std::as_const(g).slice(k, before, before + n).clone();
+      auto const add = [&](int64_t first, int64_t count, int64_t from, bool mirrored, bool summed) {
+        if (count == 0) return;
+        G const added = std::as_const(g).slice(k, from, from + count);
+        G to = result.slice(k, first, first + (summed ? 1 : count));
+        if (summed) to += sum(added, k, keepdim);
+        else if (mirrored) to += added.flip(k);
+        else to += added;
+      };
+      switch (mode) {
+        case pad_mode::reflect: add(1, before, 0, true, false), add(n - 1 - after, after, before + n, true, false); break;
+        case pad_mode::replicate: add(0, before, 0, false, true), add(n - 1, after, before + n, false, true); break;
+        case pad_mode::circular: add(n - before, before, 0, false, false), add(0, after, before + n, false, false); break;
+      }
+      g = result;
+    }
+    std::vector<int64_t> taken = widths;
+    bool any_taken = false;
+    for (int64_t& width : taken) {
+      any_taken = any_taken || width < 0;
+      width = width < 0 ? -width : 0;
+    }
+    return any_taken ? G(pad(g, taken)) : g;
+  }
+};
+
+}  // namespace detail
+
+/// x as a block, `counts[k]` times along axis k. Gradient: the sum over the blocks.
+template <class E>
+  requires differentiable<E>
+auto tile(E const& x, Shape const& counts) {
+  return detail::record_on<false>("Repeat", tile(detail::values_of(x), counts), x,
+                                  detail::linear([shape = Shape(x.shape()), counts](auto const& g) { return detail::untiled(g, shape, counts); }));
+}
+
+/// Every index of an axis, or every element, `count` times in a row. Gradient: the sum over the repetitions.
+template <class E>
+  requires differentiable<E>
+auto repeat(E const& x, int64_t count, int64_t axis) {
+  auto value = repeat(detail::values_of(x), count, axis);
+  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "repeat");
+  return detail::record_on<false>("RepeatInterleave", std::move(value), x,
+                                  detail::linear([shape = Shape(x.shape()), k, count](auto const& g) { return detail::unrepeated(g, shape, k, count); }));
+}
+template <class E>
+  requires differentiable<E>
+auto repeat(E const& x, int64_t count) {
+  return detail::record_on<false>("RepeatInterleave", Tensor<value_of<E>, detail::result_device_t<device_of<E>>>(repeat(detail::values_of(x), count)), x,
+                                  detail::linear([shape = Shape(x.shape()), count](auto const& g) {
+                                    return std::remove_cvref_t<decltype(g)>(sum(g.reshape({detail::product(shape), count}), 1)).reshape(shape);
+                                  }));
+}
+
+/// The elements in the opposite order along some axes, or all: of a Variable a view. Gradient: that of the result, flipped.
+template <class E>
+  requires differentiable<E>
+auto flip(E const& x, Shape const& axes) {
+  if constexpr (requires { x.state(); }) {
+    return detail::record_view(x, "Flip", [axes](auto const& t) { return flip(t, axes); }, [axes](auto const& g, Shape const&) { return flip(g, axes); });
+  } else {
+    using Result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
+    return detail::record_on<false>("Flip", Result(flip(detail::values_of(x), axes)), x, detail::linear([axes](auto const& g) { return flip(g, axes); }));
+  }
+}
+template <class E>
+  requires differentiable<E>
+auto flip(E const& x) {
+  Shape axes;
+  for (int k = 0; k < x.rank(); ++k) axes.push_back(k);
+  return flip(x, axes);
+}
+
+/// The elements moved along axes, or in row-major order. Gradient: that of the result, moved back.
+template <class E>
+  requires differentiable<E>
+auto roll(E const& x, Shape const& shifts, Shape const& axes) {
+  return detail::record_on<false>("Roll", roll(detail::values_of(x), shifts, axes), x,
+                                  detail::linear([back = detail::opposite(shifts), axes](auto const& g) { return roll(g, back, axes); }));
+}
+template <class E>
+  requires differentiable<E>
+auto roll(E const& x, int64_t shift) {
+  using Result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
+  return detail::record_on<false>("Roll", Result(roll(detail::values_of(x), shift)), x,
+                                  detail::linear([back = detail::opposite(shift)[0]](auto const& g) { return roll(g, back); }));
+}
+
+/// x with more elements around it: numbers, whose gradient is nobody's, or elements of x, which get the gradient of their copies too.
+template <class E, number V = int>
+  requires differentiable<E>
+auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
+  return detail::record_on<false>("ConstantPadNd", pad(detail::values_of(x), widths, value), x, detail::linear(detail::unpad{widths}));
+}
+template <class E>
+  requires differentiable<E>
+auto pad(E const& x, std::vector<int64_t> const& widths, pad_mode mode) {
+  constexpr char const* names[] = {"ReflectionPad", "ReplicationPad", "CircularPad"};
+  return detail::record_on<false>(names[static_cast<int>(mode)], pad(detail::values_of(x), widths, mode), x,
+                                  detail::unpad_mirrored{detail::Padding(x.shape(), widths).kept, widths, mode});
+}
+
+/// Coordinates of a grid, as views with strides of 0. Gradient: the sum over the other axes.
+template <class T, class D>
+auto meshgrid(std::vector<Variable<T, D>> const& rows, indexing order = indexing::ij) {
+  std::vector<Tensor<T, D>> values;
+  for (auto const& row : rows) values.push_back(row.value());
+  auto const grids = meshgrid(values, order);
+  std::vector<Variable<T, D>> result;
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    int const rank = static_cast<int>(rows.size()), axis = order == indexing::xy && rank > 1 && k < 2 ? 1 - static_cast<int>(k) : static_cast<int>(k);
+    Shape one_row = Shape::filled(rank, 1);
+    one_row[axis] = rows[k].size();
+    result.push_back(rows[k].reshape(one_row).expand(grids[k].shape()));
+  }
+  return result;
+}
+template <class T, class D>
+auto meshgrid(std::initializer_list<Variable<T, D>> rows, indexing order = indexing::ij) {
+  return meshgrid(std::vector<Variable<T, D>>(rows), order);
+}
+
+/// The triangle of a matrix on diagonal k and above it, or below. A formula. Gradient: that of the result, in the triangle.
+template <class E>
+  requires differentiable<E>
+auto triu(E const& x, int64_t k = 0) {
+  return detail::triangle<true>(x, k, "triu");
+}
+template <class E>
+  requires differentiable<E>
+auto tril(E const& x, int64_t k = 0) {
+  return detail::triangle<false>(x, k, "tril");
+}
+
+/// The sum of a diagonal. Gradient: that of the result, everywhere on the diagonal, 0 elsewhere.
+template <class E>
+  requires differentiable<E>
+auto trace(E const& x, int64_t k = 0) {
+  return detail::record_on<false>("Trace", trace(detail::values_of(x), k), x, detail::linear([shape = Shape(x.shape()), view = detail::DiagonalView{k}](auto const& g) {
+                                    Shape diagonal = detail::diagonal_view(Layout(shape), view.k).layout.shape;
+                                    return detail::placed(view, std::remove_cvref_t<decltype(g)>(g.unsqueeze(-1).expand(diagonal)), shape);
+                                  }));
+}
+
+/// Of a matrix its diagonal, of a Variable as a view; of a row the matrix with it on the diagonal. Gradient: the opposite of the same.
+template <class E>
+  requires differentiable<E>
+auto diag(E const& x, int64_t k = 0) {
+  using V = Variable<value_of<E>, detail::result_device_t<device_of<E>>>;
+  if constexpr (requires { x.state(); }) {
+    if (x.rank() == 2) return V(detail::DiagonalView{k}(x));
+  }
+  return V(detail::record_on<false>("Diag", diag(detail::values_of(x), k), x, detail::linear([shape = Shape(x.shape()), view = detail::DiagonalView{k}](auto const& g) {
+                                      if (shape.rank() == 2) return detail::placed(view, g, shape);
+                                      return std::remove_cvref_t<decltype(g)>(view(g));
+                                    })));
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/checkpoint.hpp>
+/// checkpoint: memory for time.
+
+#include <tuple>
+
+
+// ---- <situ/autograd/function.hpp>
+/// autograd::apply: operations of one's own, with their gradients.
+///
+///     struct Linear {
+///       static auto forward(auto& ctx, auto const& x, auto const& w) {
+///         ctx.save(x, w);
+///         return matmul(x, w);
+///       }
+///       static auto backward(auto& ctx, auto const& g) {
+///         auto const [x, w] = ctx.template saved<Tensor<float>, Tensor<float>>();
+///         return std::tuple(matmul(g, w.t()), matmul(x.t(), g));
+///       }
+///     };
+///     Variable y = autograd::apply<Linear>(x, w);
+
+#include <string_view>
+#include <tuple>
+
+
+namespace situ::inline SITU_ABI {
+namespace autograd {
+/// What a backward returns for an argument that gets no gradient.
+struct none_t {};
+inline constexpr none_t none{};
+}  // namespace autograd
+
+namespace detail {
+
+/// A type in words: of other things than tensors, as the compiler writes it.
+template <class X>
+inline constexpr bool is_tensor = false;
+template <class T, class D>
+inline constexpr bool is_tensor<Tensor<T, D>> = true;
+template <class X>
+std::string type_in_words() {
+  if constexpr (is_tensor<X>) {
+    return text("a Tensor of ", dtype_name<value_of<X>>(), " on ", device_traits<device_of<X>>::name());
+  } else {
+    std::string_view all = __PRETTY_FUNCTION__;
+    all.remove_prefix(all.find("X = ") + 4);
+    return std::string(all.substr(0, all.find_first_of(";]")));
+  }
+}
+template <class Op>
+constexpr NodeName operation_name() {
+  NodeName result;
+  constexpr TypeName name = type_name<Op>();
+  for (int k = 0; k < name.length && k < static_cast<int>(sizeof result.text) - 1; ++k) result.text[k] = name.begin[k];
+  return result;
+}
+template <class Op>
+inline constexpr NodeName operation_name_of = operation_name<Op>();
+/// The name of a node: what the operation says, or its type's.
+template <class Op>
+constexpr char const* node_name() {
+  if constexpr (requires { static_cast<char const*>(Op::name); }) return Op::name;
+  else return operation_name_of<Op>.text;
+}
+
+/// A value that a forward saved, with its type forgotten.
+struct SavedValue {
+  virtual ~SavedValue() = default;
+  virtual void const* type() const = 0;
+  virtual std::string type_name() const = 0;
+};
+template <class X>
+inline constexpr char type_mark = 0;
+template <class X>
+struct SavedCopy final : SavedValue {
+  X value;
+  explicit SavedCopy(X const& x) : value(x) {}
+  void const* type() const override { return &type_mark<X>; }
+  std::string type_name() const override { return type_in_words<X>(); }
+  X const& get() const { return value; }
+};
+template <class T, class D>
+struct SavedCopy<Tensor<T, D>> final : SavedValue {
+  Tensor<T, D> value;
+  uint32_t version;
+  explicit SavedCopy(Tensor<T, D> const& x) : value(x), version(x.storage_head() ? x.storage_head()->version : 0) {}
+  void const* type() const override { return &type_mark<Tensor<T, D>>; }
+  std::string type_name() const override { return type_in_words<Tensor<T, D>>(); }
+  Tensor<T, D> const& get() const {
+    check_unchanged(value.storage_head(), version, value.shape());
+    return value;
+  }
+};
+
+}  // namespace detail
+
+namespace autograd {
+
+/// What an operation's forward leaves for its backward.
+class Context {
+ public:
+  Context() = default;
+  Context(Context const&) = delete;
+  Context& operator=(Context const&) = delete;
+  ~Context() { clear(); }
+
+  /// Keeps values: tensors (which must not be written in place until the backward has read them), expressions, which are evaluated, and
+  /// anything that can be copied.
+  template <class... Xs>
+  void save(Xs const&... values) {
+    (add(values), ...);
+  }
+  template <class... Xs>
+  void save_for_backward(Xs const&... values) {
+    save(values...);
+  }
+
+  /// Value number k as what it was saved as. Throws TypeError when that was something else, IndexError when fewer were saved, GradientError when
+  /// a tensor has been written in place since.
+  template <class X>
+  X saved(int k) const {
+    if (k < 0 || k >= static_cast<int>(values_.size())) {
+      detail::fail<IndexError>("saved: value ", k, " was asked for, but ", values_.size(), " were saved");
+    }
+    detail::SavedValue const* const value = values_[static_cast<std::size_t>(k)];
+    if (value->type() != &detail::type_mark<X>) {
+      detail::fail<TypeError>("saved: value ", k, " was saved as ", value->type_name(), " and asked for as ", detail::type_in_words<X>());
+    }
+    return static_cast<detail::SavedCopy<X> const*>(value)->get();
+  }
+  /// All values from the first on: `auto [x, w] = ctx.template saved<Tensor<float>, Tensor<float>>();`
+  template <class... Xs>
+    requires(sizeof...(Xs) > 0)
+  std::tuple<Xs...> saved() const {
+    return [this]<std::size_t... Ks>(std::index_sequence<Ks...>) { return std::tuple<Xs...>{this->template saved<Xs>(static_cast<int>(Ks))...}; }(std::index_sequence_for<Xs...>{});
+  }
+
+  /// Becomes what it is assigned to: `Tensor<float> x = ctx.saved(0);`
+  class Asked {
+   public:
+    template <class X>
+    operator X() const {
+      return context_.saved<X>(number_);
+    }
+
+   private:
+    friend class Context;
+    Asked(Context const& context, int number) : context_(context), number_(number) {}
+    Context const& context_;
+    int number_;
+  };
+  Asked saved(int k) const { return {*this, k}; }
+
+  /// Whether the gradient of tensor argument k is wanted: in a forward, whether it may be; in a backward, whether it is.
+  bool needs_gradient(int k) const { return k >= 0 && k < 64 && (needed_ >> k & 1u); }
+
+  /// For situ's own use.
+  void clear() noexcept {
+    for (detail::SavedValue* value : values_) delete value;
+    values_.clear();
+  }
+  void set_needed(uint64_t bits) { needed_ = bits; }
+
+ private:
+  template <class X>
+  void add(X const& x) {
+    static_assert(!differentiable<X>, "situ: a forward works on tensors: save v.value(), not a Variable");
+    if constexpr (expression<X>) keep(detail::evaluated(x));
+    else keep(x);
+  }
+  template <class X>
+  void keep(X const& x) {
+    values_.push_back(nullptr);
+    values_.back() = new detail::SavedCopy<std::remove_cvref_t<X>>(x);
+  }
+  std::vector<detail::SavedValue*> values_;
+  uint64_t needed_ = 0;
+};
+
+}  // namespace autograd
+
+namespace detail {
+
+// An argument as the forward gets it, and as it is recorded.
+template <class A>
+auto as_input(A const& argument) {
+  if constexpr (differentiable<A>) return recorded(argument);
+  else return argument;
+}
+template <class A>
+decltype(auto) as_tensor(A const& argument) {
+  if constexpr (differentiable<A>) return argument.value();
+  else return (argument);
+}
+
+template <class Op, class... As>
+concept has_forward = requires(autograd::Context& context, As const&... arguments) { Op::forward(context, as_tensor(arguments)...); };
+template <class Op, class... Gs>
+concept has_backward = requires(autograd::Context& context, Gs const&... gradients) { Op::backward(context, gradients...); };
+
+/// A constant among the arguments takes no gradient.
+struct IntoNothing {
+  static bool needed() { return false; }
+};
+
+/// Sends what a backward returned for one argument.
+template <class G, class I>
+void send_gradient(char const* name, std::size_t k, G const& gradient, I const& into) {
+  if constexpr (!std::is_same_v<G, autograd::none_t> && !std::is_same_v<I, IntoNothing>) {
+    static_assert(any_formula<G>, "situ::autograd::apply: backward returns tensors, expressions, or autograd::none");
+    if (!into.needed()) return;
+    Shape const& shape = into.shape();
+    bool fits = gradient.rank() >= shape.rank();
+    for (int a = 0; fits && a < shape.rank(); ++a) {
+      int64_t const found = gradient.shape()[a + gradient.rank() - shape.rank()];
+      fits = shape[a] == found || shape[a] == 1;
+    }
+    if (!fits) fail<GradientError>(name, ": backward gave a gradient of shape ", gradient.shape(), " for tensor argument ", k, " of shape ", shape, "; it must have that shape");
+    if constexpr (std::is_same_v<value_of<G>, value_of<I>>) into.add(gradient);
+    else into.add(cast<value_of<I>>(gradient));
+  }
+}
+/// Calls the backward with the gradients of the outputs, and sends what it returns.
+template <class Op, class... Is, class... Gs>
+void run_operation_backward(autograd::Context& context, char const* name, std::tuple<Is...> const& intos, Gs const&... gradients) {
+  uint64_t needed = 0;
+  int k = 0;
+  std::apply([&](auto const&... into) { ((needed |= into.needed() ? uint64_t{1} << k : 0, ++k), ...); }, intos);
+  context.set_needed(needed);
+  auto const result = Op::backward(context, gradients...);
+  if constexpr (requires { std::tuple_size<std::remove_cvref_t<decltype(result)>>::value; }) {
+    static_assert(std::tuple_size_v<std::remove_cvref_t<decltype(result)>> == sizeof...(Is),
+                  "situ::autograd::apply: backward_returns_as_many_gradients_as_there_are_tensor_arguments: one for each, autograd::none where there is none");
+    if constexpr (std::tuple_size_v<std::remove_cvref_t<decltype(result)>> == sizeof...(Is)) {
+      [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { (send_gradient(name, Ks, std::get<Ks>(result), std::get<Ks>(intos)), ...); }(std::index_sequence_for<Is...>{});
+    }
+  } else {
+    static_assert(sizeof...(Is) == 1,
+                  "situ::autograd::apply: backward_returns_as_many_gradients_as_there_are_tensor_arguments: a std::tuple with one for each, autograd::none where there is none");
+    send_gradient(name, 0, result, std::get<0>(intos));
+  }
+}
+
+/// An argument that is a tensor, constant or not.
+template <class A>
+inline constexpr bool is_tensor_argument = any_formula<A>;
+
+/// The operation itself, when its outputs have nodes of their own: it waits for their gradients, and calls the backward once.
+template <class Op, class Outputs, class... As>
+struct Operation;
+template <class Op, class... Ts, class... Ds, class... As>
+struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
+  static constexpr int count = (0 + ... + static_cast<int>(differentiable<As>));
+  Node* edges[count];
+  autograd::Context context;
+  std::tuple<Tensor<Ts, Ds>...> gradients;
+  Shape shapes[sizeof...(Ts)];
+
+  explicit Operation(As const&... arguments) : edges{} {
+    name = node_name<Op>();
+    inputs = edges;
+    input_count = count;
+    int k = 0;
+    (connect(k, arguments), ...);
+  }
+  ~Operation() override { drop_inputs(*this); }
+
+  template <std::size_t K, class G>
+  void take(Flow& flow, G const& gradient) {
+    std::get<K>(gradients) = gradient;
+    flow.arrived(this);
+  }
+  void call_hooks() override {}
+  void capture() override {}
+  void forget() noexcept override { gradients = {}; }
+  void release() noexcept override {
+    released = true;
+    context.clear();
+    drop_inputs(*this);
+  }
+  void backward(Flow& flow) override {
+    OperationName const guard(name);
+    if (flow.creates_graph()) fail<GradientError>("grad: ", name, " has no second derivative here; call grad without create_graph");
+    int k = 0;
+    auto const into = [&]<class A>(std::type_identity<A>) {
+      if constexpr (differentiable<A>) return std::tuple(Into<value_of<A>, device_of<A>>(flow, edges[k++]));
+      else if constexpr (is_tensor_argument<A>) return std::tuple(IntoNothing{});
+      else return std::tuple();
+    };
+    std::tuple<decltype(into(std::type_identity<As>{}))...> const all{into(std::type_identity<As>{})...};  // in their order, because they stand in braces
+    auto const intos = std::apply([](auto const&... each) { return std::tuple_cat(each...); }, all);
+    [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      (fill<Ks>(), ...);
+      run_operation_backward<Op>(context, name, intos, std::as_const(std::get<Ks>(gradients))...);
+    }(std::index_sequence_for<Ts...>{});
+  }
+
+ private:
+  template <class A>
+  void connect(int& k, A const& argument) {
+    if constexpr (differentiable<A>) {
+      auto* const state = argument.state();
+      if (state->requires_grad) {
+        edges[k] = state;
+        count_up(state->references);
+        if (state->depth >= depth) depth = state->depth + 1;
+      }
+      ++k;
+    }
+  }
+  /// An output that was not used has the gradient 0.
+  template <std::size_t K>
+  void fill() {
+    using G = std::tuple_element_t<K, decltype(gradients)>;
+    if (!std::get<K>(gradients).body()) std::get<K>(gradients) = zeros<value_of<G>>(shapes[K], device_of<G>{});
+  }
+};
+
+/// A node that is being made.
+template <class N>
+struct HeldNode {
+  N* node;
+  ~HeldNode() { drop(node); }
+};
+
+/// An output of an operation.
+template <class T, class D, class Op, std::size_t K>
+struct OutputOf final : State<T, D> {
+  Node* edge[1];
+  OutputOf(Tensor<T, D>&& value, Op* operation) : State<T, D>(std::move(value)), edge{operation} {
+    count_up(operation->references);
+    this->name = operation->name;
+    this->inputs = edge;
+    this->input_count = 1;
+    this->requires_grad = true;
+    this->depth = operation->depth + 1;
+  }
+  ~OutputOf() override { drop_inputs(*this); }
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    if (flow.wants(edge[0])) static_cast<Op*>(edge[0])->template take<K>(flow, this->incoming);
+  }
+  void release() noexcept override {
+    this->released = true;
+    drop_inputs(*this);
+  }
+};
+
+/// The floating outputs, which are recorded, among those of a forward.
+template <class Y>
+inline constexpr bool is_recorded_output = floating<value_of<Y>>;
+template <class... Ys>
+auto recorded_outputs(std::tuple<Ys...> const&) {
+  auto const one = []<class Y>(std::type_identity<Y>) {
+    if constexpr (is_recorded_output<Y>) return std::type_identity<std::tuple<Y>>{};
+    else return std::type_identity<std::tuple<>>{};
+  };
+  return std::type_identity<decltype(std::tuple_cat(std::declval<typename decltype(one(std::type_identity<Ys>{}))::type>()...))>{};
+}
+/// The place of output K among those.
+template <std::size_t K, class... Ys>
+constexpr std::size_t recorded_place(std::type_identity<std::tuple<Ys...>>) {
+  std::size_t k = 0, place = 0;
+  ((place += k++ < K && is_recorded_output<Ys> ? 1u : 0u), ...);
+  return place;
+}
+
+template <class Operation, class Y>
+auto leaf_or_tensor(Y const& y) {
+  if constexpr (is_recorded_output<Y>) return Variable<value_of<Y>, device_of<Y>>(y, false);
+  else return y;
+}
+
+/// Runs the forward, and records what it returns. Arguments are Variables, or constants.
+template <class Op, class... As>
+auto apply_operation(As const&... arguments) {
+  auto const wants = [](auto const& argument) {
+    if constexpr (differentiable<decltype(argument)>) return records_gradients && argument.requires_grad();
+    else return false;
+  };
+  bool const records = (wants(arguments) || ...);
+  uint64_t needed = 0;
+  int number = 0;
+  auto const note = [&](auto const& argument) {
+    if constexpr (is_tensor_argument<decltype(argument)>) needed |= wants(argument) ? uint64_t{1} << number++ : (++number, uint64_t{0});
+  };
+  (note(arguments), ...);
+  auto const run = [&](autograd::Context& context) {
+    no_grad const guard;
+    context.set_needed(needed);
+    auto const result = Op::forward(context, as_tensor(arguments)...);
+    if constexpr (expression<decltype(result)>) {
+      return std::tuple(evaluated(result));
+    } else {
+      static_assert(requires { std::tuple_size<std::remove_cvref_t<decltype(result)>>::value; },
+                    "situ::autograd::apply: forward returns a tensor or an expression, or a std::tuple of them");
+      return std::apply([](auto const&... each) { return std::tuple(evaluated(each)...); }, result);
+    }
+  };
+  autograd::Context unused;
+  using Outputs = decltype(run(unused));
+  using Floats = typename decltype(recorded_outputs(std::declval<Outputs>()))::type;
+  constexpr bool usable = []<class... Ys>(std::type_identity<std::tuple<Ys...>>) { return has_backward<Op, Ys...>; }(std::type_identity<Floats>{});
+  static_assert(usable, "situ::autograd::apply: this_operation_has_no_backward: give it `static auto backward(auto& ctx, gradients...)`, with one gradient for each "
+                        "floating output of forward");
+  if constexpr (usable) {
+    auto const finish = []<class... Rs>(std::tuple<Rs...>&& results) {
+      if constexpr (sizeof...(Rs) == 1) return std::get<0>(std::move(results));
+      else return std::tuple<Rs...>(std::move(results));
+    };
+    if (!records) {
+      Outputs const outputs = run(unused);
+      return finish(std::apply([](auto const&... each) { return std::tuple(leaf_or_tensor<Op>(each)...); }, outputs));
+    }
+    using Node = Operation<Op, Floats, As...>;
+    HeldNode<Node> const held{new Node(arguments...)};
+    Node* const node = held.node;
+    Outputs const outputs = run(node->context);
+    return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      auto const record_output = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
+        auto const& y = std::get<K>(outputs);
+        using Y = std::remove_cvref_t<decltype(y)>;
+        if constexpr (is_recorded_output<Y>) {
+          constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
+          node->shapes[place] = y.shape();
+          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Node, place>(Y(y), node));
+        } else {
+          return y;
+        }
+      };
+      return finish(std::tuple(record_output(std::integral_constant<std::size_t, Ks>{})...));
+    }(std::make_index_sequence<std::tuple_size_v<Outputs>>{});
+  }
+}
+
+/// The same without a Variable among the arguments: nothing but the forward.
+template <class Op, class... As>
+auto run_operation(As const&... arguments) {
+  autograd::Context context;
+  auto const result = Op::forward(context, arguments...);
+  if constexpr (expression<decltype(result)>) return evaluated(result);
+  else return std::apply([](auto const&... each) { return std::tuple(evaluated(each)...); }, result);
+}
+
+}  // namespace detail
+
+namespace autograd {
+
+/// Runs the operation Op: a struct with
+///
+///     static auto forward(auto& ctx, arguments...)   that returns a tensor, an expression, or a std::tuple of them
+///     static auto backward(auto& ctx, g...)          that returns the gradient of the tensor argument, or a std::tuple with one for each
+///
+/// (`autograd::Context& ctx` will do as well.) forward gets the value of a Variable or of a formula with Variables, as a Tensor, and other
+/// arguments as they are; nothing in it is recorded. What ctx.save(...) keeps, backward reads as ctx.saved. backward gets the gradients of the
+/// floating outputs (0 for one that was not used), and returns one gradient for each argument that is a tensor, constants too:
+/// autograd::none where there is none.
+///
+/// Gives a Variable for each floating output, and a Tensor for others; Tensors where no argument is a Variable. The node's name is
+/// `Op::name`, or the name of the type.
+/// Throws    GradientError from a backward pass when a gradient has another shape than its argument, or when a tensor that was saved was
+///           written in place.
+template <class Op, class... As>
+auto apply(As const&... arguments) {
+  static_assert(detail::has_forward<Op, As...>,
+                "situ::autograd::apply: this_operation_has_no_forward: give it `static auto forward(auto& ctx, arguments...)` that takes these arguments, Variables as Tensors");
+  if constexpr (detail::has_forward<Op, As...>) {
+    if constexpr ((differentiable<As> || ...)) return detail::apply_operation<Op>(detail::as_input(arguments)...);
+    else return detail::run_operation<Op>(arguments...);
+  }
+}
+
+}  // namespace autograd
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The default generator as it was, for as long as it lives; then as it had become.
+class GeneratorAgain {
+ public:
+  explicit GeneratorAgain(Generator const& before) : now_(default_generator()) { default_generator() = before; }
+  GeneratorAgain(GeneratorAgain const&) = delete;
+  GeneratorAgain& operator=(GeneratorAgain const&) = delete;
+  ~GeneratorAgain() { default_generator() = now_; }
+
+ private:
+  Generator now_;
+};
+
+/// What a section gives: Variables, one or several.
+template <class Y>
+auto section_outputs(Y const& y) {
+  if constexpr (differentiable<Y>) return std::tuple(recorded(y));
+  else return std::apply([](auto const&... each) { return std::tuple(recorded(each)...); }, y);
+}
+
+/// A section that is run again. It waits for the gradients of its outputs, and sends those of its inputs.
+template <class F, class Outputs, class... Vs>
+struct Section;
+template <class F, class... Ys, class... Vs>
+struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
+  static constexpr int count = static_cast<int>(sizeof...(Vs));
+  Node* edges[count];
+  F f;
+  std::tuple<Saved<value_of<Vs>, device_of<Vs>>...> saved;
+  std::tuple<Tensor<value_of<Ys>, device_of<Ys>>...> gradients;
+  Generator generator;  ///< as it was before the first run
+
+  Section(F const& function, Vs const&... from) : edges{}, f(function), saved(Saved<value_of<Vs>, device_of<Vs>>(from.value())...), generator(default_generator()) {
+    name = "Checkpoint";
+    inputs = edges;
+    input_count = count;
+    int k = 0;
+    auto const connect = [&](auto const& v) {
+      check_view(v);
+      if (v.requires_grad()) {
+        auto* const state = v.state();
+        edges[k] = state;
+        count_up(state->references);
+        if (state->depth >= depth) depth = state->depth + 1;
+      }
+      ++k;
+    };
+    (connect(from), ...);
+  }
+  ~Section() override { drop_inputs(*this); }
+
+  template <std::size_t K, class G>
+  void take(Flow& flow, G const& gradient) {
+    std::get<K>(gradients) = gradient;
+    flow.arrived(this);
+  }
+  void call_hooks() override {}
+  void capture() override {}
+  void forget() noexcept override { gradients = {}; }
+  void release() noexcept override {
+    released = true;
+    saved = {};
+    drop_inputs(*this);
+  }
+  void backward(Flow& flow) override {
+    OperationName const guard(name);
+    if (flow.creates_graph()) fail<GradientError>("grad: a checkpoint has no second derivative; call grad without create_graph");
+    run(flow, std::index_sequence_for<Vs...>{}, std::index_sequence_for<Ys...>{});
+  }
+
+ private:
+  template <std::size_t... Is, std::size_t... Ks>
+  void run(Flow& flow, std::index_sequence<Is...>, std::index_sequence<Ks...>) {
+    std::tuple<Vs...> const leaves{Vs(std::get<Is>(saved).tensor(), edges[Is] != nullptr)...};
+    {
+      enable_grad const recording;
+      auto const outputs = [&] {
+        GeneratorAgain const again(generator);
+        return section_outputs(std::apply(f, leaves));
+      }();
+      std::vector<Node*> targets, roots;
+      if (flow.for_targets()) {  // then grad() is nobody's business
+        (targets.push_back(edges[Is] ? std::get<Is>(leaves).state() : nullptr), ...);
+        std::erase(targets, nullptr);
+        (roots.push_back(std::get<Ks>(outputs).state()), ...);
+      }
+      Targets const marked(targets);
+      uint64_t const number = flow.for_targets() ? next_gradient_run() : 0;
+      if (number != 0) mark_way_to_targets(roots.data(), static_cast<int>(roots.size()), number);
+      no_grad const computing;
+      Flow inner(false, false, number);
+      auto const start = [&](auto const& y, auto const& gradient) {
+        if (y.requires_grad() && gradient.body()) y.state()->add(inner, gradient);
+      };
+      (start(std::get<Ks>(outputs), std::get<Ks>(gradients)), ...);
+      inner.run();
+    }
+    auto const send = [&](auto const& leaf, Node* edge) {
+      Into<value_of<decltype(leaf)>, device_of<decltype(leaf)>> const into(flow, edge);
+      auto const gradient = flow.for_targets() ? leaf.state()->captured : leaf.grad();
+      if (into.needed() && gradient.body()) into.add(gradient);
+    };
+    (send(std::get<Is>(leaves), edges[Is]), ...);
+  }
+};
+
+}  // namespace detail
+
+/// f(x...), of which only the inputs are kept: in a backward pass it is run again, and differentiated then. For sections whose
+/// results between are large and cheap.
+///
+///     Variable y = checkpoint([&](auto const& x) { return block2(block1(x)); }, x);
+///
+/// f takes Variables and gives a Variable, a formula, or a std::tuple of them; it is kept by value, so that what it refers to must live until the
+/// backward has run. It must do the same both times; what the default generator draws (dropout) is the same.
+/// Throws    GradientError from a backward pass when an input was written in place since; for a second derivative.
+/// Gradient  of the inputs, and of Variables that f refers to.
+/// Source    T. Chen et al., Training deep nets with sublinear memory cost, arXiv:1604.06174.
+template <class F, class... Es>
+  requires(sizeof...(Es) > 0 && (differentiable<Es> && ...))
+auto checkpoint(F const& f, Es const&... inputs) {
+  return [&]<class... Vs>(Vs const&... vs) {
+    using Node = detail::Section<F, decltype(detail::section_outputs(f(vs...))), Vs...>;
+    detail::HeldNode<Node> const held{detail::records_gradients ? new Node(f, vs...) : nullptr};
+    auto const outputs = [&] {
+      no_grad const guard;
+      return detail::section_outputs(f(vs...));
+    }();
+    auto const finish = []<class... Ys>(std::tuple<Ys...>&& results) {
+      if constexpr (sizeof...(Ys) == 1) return std::get<0>(std::move(results));
+      else return std::tuple<Ys...>(std::move(results));
+    };
+    if (!held.node) return finish(std::tuple(outputs));
+    return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      auto const record = [&]<std::size_t K, class Y>(std::integral_constant<std::size_t, K>, Y const& y) {
+        return Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node));
+      };
+      return finish(std::tuple(record(std::integral_constant<std::size_t, Ks>{}, std::get<Ks>(outputs))...));
+    }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(outputs)>>>{});
+  }(detail::recorded(inputs)...);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/concat.hpp>
+/// Joining and cutting what records: concat, stack, split, chunk. Shapes, types and errors are those of ops/concat.hpp.
+///
+///     concat({a, b}, 1)   concat(1, a, b * 2, tensor)   stack(a, b)   split(y, {2, 3}, 1)   chunk(y, 4)
+///
+/// Gradient  of concat and stack: slices of the result's, which copy nothing. Of split and chunk: the parts', each added in its place of one
+///           tensor.
+/// Cost      as without gradients: formulas are evaluated straight into their place in the result.
+
+
+// ---- <situ/autograd/operands.hpp>
+/// The operands of operations that record: Variables, formulas that become Variables, and constants.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// An operand without a history, in the place of a Variable.
+template <class T, class D>
+struct ConstantInput {
+  using value_type = T;
+  using device_type = D;
+  Tensor<T, D> tensor;
+  Tensor<T, D> const& value() const { return tensor; }
+  Shape const& shape() const { return tensor.shape(); }
+  static constexpr bool requires_grad() { return false; }
+  static State<T, D>* state() { return nullptr; }
+};
+
+/// An operand as elements of T: a Variable, or a constant.
+template <class T, class E>
+auto operation_input(E const& e) {
+  using D = result_device_t<device_of<E>>;
+  if constexpr (!differentiable<E>) {
+    if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>>) return ConstantInput<T, device_of<E>>{e};
+    else return ConstantInput<T, D>{Tensor<T, D>(e)};
+  } else if constexpr (std::is_same_v<value_of<E>, T>) {
+    return recorded(e);
+  } else {
+    return recorded(cast<T>(e));
+  }
+}
+
+template <class T, class D>
+Saved<T, D> saved_input(Variable<T, D> const& v) {
+  return Saved<T, D>(v);
+}
+template <class T, class D>
+Saved<T, D> saved_input(ConstantInput<T, D> const& c) {
+  return Saved<T, D>(c.tensor);
+}
+/// An operand for backward, or nothing where no gradient needs it.
+template <class V>
+auto saved_if(bool needed, V const& input) {
+  return needed ? saved_input(input) : Saved<value_of<V>, device_of<V>>();
+}
+
+/// Operands of an operation on one device, one of which records.
+template <class... Es>
+concept recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && all_mix<operand_device_t<Es>...>::value;
+/// The same on several devices: rejected.
+template <class... Es>
+concept strange_recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && !all_mix<operand_device_t<Es>...>::value;
+
+/// The message about them; none for anything else, so that other overloads are tried.
+template <class... Es>
+struct recorded_apart {};
+template <class... Es>
+  requires strange_recorded_operands<Es...>
+struct recorded_apart<Es...> : different_devices<device_of<Es>...> {};
+template <class... Es>
+using recorded_apart_t = typename recorded_apart<Es...>::type;
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class Op, class... Es>
+constexpr char const* formula_node_name(Map<Op, Es...> const&) {
+  return node_name_of<Op, sizeof...(Es) == 1>.text;
+}
+/// A part of a joined tensor as a node's input: a formula's value is where it was joined to.
+template <class T, class D, class E>
+auto joined_input(E const& e, Tensor<T, D> const& part) {
+  if constexpr (!differentiable<E>) {
+    return ConstantInput<T, D>{part};
+  } else if constexpr (!std::is_same_v<value_of<E>, T>) {
+    auto const formula = cast<T>(e);
+    return record_on<false>(formula_node_name(formula), part, formula, gradient_itself{});
+  } else if constexpr (requires { e.state(); }) {
+    return recorded(e);
+  } else {
+    return record_on<false>(formula_node_name(e), part, e, gradient_itself{});
+  }
+}
+
+/// Where the parts lie along an axis: the first indices, and the end. Stacked parts have an index each, and not the axis.
+struct JoinRule {
+  using twice = void;
+  int axis;
+  bool stacked;
+  std::vector<int64_t> ends;
+
+  template <class G, class I>
+  void send(G const& g, std::size_t k, I const& into) const {
+    if (!into.needed()) return;
+    if (stacked) into.add(g.select(axis, static_cast<int64_t>(k)));
+    else if (int64_t const first = k > 0 ? ends[k - 1] : 0; into.shape().rank() == g.rank()) into.add(g.slice(axis, first, ends[k]));
+  }
+  template <class G, class... Is>
+  void operator()(G const& g, Is const&... intos) const {
+    std::size_t k = 0;
+    (send(g, k++, intos), ...);
+  }
+  template <class V>
+  void note(V const& part, int rank) {
+    int64_t const before = ends.empty() ? 0 : ends.back();
+    ends.push_back(stacked || part.rank() != rank ? before : before + part.shape()[axis]);
+  }
+  template <class T, class D>
+  Tensor<T, D> part_of(Tensor<T, D> const& whole, std::size_t k, Shape const& shape) const {
+    if (stacked) return whole.select(axis, static_cast<int64_t>(k));
+    if (shape.rank() != whole.rank()) return Tensor<T, D>::uninitialized(shape);
+    return whole.slice(axis, k > 0 ? ends[k - 1] : 0, ends[k]);
+  }
+};
+
+/// Records a result of any number of inputs of one type: rule.send(g, k, into).
+template <class T, class D, class Rule>
+struct RecordedList final : State<T, D> {
+  std::vector<Node*> edges;
+  Rule rule;
+  RecordedList(char const* name, Tensor<T, D>&& value, Rule&& r, Variable<T, D> const* from, std::size_t count)
+      : State<T, D>(std::move(value)), edges(count), rule(std::move(r)) {
+    this->name = name;
+    this->inputs = edges.data();
+    this->input_count = static_cast<int>(count);
+    this->requires_grad = true;
+    for (std::size_t k = 0; k < count; ++k) {
+      check_view(from[k]);
+      auto* const state = from[k].state();
+      if (!state->requires_grad) continue;
+      edges[k] = state;
+      count_up(state->references);
+      if (state->depth >= this->depth) this->depth = state->depth + 1;
+    }
+  }
+  ~RecordedList() override { drop_inputs(*this); }
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    for (std::size_t k = 0; k < edges.size(); ++k) {
+      Into<T, D> const into(flow, edges[k]);
+      if (flow.creates_graph()) rule.send(*this->incoming_recorded, k, into);
+      else rule.send(std::as_const(this->incoming), k, into);
+    }
+  }
+  void release() noexcept override {
+    this->released = true;
+    drop_inputs(*this);
+  }
+};
+
+template <class T, class D>
+Variable<T, D> join_list(char const* name, Variable<T, D> const* parts, std::size_t count, int64_t axis, bool stacked) {
+  std::vector<Tensor<T, D>> values;
+  bool records = false;
+  for (std::size_t k = 0; k < count; ++k) {
+    values.push_back(parts[k].value());
+    records = records || parts[k].requires_grad();
+  }
+  Tensor<T, D> value = stacked ? stack_range(values.data(), static_cast<int64_t>(count), axis) : concat_range(values.data(), static_cast<int64_t>(count), axis);
+  if (!records_gradients || !records) return Variable<T, D>(std::move(value), false);
+  int const rank = value.rank();
+  JoinRule rule{checked_axis(axis, rank, value.shape(), name), stacked, {}};
+  for (std::size_t k = 0; k < count; ++k) rule.note(parts[k], rank);
+  return Variable<T, D>::adopt(new RecordedList<T, D, JoinRule>(name, std::move(value), std::move(rule), parts, count));
+}
+
+template <class... Es>
+auto join_all(char const* name, int64_t axis, bool stacked, Es const&... parts) {
+  using T = promoted_t<value_of<Es>...>;
+  using D = result_device_of<Es...>;
+  Tensor<T, D> value = stacked ? stack_all(axis, values_of(parts)...) : concat_all(axis, values_of(parts)...);
+  int const rank = value.rank();
+  JoinRule rule{checked_axis(axis, rank, value.shape(), name), stacked, {}};
+  (rule.note(parts, rank), ...);
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    return record(name, value, rule, joined_input(parts, rule.part_of(value, Ks, parts.shape()))...);
+  }(std::index_sequence_for<Es...>{});
+}
+
+}  // namespace detail
+
+/// Variables one behind the other along an existing axis: of a list or a vector; or, with the axis in front, of Variables, formulas and tensors, which
+/// are constants.
+template <class T, class D>
+Variable<T, D> concat(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
+  return detail::join_list("Cat", parts.begin(), parts.size(), axis, false);
+}
+template <class T, class D>
+Variable<T, D> concat(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {
+  return detail::join_list("Cat", parts.data(), parts.size(), axis, false);
+}
+template <class... Es>
+  requires detail::recorded_operands<Es...>
+auto concat(int64_t axis, Es const&... parts) {
+  return detail::join_all("Cat", axis, false, parts...);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 1 && detail::recorded_operands<Es...>)
+auto concat(Es const&... parts) {
+  return detail::join_all("Cat", 0, false, parts...);
+}
+template <class... Es, class Error = detail::recorded_apart_t<Es...>>
+  requires detail::strange_recorded_operands<Es...>
+void concat(int64_t, Es const&...) = delete;
+template <class... Es, class Error = detail::recorded_apart_t<Es...>>
+  requires detail::strange_recorded_operands<Es...>
+void concat(Es const&...) = delete;
+
+/// Variables of one shape side by side along a new axis. Takes what concat takes.
+template <class T, class D>
+Variable<T, D> stack(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
+  return detail::join_list("Stack", parts.begin(), parts.size(), axis, true);
+}
+template <class T, class D>
+Variable<T, D> stack(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {
+  return detail::join_list("Stack", parts.data(), parts.size(), axis, true);
+}
+template <class... Es>
+  requires detail::recorded_operands<Es...>
+auto stack(int64_t axis, Es const&... parts) {
+  return detail::join_all("Stack", axis, true, parts...);
+}
+template <class... Es>
+  requires(sizeof...(Es) > 1 && detail::recorded_operands<Es...>)
+auto stack(Es const&... parts) {
+  return detail::join_all("Stack", 0, true, parts...);
+}
+template <class... Es, class Error = detail::recorded_apart_t<Es...>>
+  requires detail::strange_recorded_operands<Es...>
+void stack(int64_t, Es const&...) = delete;
+template <class... Es, class Error = detail::recorded_apart_t<Es...>>
+  requires detail::strange_recorded_operands<Es...>
+void stack(Es const&...) = delete;
+
+namespace detail {
+
+/// Parts of a tensor that lie one behind the other, as views that are recorded.
+template <class T, class D>
+std::vector<Variable<T, D>> recorded_parts(Variable<T, D> const& whole, int64_t axis, std::vector<Tensor<T, D>> const& views) {
+  int const k = checked_axis(axis, whole.rank(), whole.shape(), "split");
+  std::vector<Variable<T, D>> parts;
+  int64_t at = 0;
+  for (auto const& part : views) {
+    int64_t const first = at;
+    at += part.shape()[k];
+    parts.push_back(record_part(whole, "Split", [k, first, end = at](auto const& t) { return t.slice(k, first, end); }));
+  }
+  return parts;
+}
+
+}  // namespace detail
+
+/// Consecutive slices: of the given sizes, of `size` indices each, or `count` of equal size. Views, recorded.
+template <class E>
+  requires differentiable<E>
+auto split(E const& x, std::vector<int64_t> const& sizes, int64_t axis = 0) {
+  auto const whole = detail::recorded(x);
+  return detail::recorded_parts(whole, axis, split(whole.value(), sizes, axis));
+}
+template <class E>
+  requires differentiable<E>
+auto split(E const& x, std::integral auto size, int64_t axis = 0) {
+  auto const whole = detail::recorded(x);
+  return detail::recorded_parts(whole, axis, split(whole.value(), size, axis));
+}
+template <class E>
+  requires differentiable<E>
+auto chunk(E const& x, int64_t count, int64_t axis = 0) {
+  auto const whole = detail::recorded(x);
+  return detail::recorded_parts(whole, axis, chunk(whole.value(), count, axis));
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/conv2d.hpp>
+/// Convolution of Variables.
+///
+/// Shapes, dtypes, devices and what is thrown are those of ops/conv2d.hpp; a bias may be a Variable too.
+
+
+// ---- <situ/ops/cpu/conv2d_gradient.hpp>
+/// The gradients of convolution on the CPU.
+///
+/// weights  products of the results' gradients with the matrix of pixels, transposed, which is gathered while it is packed; all images of
+///          a part are one product, and few parts, in a fixed order, are added up
+/// images   products of the transposed weights with the results' gradients: what every window sends back to its pixels, for some rows of
+///          windows at a time; then sums over the windows of each pixel, in a fixed order
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The gradients of a convolution's results: windows lie `step_window` apart.
+template <class T>
+struct WindowGradients {
+  T const* data;
+  int64_t step_image, step_output, step_window;
+};
+
+/// The pixels of images [first, ...) as the matrix [windows of all images, channels * kernel height * kernel width].
+template <class T>
+struct TransposedPixels {
+  PixelMatrix<T> matrix;  ///< of the first image
+  int64_t step_image;
+  bool is_matrix;         ///< pixels lie in memory as the matrix has them, `matrix.step_x` apart
+};
+
+/// See Product::pack_b. Rows of the matrix that is not transposed are gathered, so that they stay in the first cache, and turned over.
+template <class T>
+void pack_transposed_pixels(void const* source, product_t<T>* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) {
+  using C = product_t<T>;
+  auto const& all = *static_cast<TransposedPixels<T> const*>(source);
+  int64_t const windows = all.matrix.windows.outputs(), image = first_k / windows;
+  int64_t window = first_k % windows;
+  PixelMatrix<T> pixels = all.matrix;
+  pixels.image += image * all.step_image;
+  if (all.is_matrix) {
+    pack_panel<T>(to, width, pixels.image + first_j * pixels.step_c + window * pixels.step_x, pixels.step_c, pixels.step_x, count, depth);
+    return;
+  }
+  constexpr int64_t step = 64;  // windows at a time
+  constexpr int64_t most = 64;  // panels are narrower
+  alignas(64) C rows[most * step + 64];
+  for (int64_t done = 0; done < depth; done += step) {
+    int64_t const part = depth - done < step ? depth - done : step;
+    for (int64_t j = 0; j < count; j += most) {
+      int64_t const some = count - j < most ? count - j : most, wide = j + most < count ? most : width - j;
+      dispatch<PixelBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), &rows[0], step, first_j + j, some, window + done, part);
+      if (wide == width) pack_panel<C>(to + done * width, width, static_cast<C const*>(&rows[0]), step, 1, some, part);
+      else for (int64_t p = 0; p < part; ++p) for (int64_t l = 0; l < wide; ++l) to[(done + p) * width + j + l] = l < some ? rows[l * step + p] : C(0);
+    }
+  }
+}
+
+/// Items are groups x parts of the images x blocks of columns.
+template <class T>
+struct WeightGradientKernel {
+  TransposedPixels<T> pixels;  ///< of the first image and group
+  WindowGradients<T> gradients;
+  int64_t images, groups, channels, outputs, parts, columns, column_items;
+  T* result;  ///< [parts, groups * outputs, channels * kernel height * kernel width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const windows = pixels.matrix.windows.outputs();
+    int64_t const width = channels * pixels.matrix.windows.y.kernel * pixels.matrix.windows.x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const column = item % column_items * columns, part = item / column_items % parts, group = item / column_items / parts;
+      int64_t const from = images * part / parts, to = images * (part + 1) / parts;
+      TransposedPixels<T> source = pixels;
+      source.matrix.image += from * pixels.step_image + group * channels * pixels.matrix.step_c;
+      Product<T> product{outputs, width, (to - from) * windows, gradients.data + from * gradients.step_image + group * outputs * gradients.step_output,
+                         gradients.step_output, gradients.step_window, nullptr, 0, 0, result + (part * groups + group) * outputs * width, width, 1};
+      product.pack_b = &pack_transposed_pixels<T>;
+      product.source = &source;
+      product.piece = windows, product.piece_step = gradients.step_image;
+      multiply(product, 0, outputs, column, column + columns < width ? column + columns : width);
+    }
+  }
+};
+
+/// What is left of a row, fewer than 2 N elements, in packs of N, N / 2, … 4: f.run<N>(index). Gives the index behind them.
+template <int N, class F>
+SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
+  if constexpr (N >= 4) {
+    if (end - j >= N) f.template run<N>(j), j += N;
+    return for_each_rest<N / 2>(f, j, end);
+  } else {
+    return j;
+  }
+}
+
+/// One channel convolved with a kernel of its own: adds to sums[ky, kx] what one image and the gradients of its windows, `step` apart, give.
+template <class T>
+struct ChannelWeightsBody {
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* gradients, int64_t step, T* sums) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, lanes, Isa>;
+    bool const in_packs = step == 1 && x.stride == 1 && m.step_x == 1;
+    for (int64_t k = 0; k < y.kernel * x.kernel; ++k) {
+      int64_t const ky = k / x.kernel, at = k % x.kernel * x.dilation - x.padding;  // of window 0
+      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
+      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
+      if (high > x.windows) high = x.windows;
+      P total(T(0));
+      pack<T, 4, Isa> rest_of_packs(T(0));
+      T rest = T(0);
+      for (int64_t row = 0; row < y.windows; ++row) {
+        int64_t const line = y.start(row) + ky * y.dilation;
+        if (line < 0 || line >= y.extent) continue;
+        T const* const from = m.image + line * m.step_y + at * m.step_x;
+        T const* const g = gradients + row * x.windows * step;
+        int64_t j = low;
+        if (in_packs) {
+          for (; j + lanes <= high; j += lanes) add_product<Isa, T>(total.v, P::load(g + j).v, P::load(from + j).v);
+          j = for_each_rest<lanes / 2>(Rest<Isa>{g, from, &rest_of_packs}, j, high);
+        }
+        for (; j < high; ++j) rest += g[j * step] * from[j * x.stride * m.step_x];
+      }
+      for (int l = 0; l < lanes; ++l) rest += total[l];
+      for (int l = 0; l < 4; ++l) rest += rest_of_packs[l];
+      sums[k] += rest;
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  struct Rest {
+    T const *a, *b;
+    pack<T, 4, Isa>* sum;
+    template <int N>
+    SITU_INLINE void run(int64_t j) const {
+      for (int l = 0; l < N; l += 4) *sum = *sum + pack<T, 4, Isa>::load(a + j + l) * pack<T, 4, Isa>::load(b + j + l);
+    }
+  };
+};
+
+/// Items are channels, each with a kernel of its own.
+template <class T>
+struct ChannelWeightsKernel {
+  PixelMatrix<T> pixels;  ///< of the first image and channel
+  int64_t step_image;
+  WindowGradients<T> gradients;
+  int64_t images;
+  T* result;  ///< [channels, kernel height, kernel width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = pixels.windows.y.kernel * pixels.windows.x.kernel;
+    for (int64_t channel = first; channel < last; ++channel) {
+      T* const sums = result + channel * size;
+      for (int64_t k = 0; k < size; ++k) sums[k] = T(0);
+      for (int64_t image = 0; image < images; ++image) {
+        PixelMatrix<T> one = pixels;
+        one.image += image * step_image + channel * pixels.step_c;
+        dispatch<ChannelWeightsBody<T>>(const_cast<PixelMatrix<T> const*>(&one), gradients.data + image * gradients.step_image + channel * gradients.step_output,
+                                        gradients.step_window, sums);
+      }
+    }
+  }
+};
+
+/// to[j * stride] += from[j], for packs where stride is 1.
+template <class T, class C>
+struct AddRowBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, T const* from, int64_t stride, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t j = 0;
+    if (stride == 1) {
+      for (; j + lanes <= count; j += lanes) {
+        auto const sum = pack<C, lanes, Isa>::load(to + j) + load_lanes<T, lanes, Isa>(from + j);
+        sum.store(to + j);
+      }
+      if constexpr (std::is_same_v<T, C>) j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+    }
+    for (; j < count; ++j) to[j * stride] += static_cast<C>(from[j]);
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  struct Rest {
+    C* to;
+    T const* from;
+    template <int N>
+    SITU_INLINE void run(int64_t j) const {
+      (pack<C, N, Isa>::load(to + j) + pack<C, N, Isa>::load(from + j)).store(to + j);
+    }
+  };
+};
+
+/// Sends what windows [first_row, last_row) x all columns return, `rows` of the matrix [rows, windows] from number first_k on, to their pixels.
+template <class T, class C>
+struct ScatterBody {
+  template <class Isa>
+  SITU_INLINE static int run(Windows const* windows_, C* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
+    WindowAxis const y = windows_->y, x = windows_->x;
+    int64_t const plane = y.extent * x.extent;
+    for (int64_t r = 0; r < rows; ++r, from += pitch) {
+      int64_t const k = first_k + r, kx = k % x.kernel, ky = k / x.kernel % y.kernel, channel = k / x.kernel / y.kernel;
+      int64_t const at = kx * x.dilation - x.padding;  // of window 0
+      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
+      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
+      if (high > x.windows) high = x.windows;
+      if (high <= low) continue;
+      for (int64_t row = first_row; row < last_row; ++row) {
+        int64_t const line = y.start(row) + ky * y.dilation;
+        if (line < 0 || line >= y.extent) continue;
+        AddRowBody<T, C>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
+      }
+    }
+    return 0;
+  }
+};
+
+/// Items are images x groups x blocks of channels. Sums are made in C.
+template <class T, class C>
+struct ImageGradientKernel {
+  Windows windows;
+  WindowGradients<T> gradients;
+  T const* weights;  ///< [groups * outputs, channels, kernel height, kernel width]
+  int64_t groups, channels, outputs, block, block_items;
+  int64_t window_rows;  ///< rows of windows at a time
+  C* result;            ///< [images, groups * channels, height, width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = windows.y.kernel * windows.x.kernel, depth = channels * size, plane = windows.y.extent * windows.x.extent;
+    int64_t const pitch = window_rows * windows.x.windows;
+    PackingBuffer const buffer(block * size * pitch * static_cast<int64_t>(sizeof(T)) + 64);
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const channel = item % block_items * block, group = item / block_items % groups, image = item / block_items / groups;
+      int64_t const some = channels - channel < block ? channels - channel : block;
+      C* const to = result + ((image * groups + group) * channels + channel) * plane;
+      for (int64_t k = 0; k < some * plane; ++k) to[k] = C(0);
+      Product<T> product{some * size, 0, outputs, weights + group * outputs * depth + channel * size, 1, depth,
+                         gradients.data + image * gradients.step_image + group * outputs * gradients.step_output, gradients.step_output,
+                         gradients.step_window, static_cast<T*>(buffer.get()), 0, 1};
+      for (int64_t row = 0; row < windows.y.windows; row += window_rows) {
+        int64_t const end = row + window_rows < windows.y.windows ? row + window_rows : windows.y.windows;
+        product.n = (end - row) * windows.x.windows;
+        if (SITU_LIKELY(buffer.get() != nullptr)) {
+          product.c_i = product.n;
+          multiply(product, 0, product.m, 0, product.n);
+          dispatch<ScatterBody<T, C>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
+        } else {
+          without_memory(product, to, row, end);
+        }
+        product.b += product.n * gradients.step_window;
+      }
+    }
+  }
+
+ private:
+  /// One row of the matrix at a time, as many windows as the stack holds.
+  SITU_NOINLINE void without_memory(Product<T> product, C* to, int64_t first_row, int64_t last_row) const {
+    for (int64_t row = first_row; row < last_row; ++row) {
+      for (int64_t k = 0; k < product.m; ++k) {
+        int64_t const kx = k % windows.x.kernel, ky = k / windows.x.kernel % windows.y.kernel, channel = k / windows.x.kernel / windows.y.kernel;
+        int64_t const line = windows.y.start(row) + ky * windows.y.dilation;
+        if (line < 0 || line >= windows.y.extent) continue;
+        for (int64_t j = 0; j < windows.x.windows; ++j) {
+          int64_t const at = windows.x.start(j) + kx * windows.x.dilation;
+          if (at < 0 || at >= windows.x.extent) continue;
+          C sum = C(0);
+          T const* g = product.b + ((row - first_row) * windows.x.windows + j) * product.b_j;
+          for (int64_t o = 0; o < product.k; ++o) sum += static_cast<C>(product.a[k + o * product.a_k]) * static_cast<C>(g[o * product.b_k]);
+          to[(channel * windows.y.extent + line) * windows.x.extent + at] += sum;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
+/// `windows` are axes that can be walked as one.
+template <class D, class T>
+Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups) {
+  Layout const &layout = x.layout(), &from = g.layout();
+  int const at = layout.rank() - 3;
+  cpu::WeightGradientKernel<T> kernel{};
+  kernel.pixels.matrix = {plan.windows, x.data(), x.data() + layout.extent().last + 1, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2]};
+  kernel.pixels.step_image = at == 1 ? layout.strides[0] : 0;
+  cpu::Convolution<T> probe{};
+  probe.pixels = kernel.pixels.matrix;
+  kernel.pixels.is_matrix = probe.is_pointwise();
+  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
+  kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
+  if constexpr (std::is_same_v<T, compute_t<T>>) {
+    if (plan.channels == 1 && plan.outputs == 1) {
+      int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
+      auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
+      cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
+      device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+      return result;
+    }
+  }
+  int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
+  // The cut does not depend on the number of threads: about 32 items, of which each is worth packing for.
+  kernel.columns = width > 2 * cpu::block_columns ? cpu::block_columns : width;
+  kernel.column_items = (width + kernel.columns - 1) / kernel.columns;
+  int64_t const items = groups * kernel.column_items, work = plan.outputs * kernel.columns * windows;
+  kernel.parts = items >= 32 ? 1 : 32 / items;
+  if (kernel.parts > plan.images) kernel.parts = plan.images;
+  if (work < (1 << 16)) {  // too little in an image for a part of its own
+    int64_t const most = plan.images * work / (1 << 16) + 1;
+    if (kernel.parts > most) kernel.parts = most;
+  }
+  auto result = Tensor<T, D>::uninitialized({kernel.parts, groups * plan.outputs, width}, "conv2d");
+  kernel.result = result.data();
+  int64_t const one = plan.images / kernel.parts * work;
+  device_traits<D>::launch(kernel, items * kernel.parts, (int64_t{1} << 19) / (one < (1 << 19) ? one + 1 : 1 << 19) + 1);
+  return result;
+}
+
+/// The gradient of the images, contiguous. 16-bit floats are summed in float. The weights are contiguous.
+template <class D, class T>
+auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
+  using C = product_t<T>;
+  Layout const& from = g.layout();
+  int const at = from.rank() - 3;
+  T const* const weights = w.data();
+  auto result = Tensor<C, D>::uninitialized(shape, "conv2d");
+  if constexpr (std::is_same_v<T, compute_t<T>>) {  // each channel by its kernel turned around, where no pixel is passed over
+    auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
+    cpu::Convolution<T> c{};
+    c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
+    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.y.padding >= 0 && c.pixels.windows.x.padding >= 0;
+    if (plan.channels == 1 && plan.outputs == 1 && fits) {
+      Tensor<T, D> const kernels = w.flip(2).flip(3).contiguous();
+      c.step_image = at == 1 ? from.strides[0] : 0;
+      c.groups = groups, c.channels = 1, c.outputs = 1;
+      c.weights = kernels.data(), c.bias = nullptr, c.result = result.data();
+      cpu::run_convolution<D>(c, plan.images);
+      return result;
+    }
+  }
+  cpu::ImageGradientKernel<T, C> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+                                        plan.outputs, 0, 0, 0, result.data()};
+  int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
+  // A block of the matrix fits the second cache; enough items for many threads.
+  kernel.block = size < 512 ? 512 / size : 1;
+  if (plan.images * groups < 32) {
+    int64_t const part = (plan.channels * plan.images * groups + 31) / 32;
+    if (part < kernel.block) kernel.block = part;
+  }
+  if (kernel.block > plan.channels) kernel.block = plan.channels;
+  if (kernel.block < 1) kernel.block = 1;
+  kernel.block_items = (plan.channels + kernel.block - 1) / kernel.block;
+  kernel.window_rows = (int64_t{1} << 17) / (kernel.block * size * across * static_cast<int64_t>(sizeof(T)) + 1) + 1;
+  if (kernel.window_rows > plan.windows.y.windows) kernel.window_rows = plan.windows.y.windows;
+  int64_t const work = kernel.block * size * plan.windows.outputs() * (plan.outputs < (1 << 16) ? plan.outputs + 1 : 1 << 16);
+  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+  return result;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/ops/cuda/conv2d_gradient.hpp>
+/// The gradients of convolution on a GPU, by the matrix of pixels of as many images at a time as a quarter of a gigabyte holds.
+///
+/// weights  batched products of the results' gradients with the transposed matrix, one for each image, and their sum
+/// images   batched products of the transposed weights with the results' gradients; then each pixel gathers what its windows return
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+namespace cuda {
+
+template <class T>
+struct PixelSumArguments {
+  T const* matrix;  ///< [images, channels * kernel height * kernel width, windows]
+  Windows windows;
+  int64_t planes;   ///< images * channels
+  FastDivisor across, stride_y, stride_x;
+  T* result;        ///< [planes, height, width]
+};
+
+/// One thread for each pixel: sums over the windows that it belongs to, in the order of the kernel's elements.
+template <class T>
+__global__ void __launch_bounds__(block_threads) pixel_sum_kernel(const __grid_constant__ PixelSumArguments<T> p) {
+  WindowAxis const& y = p.windows.y;
+  WindowAxis const& x = p.windows.x;
+  int64_t const pixels = y.extent * x.extent, windows = p.windows.outputs();
+  int64_t const pixel = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x;
+  if (pixel >= pixels) return;
+  int64_t const row = p.across.quotient(static_cast<uint32_t>(pixel)), column = pixel - row * x.extent;
+#pragma unroll 1
+  for (int64_t plane = blockIdx.y; plane < p.planes; plane += gridDim.y) {
+    T const* const matrix = p.matrix + plane * y.kernel * x.kernel * windows;
+    compute_t<T> sum = 0;
+#pragma unroll 1
+    for (int64_t ky = 0; ky < y.kernel; ++ky) {
+      int64_t const from_y = row + y.padding - ky * y.dilation;
+      if (from_y < 0) break;
+      int64_t const i = p.stride_y.quotient(static_cast<uint32_t>(from_y));
+      if (i * y.stride != from_y || i >= y.windows) continue;
+#pragma unroll 1
+      for (int64_t kx = 0; kx < x.kernel; ++kx) {
+        int64_t const from_x = column + x.padding - kx * x.dilation;
+        if (from_x < 0) break;
+        int64_t const j = p.stride_x.quotient(static_cast<uint32_t>(from_x));
+        if (j * x.stride != from_x || j >= x.windows) continue;
+        sum += convert_scalar<compute_t<T>>(matrix[(ky * x.kernel + kx) * windows + i * x.windows + j]);
+      }
+    }
+    p.result[plane * pixels + pixel] = convert_scalar<T>(sum);
+  }
+}
+
+inline unsigned clamped_blocks(int64_t n) { return static_cast<unsigned>(n > 65535 ? 65535 : n); }
+
+}  // namespace cuda
+
+/// How many images are handled at once, so that each brings `bytes`.
+inline int64_t images_at_once(int64_t images, int64_t bytes) {
+  int64_t const most = (int64_t{1} << 28) / (bytes > 0 ? bytes : 1);
+  return most < 1 ? 1 : most < images ? most : images;
+}
+
+inline namespace SITU_ABI_COMPILER {
+
+/// The gradient of the weights as parts [1, groups * outputs, channels * kernel height * kernel width]. `g` is contiguous.
+template <class D, class T>
+Tensor<T, D> weight_gradient_parts(cuda_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups) {
+  constexpr int device = device_traits<D>::ordinal;
+  Layout const& layout = x.layout();
+  int const at = layout.rank() - 3;
+  int64_t const windows = plan.windows.outputs(), depth = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel;
+  int64_t const rows = depth * groups, outputs = plan.outputs * groups;
+  if (windows > INT32_MAX) fail<ShapeError>("conv2d: images of ", windows, " windows were given; on Cuda at most ", INT32_MAX, " are possible");
+  int64_t const at_once = images_at_once(plan.images, (rows * windows + outputs * depth) * static_cast<int64_t>(sizeof(T)));
+  Temporary<D> const scratch(static_cast<std::size_t>(at_once * rows * windows) * sizeof(T));
+  auto* const pixels = static_cast<T*>(scratch.get());
+  Tensor<T, D> total;
+  for (int64_t first = 0; first < plan.images; first += at_once) {
+    int64_t const images = plan.images - first < at_once ? plan.images - first : at_once;
+    int64_t const step_image = at == 1 ? layout.strides[0] : 0;
+    cuda::PixelArguments<T> p{x.data() + first * step_image, step_image, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2],
+                              plan.windows, images, rows, cuda::FastDivisor::of(plan.windows.x.windows), pixels};
+    cuda::launch(device, "conv2d", cuda::pixel_kernel<T>,
+                 dim3(static_cast<unsigned>((windows + cuda::block_threads - 1) / cuda::block_threads), cuda::clamped_blocks(rows), cuda::clamped_blocks(images)),
+                 cuda::block_threads, p);
+    auto parts = Tensor<T, D>::uninitialized({images, outputs, depth}, "conv2d");
+    ProductPlan product;
+    product.m = plan.outputs, product.n = depth, product.k = windows;
+    product.rank = 2;
+    product.sizes[0] = images, product.sizes[1] = groups;
+    product.a[0] = outputs * windows, product.a[1] = plan.outputs * windows;
+    product.b[0] = rows * windows, product.b[1] = depth * windows;
+    product.c[0] = outputs * depth, product.c[1] = plan.outputs * depth;
+    cuda::CublasProduct one{product.m, product.n, windows, {product.m, windows, windows, 1}, {windows, depth, 1, windows}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+    (void)cublas_launch<identity, T>(device, product, one, g.data() + first * outputs * windows, pixels, parts.data(), nullptr);
+    Tensor<T, D> const whole = images == 1 ? parts : sum(parts, 0, keepdim);
+    if (total.body() && first > 0) total += whole;
+    else total = whole;
+  }
+  return total;
+}
+
+/// The gradient of the images, contiguous. `g` and the weights are contiguous.
+template <class D, class T>
+Tensor<T, D> image_gradient(cuda_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
+  constexpr int device = device_traits<D>::ordinal;
+  int64_t const windows = plan.windows.outputs(), depth = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel;
+  int64_t const rows = depth * groups, outputs = plan.outputs * groups, pixels = plan.windows.y.extent * plan.windows.x.extent;
+  WindowAxis const &y = plan.windows.y, &x = plan.windows.x;
+  if (pixels > INT32_MAX || y.extent + y.padding > INT32_MAX || x.extent + x.padding > INT32_MAX || y.stride > INT32_MAX || x.stride > INT32_MAX) {
+    fail<ShapeError>("conv2d: images of ", pixels, " pixels were given; on Cuda at most ", INT32_MAX, " are possible");
+  }
+  auto result = Tensor<T, D>::uninitialized(shape, "conv2d");
+  int64_t const at_once = images_at_once(plan.images, rows * windows * static_cast<int64_t>(sizeof(T)));
+  Temporary<D> const scratch(static_cast<std::size_t>(at_once * rows * windows) * sizeof(T));
+  auto* const matrix = static_cast<T*>(scratch.get());
+  for (int64_t first = 0; first < plan.images; first += at_once) {
+    int64_t const images = plan.images - first < at_once ? plan.images - first : at_once;
+    ProductPlan product;
+    product.m = depth, product.n = windows, product.k = plan.outputs;
+    product.rank = 2;
+    product.sizes[0] = images, product.sizes[1] = groups;
+    product.a[0] = 0, product.a[1] = plan.outputs * depth;
+    product.b[0] = outputs * windows, product.b[1] = plan.outputs * windows;
+    product.c[0] = rows * windows, product.c[1] = depth * windows;
+    cuda::CublasProduct one{depth, windows, plan.outputs, {depth, plan.outputs, 1, depth}, {plan.outputs, windows, windows, 1}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+    (void)cublas_launch<identity, T>(device, product, one, w.data(), g.data() + first * outputs * windows, matrix, nullptr);
+    int64_t const planes = images * plan.channels * groups;
+    cuda::PixelSumArguments<T> p{matrix, plan.windows, planes, cuda::FastDivisor::of(x.extent), cuda::FastDivisor::of(y.stride), cuda::FastDivisor::of(x.stride),
+                                 result.data() + first * plan.channels * groups * pixels};
+    cuda::launch(device, "conv2d", cuda::pixel_sum_kernel<T>,
+                 dim3(static_cast<unsigned>((pixels + cuda::block_threads - 1) / cuda::block_threads), cuda::clamped_blocks(planes)), cuda::block_threads, p);
+  }
+  return result;
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A bias that may record, and may be missing.
+template <class T, class D>
+class OptionalInput {
+ public:
+  using value_type = T;
+  using device_type = D;
+  OptionalInput() = default;
+  OptionalInput(Tensor<T, D> const& tensor) : tensor_(tensor) {}
+  OptionalInput(Variable<T, D> const& variable) : tensor_(variable.value()), variable_(variable) {}
+  template <class E>
+    requires(any_formula<E> && mixes_with<device_of<E>, D> && !std::is_same_v<E, Tensor<T, D>> && !std::is_same_v<E, Variable<T, D>>)
+  OptionalInput(E const& e) : OptionalInput(as_operand(e)) {}
+  Tensor<T, D> const& value() const { return tensor_; }
+  Shape const& shape() const { return tensor_.shape(); }
+  bool requires_grad() const { return variable_.state() && variable_.requires_grad(); }
+  State<T, D>* state() const { return variable_.state(); }
+
+ private:
+  template <class E>
+  static auto as_operand(E const& e) {
+    if constexpr (differentiable<E>) return Variable<T, D>(e);
+    else return Tensor<T, D>(e);
+  }
+  Tensor<T, D> tensor_;
+  Variable<T, D> variable_ = Variable<T, D>::adopt(nullptr);
+};
+
+}  // namespace detail
+
+/// The options of conv2d, of Variables: conv2d(x, w, {.bias = b, .stride = 2, .padding = {1, 0}}).
+template <element T, device D>
+struct recorded_conv2d_options {
+  detail::OptionalInput<T, D> bias = {};  ///< [O]; empty for none
+  extent2d stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class T>
+Tensor<T, D> weight_gradient_parts(cuda_kernels, ConvolutionPlan const&, Tensor<T, D> const& x, Tensor<T, D> const&, int64_t) {
+  static_assert(compiled_by_nvcc<T>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
+  return x;
+}
+template <class D, class T>
+Tensor<T, D> image_gradient(cuda_kernels, ConvolutionPlan const&, Shape const&, Tensor<T, D> const& g, Tensor<T, D> const&, int64_t) {
+  return g;
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// ∂L/∂w = Σ g pixelsᵀ,   ∂L/∂x = the windows' shares wᵀ g, summed,   ∂L/∂bias = Σ g
+template <class T, class D, class DX, class DW>
+struct ConvolutionRule {
+  Saved<T, DX> x;
+  Saved<T, DW> w;
+  Shape x_shape, w_shape;
+  ConvolutionPlan plan;
+  int64_t groups;
+
+  template <class IntoX, class IntoW, class IntoB>
+  void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    using kernels = typename device_traits<D>::kernels;
+    if (into_b.needed()) into_b.add(sum(gradient, x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2}));
+    if (!into_x.needed() && !into_w.needed()) return;
+    if (gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0) {
+      if (into_x.needed()) into_x.add(zeros<T>(x_shape, D{}));
+      if (into_w.needed()) into_w.add(zeros<T>(w_shape, D{}));
+      return;
+    }
+    Tensor<T, D> const g = window_gradients(kernels{}, gradient);
+    if (into_w.needed()) {
+      Tensor<T, D> const parts = weight_gradient_parts<D, T>(kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
+      into_w.add(parts.size(0) == 1 ? parts.reshape(w_shape) : sum(parts, 0).reshape(w_shape));
+    }
+    if (into_x.needed()) {
+      Tensor<T, D> const weights = Tensor<T, D>(w.tensor()).contiguous();
+      auto const result = image_gradient<D, T>(kernels{}, plan, x_shape, g, weights, groups);
+      if constexpr (std::is_same_v<value_of<decltype(result)>, T>) into_x.add(result);
+      else into_x.add(cast<T>(result));
+    }
+  }
+
+ private:
+  /// As kernels take it: on the host any strides whose last two axes can be walked as one.
+  static Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
+    int const at = g.rank() - 2;
+    return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
+  }
+  static Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) { return g.contiguous(); }
+};
+
+template <class X, class W>
+using recorded_convolution_options = recorded_conv2d_options<convolved_t<X, W>, convolution_device_t<X, W>>;
+
+}  // namespace detail
+
+/// The convolution of images with weights, one of which records; see ops/conv2d.hpp.
+///
+/// Gradient  two products with the matrix of pixels, which is gathered while it is packed, and a sum for the bias. The same from run to
+///           run and for any number of threads. On Cuda by cuBLAS.
+template <class X, class W>
+  requires(detail::recorded_operands<X, W> && floating<detail::convolved_t<X, W>>)
+auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W> const& options = {}) {
+  using T = detail::convolved_t<X, W>;
+  using D = detail::convolution_device_t<X, W>;
+  auto const x = detail::operation_input<T>(x_);
+  auto const w = detail::operation_input<T>(w_);
+  auto const& bias = options.bias;
+  auto value = conv2d(x.value(), w.value(), {.bias = bias.value(), .stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups});
+  if (!detail::is_recording(x, w, bias)) return Variable<T, D>(std::move(value), false);
+  detail::ConvolutionPlan const plan = detail::plan_convolution(x.shape(), w.shape(), bias.shape(), bias.value().size() > 0, options.stride, options.padding,
+                                                                options.dilation, options.groups);
+  using Rule = detail::ConvolutionRule<T, D, device_of<decltype(x)>, device_of<decltype(w)>>;
+  return detail::record("Conv2d", std::move(value),
+                        Rule{detail::saved_if(w.requires_grad(), x), detail::saved_if(x.requires_grad(), w), x.shape(), w.shape(), plan, options.groups}, x, w, bias);
+}
+template <class X, class W, class Error = detail::different_devices_of<X, W>>
+  requires detail::strange_recorded_operands<X, W>
+void conv2d(X const&, W const&, auto const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/gradcheck.hpp>
+/// gradcheck: gradients against finite differences.
+///
+///     gradcheck([](auto const& x) { return sum(tanh(x)); }, x);
+///     gradcheck([](auto const& x, auto const& w) { return matmul(x, w); }, {x, w});
+///     gradcheck(f, std::tuple{x, labels, w}, {.eps = 1e-5});
+
+#include <tuple>
+
+
+namespace situ::inline SITU_ABI {
+
+/// How close is close: |analytic - numeric| <= atol + rtol |numeric|, with numeric = (f(x + eps) - f(x - eps)) / (2 eps).
+struct GradcheckOptions {
+  double eps = 1e-6, atol = 1e-5, rtol = 1e-3;
+};
+
+namespace detail {
+
+/// A tensor with these elements, laid out in memory as `like` is; axes that it repeats get elements of their own.
+template <class T, class D>
+Tensor<T, D> laid_out_as(Tensor<T, D> const& like, std::vector<T> const& values) {
+  Tensor<T, D> const packed(values, like.shape());
+  if (like.is_contiguous() || like.layout().is_broadcast() || like.size() == 0) return packed;
+  int64_t low = 0, high = 0;
+  for (int k = 0; k < like.rank(); ++k) {
+    int64_t const reach = (like.shape()[k] - 1) * like.strides()[k];
+    (reach < 0 ? low : high) += reach;
+  }
+  auto memory = Tensor<T, D>::uninitialized({high - low + 1}, "gradcheck");
+  auto result = Tensor<T, D>::from_handle(make_view(memory.storage(), memory.data() - low, like.layout()));
+  result.assign(packed);
+  return result;
+}
+
+/// The results of a function, one after the other, as f(result): of a Variable, a formula, a tensor, a tuple or a row of them.
+template <class Y, class F>
+void for_each_result(Y const& y, F const& f) {
+  if constexpr (any_formula<Y>) f(y);
+  else if constexpr (requires { std::tuple_size<Y>::value; }) std::apply([&](auto const&... ys) { (for_each_result(ys, f), ...); }, y);
+  else for (auto const& element : y) for_each_result(element, f);
+}
+
+/// The elements of all results of a function, in a row.
+template <class Y>
+std::vector<double> elements_of(Y const& y) {
+  std::vector<double> result;
+  for_each_result(y, [&](auto const& one) {
+    auto const values = evaluated(cast<double>(values_of(one))).to_vector();
+    result.insert(result.end(), values.begin(), values.end());
+  });
+  return result;
+}
+
+/// An index as text.
+inline Shape index_of(int64_t position, Shape const& shape) {
+  Shape index = shape;
+  for (int k = shape.rank() - 1; k >= 0; --k) {
+    index[k] = position % shape[k];
+    position /= shape[k];
+  }
+  return index;
+}
+
+/// Calls f(k, input) for each input that is differentiated, with its number among all inputs.
+template <class F, class... Vs>
+void for_each_checked(std::tuple<Vs...> const& inputs, F const& f) {
+  [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    ([&] {
+      auto const& input = std::get<Ks>(inputs);
+      if constexpr (differentiable<decltype(input)>) {
+        static_assert(std::is_same_v<value_of<decltype(input)>, double>,
+                      "situ::gradcheck: finite_differences_need_double: give Variables of double (v.value().to<double>()), and what is not differentiated as a Tensor");
+        if (input.requires_grad()) f(Ks, input);
+      }
+    }(), ...);
+  }(std::index_sequence_for<Vs...>{});
+}
+
+/// The inputs with one of them changed, all as leaves of their own.
+template <std::size_t K, class V, class Changed, class... Vs>
+auto replaced(V const& input, std::size_t k, Changed const& changed, std::tuple<Vs...> const&) {
+  if constexpr (!differentiable<V>) return input;
+  else if constexpr (std::is_same_v<V, Variable<value_of<Changed>, device_of<Changed>>>) {
+    return k == K ? V(changed, true) : V(input.value(), input.requires_grad());
+  } else {
+    return V(input.value(), input.requires_grad());
+  }
+}
+
+/// ∂(all results)/∂(element) for each element of each differentiated input, by central differences.
+template <class F, class... Vs>
+std::vector<std::vector<double>> numeric_columns(F const& f, std::tuple<Vs...> const& inputs, double eps) {
+  no_grad const guard;
+  std::vector<std::vector<double>> columns;
+  for_each_checked(inputs, [&](std::size_t k, auto const& input) {
+    auto const shape_and_strides = input.value();
+    auto values = shape_and_strides.to_vector();
+    for (double& x : values) {
+      double const before = x;
+      auto const at = [&](double moved) {
+        x = moved;
+        auto const changed = laid_out_as(shape_and_strides, values);
+        auto const y = [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+          return elements_of(f(replaced<Ks>(std::get<Ks>(inputs), k, changed, inputs)...));
+        }(std::index_sequence_for<Vs...>{});
+        x = before;
+        return y;
+      };
+      std::vector<double> above = at(before + eps);
+      std::vector<double> const below = at(before - eps);
+      for (std::size_t i = 0; i < above.size(); ++i) above[i] = (above[i] - below[i]) / (2 * eps);
+      columns.push_back(std::move(above));
+    }
+  });
+  return columns;
+}
+
+/// The gradients of the differentiated inputs for one element of one result, in a row.
+template <class Y, class... Vs>
+std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> const& inputs) {
+  std::vector<Node*> nodes;
+  for_each_checked(inputs, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
+  if (y.requires_grad()) {
+    std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
+    seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
+    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true, false);
+  }
+  std::vector<double> row;
+  for_each_checked(inputs, [&](std::size_t, auto const& input) {
+    auto const gradient = std::exchange(input.state()->captured, {});
+    auto const values = gradient.body() ? gradient.to_vector() : std::vector<double>(static_cast<std::size_t>(input.size()));
+    row.insert(row.end(), values.begin(), values.end());
+  });
+  return row;
+}
+
+/// Compares the gradients of one result.
+template <class Y, class... Vs>
+void check_result(Y const& y, int64_t number, int64_t first, std::tuple<Vs...> const& inputs, std::vector<std::vector<double>> const& numeric,
+                  GradcheckOptions const& options) {
+  for (int64_t i = 0; i < y.size(); ++i) {
+    std::vector<double> const row = analytic_row(y, i, inputs), again = analytic_row(y, i, inputs);
+    std::size_t at = 0;
+    for_each_checked(inputs, [&](std::size_t k, auto const& input) {
+      for (int64_t j = 0; j < input.size(); ++j, ++at) {
+        double const analytic = row[at], expected = numeric[at][static_cast<std::size_t>(first + i)];
+        double const apart = analytic < expected ? expected - analytic : analytic - expected;
+        double const most = options.atol + options.rtol * (expected < 0 ? -expected : expected);
+        auto const where = [&] {
+          return text("gradcheck: the gradient of output ", number, " at ", index_of(i, y.shape()), " by input ", k, " at ", index_of(j, input.shape()));
+        };
+        if (!(apart <= most)) {  // NaN too
+          fail<GradientError>(where(), " is ", analytic, ", but finite differences give ", expected, ": they are ", apart, " apart, and ", most, " is allowed");
+        }
+        if (!(analytic == again[at])) fail<GradientError>(where(), " is ", analytic, ", and ", again[at], " when computed again: it must be the same");
+      }
+    });
+  }
+}
+
+/// Throws when a backward pass has touched what users see as grad().
+template <class... Vs>
+auto gradients_of(std::tuple<Vs...> const& inputs) {
+  std::vector<std::pair<void const*, uint32_t>> seen;
+  for_each_checked(inputs, [&](std::size_t, auto const& input) {
+    auto const& gradient = input.state()->grad;
+    seen.emplace_back(gradient.body(), gradient.storage_head() ? gradient.storage_head()->version : 0);
+  });
+  return seen;
+}
+
+template <class F, class... Vs>
+bool check_gradients(F const& f, std::tuple<Vs...> const& inputs, GradcheckOptions const& options) {
+  int64_t differentiated = 0;
+  for_each_checked(inputs, [&](std::size_t, auto const&) { ++differentiated; });
+  if (differentiated == 0) fail<GradientError>("gradcheck: no input requires a gradient; make one a Variable of double, or call requires_grad(true)");
+  auto const before = gradients_of(inputs);
+  enable_grad const guard;
+  auto const numeric = numeric_columns(f, inputs, options.eps);
+  auto const results = std::apply(f, inputs);
+  int64_t number = 0, first = 0;
+  for_each_result(results, [&](auto const& result) {
+    if constexpr (differentiable<decltype(result)>) {
+      check_result(recorded(result), number, first, inputs, numeric, options);
+    } else {
+      check_result(Variable(evaluated(cast<double>(result)), false), number, first, inputs, numeric, options);
+    }
+    ++number;
+    first += result.size();
+  });
+  if (before != gradients_of(inputs)) fail<GradientError>("gradcheck: the function wrote to the grad() of an input: it must not call backward() on what is made of them");
+  return true;
+}
+
+template <class V, std::size_t N>
+auto tuple_of(V const (&inputs)[N]) {
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { return std::make_tuple(inputs[Ks]...); }(std::make_index_sequence<N>{});
+}
+
+}  // namespace detail
+
+/// Compares the gradients of f(inputs...) with central differences, element by element.
+///
+/// f takes Variables and gives a Variable, a formula, or several of them as std::tuple or std::vector. Inputs are one Variable, several in braces
+/// (spread over f's parameters), or a std::tuple, in which tensors and other things are passed on as they are. Their layouts stay
+/// as they are: a transposed input is transposed under finite differences too. Nobody's grad() changes, and no input is written.
+///
+/// Dtype     double: finite differences of narrower types say little.
+/// Throws    GradientError that names the output, the input, their elements and both gradients, when they differ; when no input requires a
+///           gradient; when a second backward pass gives other numbers than the first.
+/// Cost      two calls of f for each element of the inputs, two backward passes for each element of the outputs.
+/// Source    PyTorch's torch.autograd.gradcheck, with its defaults.
+template <class F, class... Vs>
+bool gradcheck(F const& f, std::tuple<Vs...> const& inputs, GradcheckOptions const& options = {}) {
+  return detail::check_gradients(f, inputs, options);
+}
+template <class F, class T, class D>
+bool gradcheck(F const& f, Variable<T, D> const& input, GradcheckOptions const& options = {}) {
+  return detail::check_gradients(f, std::make_tuple(input), options);
+}
+template <class F, class T, class D, std::size_t N>
+bool gradcheck(F const& f, Variable<T, D> const (&inputs)[N], GradcheckOptions const& options = {}) {
+  return detail::check_gradients(f, detail::tuple_of(inputs), options);
+}
+
+namespace detail {
+
+/// A leaf of numbers in [-1, 1), the same each time: weights of a function's results.
+template <class Y>
+auto gradgrad_weights(Y const& y, uint64_t& state) {
+  std::vector<double> values(static_cast<std::size_t>(y.size()));
+  for (double& value : values) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    value = static_cast<double>(static_cast<int64_t>(state)) * 0x1p-63;
+  }
+  return Variable<double, device_of<Y>>(Tensor<double, device_of<Y>>(values, y.shape()));
+}
+
+template <class F, class... Vs>
+bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, GradcheckOptions const& options) {
+  using D = device_of<std::tuple_element_t<0, std::tuple<Vs...>>>;
+  uint64_t state = 1;
+  std::vector<Variable<double, D>> weights;
+  {
+    enable_grad const guard;
+    for_each_result(std::apply(f, inputs), [&](auto const& y) { weights.push_back(gradgrad_weights(y, state)); });
+  }
+  // The gradients of Σ w·y by the inputs, as a function of the inputs.
+  auto const first_gradients = [&](auto const&... xs) {
+    enable_grad const guard;
+    Variable<double, D> total(Tensor<double, D>(zeros<double>({}, D{})), false);
+    std::size_t k = 0;
+    for_each_result(f(xs...), [&](auto const& y) {
+      if constexpr (differentiable<decltype(y)>) total = Variable<double, D>(total + sum(y * weights[k]));
+      ++k;
+    });
+    std::tuple<std::remove_cvref_t<decltype(xs)>...> const args(xs...);
+    std::vector<Variable<double, D>> gradients;
+    std::vector<Node*> nodes;
+    for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
+    run_grad(total, one_gradient<double, D>({}), nodes, true, true);
+    for_each_checked(args, [&](std::size_t, auto const& input) {
+      auto* const recorded_gradient = std::exchange(input.state()->captured_recorded, nullptr);
+      input.state()->captured = {};
+      if (!recorded_gradient) {
+        gradients.emplace_back(zeros<double>(input.shape(), D{}), false);
+        return;
+      }
+      gradients.push_back(std::move(*recorded_gradient));
+      delete recorded_gradient;
+    });
+    return gradients;
+  };
+  return check_gradients(first_gradients, inputs, options);
+}
+
+}  // namespace detail
+
+/// The same for second derivatives: gradcheck of the gradients that grad(…, create_graph) gives, for fixed weights of the outputs.
+/// Throws    GradientError as gradcheck does, and where an operation has no second derivative. The inputs live on one device.
+template <class F, class... Vs>
+bool gradgradcheck(F const& f, std::tuple<Vs...> const& inputs, GradcheckOptions const& options = {}) {
+  return detail::check_second_gradients(f, inputs, options);
+}
+template <class F, class T, class D>
+bool gradgradcheck(F const& f, Variable<T, D> const& input, GradcheckOptions const& options = {}) {
+  return detail::check_second_gradients(f, std::make_tuple(input), options);
+}
+template <class F, class T, class D, std::size_t N>
+bool gradgradcheck(F const& f, Variable<T, D> const (&inputs)[N], GradcheckOptions const& options = {}) {
+  return detail::check_second_gradients(f, detail::tuple_of(inputs), options);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/index.hpp>
+/// Picking elements of what records: gather, take, index_select, scatter, scatter_add, masked_select, masked_fill. Shapes, types and errors are
+/// those of ops/index.hpp and ops/select.hpp. Indices and masks are tensors.
+///
+/// Gradient  elements picked get the gradients of their copies, added in an order that shapes and indices alone decide: the same result for any
+///           number of threads, and from run to run.
+/// Cost      of the gradients: one tensor of x's shape, and a pass over those of the copies. Only indices and masks are kept.
+
+
+// ---- <situ/autograd/cpu/index.hpp>
+/// The CPU's gradient of index_select: slices added at their places, each by one thread, in their order.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// out[b, i, :] = Σ g[b, j, :] over the j with index[j] = i, in the order of j. A thread has some i, and looks for them.
+template <class T, class I>
+struct AddSlices {
+  T* out;
+  T const* from;
+  I const* index;
+  int64_t before, extent, count, after;
+
+  template <class Isa>
+  SITU_INLINE static void run(AddSlices const* self_, int64_t first, int64_t last) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    AddSlices const self = *self_;
+    int64_t const n = self.after;
+    for (int64_t b = 0; b < self.before; ++b) {
+      T* const out = self.out + b * self.extent * n;
+      T const* from = self.from + b * self.count * n;
+      __builtin_memset(static_cast<void*>(out + first * n), 0, static_cast<std::size_t>((last - first) * n) * sizeof(T));
+      for (int64_t j = 0; j < self.count; ++j, from += n) {
+        int64_t i = static_cast<int64_t>(self.index[j]);
+        i += i < 0 ? self.extent : 0;
+        if (i < first || i >= last) continue;
+        T* const to = out + i * n;
+        int64_t k = 0;
+        for (; k + N <= n; k += N) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to + k) + load_lanes<T, N, Isa>(from + k), to + k);
+        for (; k < n; ++k) to[k] += from[k];
+      }
+    }
+  }
+  void operator()(int64_t first, int64_t last) const { dispatch<AddSlices>(this, first, last); }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// The gradient of index_select along `axis` of a tensor of this shape. Indices have been checked.
+template <class T, class D, class I>
+Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, Tensor<I, D> const& index) {
+  auto result = Tensor<T, D>::uninitialized(shape, "index_select");
+  if (result.size() == 0) return result;
+  Tensor<T, D> const from = g.contiguous();
+  Tensor<I, D> const indices = index.contiguous();
+  int64_t before = 1, after = 1;
+  for (int k = 0; k < axis; ++k) before *= shape[k];
+  for (int k = axis + 1; k < shape.rank(); ++k) after *= shape[k];
+  int64_t const extent = shape[axis], most = (extent + 63) / 64, least = (int64_t{1} << 15) / (before * after) + 1;
+  cpu::AddSlices<T, I> const kernel{result.data(), from.data(), indices.data(), before, extent, indices.size(), after};
+  device_traits<D>::launch(kernel, extent, most > least ? most : least);
+  return result;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+// Defined below, and used by the gradients of gradients.
+template <class X, class I>
+  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
+auto gather(X const& x, int64_t axis, I const& index);
+template <class X, class I, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
+           on_same_device<X, I> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, I const& index, S const& src);
+template <class X, class I, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
+           on_same_device<X, I> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, I const& index, S const& src);
+
+namespace detail {
+
+/// Indices or a mask that a backward needs, as they are now.
+template <class T, class D>
+class SavedConstant {
+ public:
+  explicit SavedConstant(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
+  Tensor<T, D> const& tensor() const {
+    check_unchanged(value_.storage_head(), version_, value_.shape());
+    return value_;
+  }
+
+ private:
+  Tensor<T, D> value_;
+  uint32_t version_;
+};
+template <class E>
+auto saved_constant(E const& e) {
+  Tensor<value_of<E>, result_device_t<device_of<E>>> const value = evaluated(e);
+  return SavedConstant<value_of<E>, result_device_t<device_of<E>>>(value);
+}
+
+/// A zero of any shape.
+template <class G>
+auto zeros_seen_as(G const&, Shape const& shape) {
+  auto const zero = zeros<value_of<G>>(Shape::filled(shape.rank(), 1), device_of<G>{});
+  return zero.expand(shape);
+}
+
+/// g added at the places of `index` along an axis, to zeros.
+template <class G, class I>
+auto added_at(G const& g, Shape const& shape, int64_t axis, I const& index) {
+  return scatter_add(zeros_seen_as(g, shape), axis, index, g);
+}
+template <class G, class I>
+auto slices_scattered(G const& g, Shape const& shape, int axis, I const& index) {
+  Shape slices = Shape::filled(shape.rank(), 1);
+  slices[axis] = index.size();
+  return added_at(g, shape, axis, std::as_const(index).reshape(slices).expand(g.shape()));
+}
+/// The opposite of index_select: slices of g added to those of zeros.
+template <class G, class I>
+auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
+  using T = value_of<G>;
+  if constexpr (!is_recorded<G> && std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<device_of<G>>::kernels, cpu_kernels>) {
+    return added_slices(g, shape, axis, index);
+  } else {
+    return slices_scattered(g, shape, axis, index);
+  }
+}
+
+/// Adds what was gathered to a source that has an element for each index, or more.
+template <class G, class I>
+void add_gathered(G const& gathered, I const& into) {
+  if (into.shape() == gathered.shape()) return into.add(gathered);
+  into.add_part([shape = Shape(gathered.shape())](auto const& x) {
+    auto part = std::as_const(x).slice(0, 0, shape[0]);
+    for (int k = 1; k < shape.rank(); ++k) part = std::as_const(part).slice(k, 0, shape[k]);
+    return part;
+  }, gathered);
+}
+
+}  // namespace detail
+
+/// Elements of x picked along one axis. Gradient: scatter_add(zeros, axis, index, g).
+template <class X, class I>
+  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
+auto gather(X const& x, int64_t axis, I const& index) {
+  auto const saved = detail::saved_constant(index);
+  return detail::record_on<false>("Gather", gather(detail::values_of(x), axis, saved.tensor()), x,
+                                  detail::linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return detail::added_at(g, shape, axis, saved.tensor()); }));
+}
+template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void gather(X const&, int64_t, I const&) = delete;
+
+/// Elements of x by their number in row-major order. Gradient: each is added to its element's.
+template <class X, class I>
+  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
+auto take(X const& x, I const& index) {
+  auto const saved = detail::saved_constant(index);
+  return detail::record_on<false>("Take", take(detail::values_of(x), saved.tensor()), x, detail::linear([shape = Shape(x.shape()), saved](auto const& g) {
+                                    return detail::added_at(g.reshape({-1}), detail::product(shape), 0, saved.tensor().reshape({-1})).reshape(shape);
+                                  }));
+}
+template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void take(X const&, I const&) = delete;
+
+/// Whole slices of x along one axis. Gradient: for each j, g.select(axis, j) is added to slice index(j).
+template <class X, class I>
+  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
+auto index_select(X const& x, int64_t axis, I const& index) {
+  auto const saved = detail::saved_constant(index);
+  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "index_select");
+  return detail::record_on<false>("IndexSelect", index_select(detail::values_of(x), axis, saved.tensor()), x,
+                                  detail::linear([shape = Shape(x.shape()), k, saved](auto const& g) { return detail::slices_added_at(g, shape, k, saved.tensor()); }));
+}
+template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void index_select(X const&, int64_t, I const&) = delete;
+
+/// Index j of an axis `counts[j]` times in a row. Gradient: the sum over the repetitions.
+template <class X>
+  requires differentiable<X>
+auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
+  using D = detail::result_device_t<device_of<X>>;
+  auto value = repeat(detail::values_of(x), counts, axis);
+  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "repeat");
+  std::vector<int64_t> indices;
+  for (std::size_t j = 0; j < counts.size(); ++j) indices.insert(indices.end(), static_cast<std::size_t>(counts[j]), static_cast<int64_t>(j));
+  return detail::record_on<false>("RepeatInterleave", std::move(value), x, detail::linear([shape = Shape(x.shape()), k, index = Tensor<int64_t, D>(indices)](auto const& g) {
+                                    return detail::slices_added_at(g, shape, k, index);
+                                  }));
+}
+
+/// A copy of x with elements replaced by those of src, or by a number. Gradient of x: g with 0 at those places; of src: gather(g, axis, index),
+/// also for what a later element for the same place has replaced, as in PyTorch.
+template <class X, class I, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
+           on_same_device<X, I> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
+  using T = value_of<X>;
+  auto const saved = detail::saved_constant(index);
+  auto const to_x = [axis, saved](auto const& g, auto const& into) {
+    if (into.needed()) into.add(scatter(g, axis, saved.tensor(), 0));
+  };
+  if constexpr (!any_formula<S>) {
+    return detail::record_on<false>("Scatter", scatter(detail::values_of(x), axis, saved.tensor(), src), x,
+                                    detail::linear([axis, saved](auto const& g) { return scatter(g, axis, saved.tensor(), 0); }));
+  } else {
+    auto const from = detail::operation_input<T>(src);
+    auto const base = detail::operation_input<T>(x);
+    return detail::record("Scatter", scatter(base.value(), axis, saved.tensor(), from.value()),
+                          detail::twice([axis, saved, to_x](auto const& g, auto const& into, auto const& into_src) {
+                            to_x(g, into);
+                            if (into_src.needed()) detail::add_gathered(gather(g, axis, saved.tensor()), into_src);
+                          }),
+                          base, from);
+  }
+}
+template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
+  requires detail::strange_recorded_operands<X, I, S>
+void scatter(X const&, int64_t, I const&, S const&) = delete;
+
+/// As scatter, but elements are added to those of x. Gradient of x: g; of src: gather(g, axis, index).
+template <class X, class I, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
+           on_same_device<X, I> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
+  using T = value_of<X>;
+  auto const saved = detail::saved_constant(index);
+  if constexpr (!any_formula<S>) {
+    return detail::record_on<false>("ScatterAdd", scatter_add(detail::values_of(x), axis, saved.tensor(), src), x, detail::gradient_itself{});
+  } else {
+    auto const from = detail::operation_input<T>(src);
+    auto const base = detail::operation_input<T>(x);
+    return detail::record("ScatterAdd", scatter_add(base.value(), axis, saved.tensor(), from.value()),
+                          detail::twice([axis, saved](auto const& g, auto const& into, auto const& into_src) {
+                            if (into.needed()) into.add(g);
+                            if (into_src.needed()) detail::add_gathered(gather(g, axis, saved.tensor()), into_src);
+                          }),
+                          base, from);
+  }
+}
+template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
+  requires detail::strange_recorded_operands<X, I, S>
+void scatter_add(X const&, int64_t, I const&, S const&) = delete;
+
+/// x with `value` where the mask is true. A formula. Gradient: g where the mask is false, 0 elsewhere.
+template <class X, class M, class V>
+  requires(differentiable<X> && expression<M> && std::is_same_v<value_of<M>, bool> && number<V> && on_same_device<X, M> &&
+           implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
+auto masked_fill(X const& x, M const& mask, V value) {
+  using T = value_of<X>;
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)}, x);
+}
+template <class X, class M, class V, class Error = detail::recorded_apart_t<X, M>>
+  requires detail::strange_recorded_operands<X, M>
+void masked_fill(X const&, M const&, V) = delete;
+
+/// The elements of x where the mask is true. Gradient: g's elements in their places, 0 elsewhere.
+template <class X, class M>
+  requires(differentiable<X> && expression<M> && std::is_same_v<value_of<M>, bool> && on_same_device<X, M>)
+auto masked_select(X const& x, M const& mask) {
+  using D = detail::result_device_t<device_of<X>>;
+  Shape const whole = detail::broadcast(x.shape(), mask.shape(), "masked_select");
+  auto const saved = detail::saved_constant(detail::packed_mask<D>(mask, whole));
+  return detail::record_on<false>("MaskedSelect", masked_select(detail::values_of(x), saved.tensor()), x,
+                                  detail::linear([shape = Shape(x.shape()), whole, saved](auto const& g) {
+                                    auto const places = nonzero(saved.tensor().reshape({-1})).reshape({-1});
+                                    using G = std::remove_cvref_t<decltype(g)>;
+                                    G const spread = G(scatter(detail::zeros_seen_as(g, detail::product(whole)), 0, places, g)).reshape(whole);
+                                    return G(detail::summed_to(spread, shape));
+                                  }));
+}
+template <class X, class M, class Error = detail::recorded_apart_t<X, M>>
+  requires detail::strange_recorded_operands<X, M>
+void masked_select(X const&, M const&) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/linalg.hpp>
+/// Linear algebra of Variables: solve, inv, det, cholesky.
+///
+/// Shapes, dtypes, devices and what is thrown are those of ops/linalg.hpp. Gradients need the same options and libraries.
+/// Source    M. B. Giles, Collected matrix derivative results for forward and reverse mode algorithmic differentiation, 2008;
+///           I. Murray, Differentiation of the Cholesky decomposition, arXiv:1602.07527, for that one's gradient.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Operands that record, on a device that this build has linear algebra for.
+template <class... Es>
+concept recorded_matrices = recorded_operands<Es...> && !requires { typename linalg_obstacle<Es...>::type; };
+template <class... Es>
+concept recorded_no_matrices = recorded_operands<Es...> && requires { typename linalg_obstacle<Es...>::type; };
+
+/// a x = b:   ∂L/∂b = a⁻ᵀ g,   ∂L/∂a = −(∂L/∂b) xᵀ
+template <class T, class D, class DA>
+struct SolveRule {
+  Saved<T, DA> a;
+  Saved<T, D> x;
+  bool vectors;
+
+  template <class IntoA, class IntoB>
+  void operator()(Tensor<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
+    if (!into_a.needed() && !into_b.needed()) return;
+    Tensor<T, D> const columns = vectors ? g.unsqueeze(-1) : g;
+    Tensor<T, D> const b = solve(a.tensor().transpose(-2, -1), columns);
+    if (into_b.needed()) into_b.add(vectors ? b.squeeze(-1) : b);
+    if (into_a.needed()) into_a.add(matmul(-b, (vectors ? x.tensor().unsqueeze(-1) : x.tensor()).transpose(-2, -1)));
+  }
+};
+
+/// y = x⁻¹:   ∂L/∂x = −yᵀ g yᵀ
+template <class T, class D>
+struct InverseRule {
+  Saved<T, D> y;
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    auto const t = y.tensor().transpose(-2, -1);
+    into.add(matmul(matmul(-t, g), t));
+  }
+};
+
+/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ.
+template <class T, class D>
+Tensor<T, D> cofactors(Tensor<T, D> const& x) {
+  auto const [u, s, vh] = svd(x);
+  int64_t const n = x.shape().back();
+  Tensor<T, D> const others = prod(where(eye<bool>(n, D{}), 1, s.unsqueeze(-2)), -1);
+  Tensor<T, D> const signs = det(u) * det(vh);
+  return matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh);
+}
+/// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
+template <class T, class D, class DX>
+struct DeterminantRule {
+  Saved<T, DX> x;
+  Saved<T, D> y;
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    auto const each = [](auto const& v) { return v.unsqueeze(-1).unsqueeze(-1); };
+    Tensor<T, D> inverse;
+    try {
+      inverse = inv(x.tensor());
+    } catch (LinalgError const&) {  // there is a singular one among them
+      return into.add(each(g) * cofactors(Tensor<T, D>(x.tensor())));
+    }
+    into.add(each(g) * each(y.tensor()) * inverse.transpose(-2, -1));
+  }
+};
+
+/// x = l lᵀ:   ∂L/∂x = l⁻ᵀ Φ l⁻¹, with Φ the lower triangle of lᵀ g mirrored and halved, so that it is symmetric
+template <class T, class D>
+struct CholeskyRule {
+  Saved<T, D> factor;
+  bool upper;
+  template <class Into>
+  void operator()(Tensor<T, D> const& g_, Into const& into) const {
+    if (!into.needed()) return;
+    auto const as_lower = [&](Tensor<T, D> const& t) { return upper ? t.transpose(-2, -1) : t; };
+    Tensor<T, D> const g = as_lower(g_), lt = as_lower(factor.tensor()).transpose(-2, -1);
+    Tensor<T, D> const product = matmul(lt, g), strict = tril(product, -1);
+    Tensor<T, D> const phi = (tril(product) + strict.transpose(-2, -1)) * 0.5;
+    into.add(solve(lt, solve(lt, phi).transpose(-2, -1)));
+  }
+};
+
+}  // namespace detail
+
+/// The solution x of a x = b, where one of them records.
+///
+/// Gradient  ∂L/∂b = a⁻ᵀ g, ∂L/∂a = −(∂L/∂b) xᵀ: a solve with the transposed matrix, and a product.
+template <class A, class B>
+  requires detail::recorded_matrices<A, B>
+auto solve(A const& a_, B const& b_) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  auto const a = detail::operation_input<T>(a_);
+  auto const b = detail::operation_input<T>(b_);
+  auto x = solve(a.value(), b.value());
+  using D = device_of<decltype(x)>;
+  using Rule = detail::SolveRule<T, D, device_of<decltype(a)>>;
+  if (!detail::is_recording(a, b)) return Variable<T, D>(std::move(x), false);
+  detail::Saved<T, D> const saved = a.requires_grad() ? detail::Saved<T, D>(x) : detail::Saved<T, D>();
+  bool const vectors = detail::holds_vectors(a.shape(), b.shape());
+  return detail::record("Solve", std::move(x), Rule{detail::saved_input(a), saved, vectors}, a, b);
+}
+
+/// The inverse of square matrices.
+///
+/// Gradient  ∂L/∂x = −yᵀ g yᵀ: two products.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto inv(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto y = inv(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Inverse", std::move(y), detail::InverseRule<T, D>{saved}, x);
+}
+
+/// The determinant.
+///
+/// Gradient  ∂L/∂x = g y x⁻ᵀ: an inverse; with singular matrices among them the cofactors, by singular values.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto det(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto y = det(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Det", std::move(y), detail::DeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
+}
+
+/// The Cholesky factor of symmetric positive definite matrices.
+///
+/// Gradient  symmetric, as PyTorch's: l⁻ᵀ Φ l⁻¹ with Φ = ½ (tril(lᵀ g) + its strict lower triangle, transposed).
+template <class E>
+  requires detail::recorded_matrices<E>
+auto cholesky(E const& x_, TriangleOptions const& options = {}) {
+  auto const x = detail::recorded(x_);
+  auto y = cholesky(x.value(), options);
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Cholesky", std::move(y), detail::CholeskyRule<T, D>{saved, options.upper}, x);
+}
+
+#define SITU_NO_RECORDED_MATRIX(NAME)                                          \
+  template <class E, class Error = detail::linalg_obstacle_of<E>>              \
+    requires detail::recorded_no_matrices<E>                                   \
+  Variable<value_of<E>, device_of<E>> NAME(E const&, auto const&...) = delete;
+SITU_NO_RECORDED_MATRIX(inv)
+SITU_NO_RECORDED_MATRIX(det)
+SITU_NO_RECORDED_MATRIX(cholesky)
+#undef SITU_NO_RECORDED_MATRIX
+template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
+  requires detail::recorded_no_matrices<A, B>
+Variable<value_of<A>, device_of<A>> solve(A const&, B const&) = delete;
+template <class A, class B, class Error = detail::different_devices_of<A, B>>
+  requires detail::strange_recorded_operands<A, B>
+void solve(A const&, B const&) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/matmul.hpp>
+/// Products of Variables: matmul, bmm, dot, outer, linear, einsum.
+///
+/// Their gradients are products again, of operands as they lie: nothing is transposed in memory. They work on Variables too, so that they
+/// can be differentiated in their turn. Shapes, dtypes, devices and what is thrown are those of the functions of tensors.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// C = A B of matrices, vectors and batches.
+///
+///     ∂L/∂A = g Bᵀ,   ∂L/∂B = Aᵀ g, summed over the batches that an operand was broadcast along
+template <class SavedA, class SavedB>
+struct ProductRule {
+  using twice = void;
+  SavedA a;
+  SavedB b;
+  int a_rank, b_rank;
+
+  template <class G, class IntoA, class IntoB>
+  void operator()(G const& g_, IntoA const& into_a, IntoB const& into_b) const {
+    G const rows = a_rank == 1 ? g_.unsqueeze(b_rank == 1 ? -1 : -2) : g_;
+    G const g = b_rank == 1 ? rows.unsqueeze(-1) : rows;
+    if (into_a.needed()) {
+      auto const b_matrix = b_rank == 1 ? b.beside(g).unsqueeze(-1) : b.beside(g);
+      auto const gradient = matmul(g, b_matrix.transpose(-2, -1));
+      into_a.add(a_rank == 1 ? gradient.squeeze(-2) : gradient);
+    }
+    if (into_b.needed()) {
+      auto const a_matrix = a_rank == 1 ? a.beside(g).unsqueeze(0) : a.beside(g);
+      bool const folds = a_rank > 2 && b_rank <= 2;  // all batches meet the same B: one product
+      auto const rows_of = [&](auto const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
+      auto const gradient = matmul(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
+      into_b.add(b_rank == 1 ? gradient.squeeze(-1) : gradient);
+    }
+  }
+};
+
+/// Records the product of two operands. `value` is its value.
+template <class T, class D, class A, class B>
+Variable<T, D> record_product(char const* name, Tensor<T, D> value, A const& a, B const& b) {
+  using Rule = ProductRule<Saved<T, device_of<A>>, Saved<T, device_of<B>>>;
+  if (!is_recording(a, b)) return Variable<T, D>(std::move(value), false);
+  return record(name, std::move(value), Rule{saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b), a.shape().rank(), b.shape().rank()}, a, b);
+}
+
+}  // namespace detail
+
+/// The product of matrices, vectors, or batches of them, one of which records; see ops/matmul.hpp.
+///
+/// Gradient  ∂L/∂A = g Bᵀ, ∂L/∂B = Aᵀ g: a product for each operand that wants one. Twice differentiable.
+template <class A, class B>
+  requires detail::recorded_operands<A, B>
+auto matmul(A const& a_, B const& b_) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  auto const a = detail::operation_input<T>(a_);
+  auto const b = detail::operation_input<T>(b_);
+  return detail::record_product("Matmul", matmul(a.value(), b.value()), a, b);
+}
+
+/// Batches of matrices, of which nothing broadcasts.
+template <class A, class B>
+  requires detail::recorded_operands<A, B>
+auto bmm(A const& a_, B const& b_) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  auto const a = detail::operation_input<T>(a_);
+  auto const b = detail::operation_input<T>(b_);
+  return detail::record_product("Bmm", bmm(a.value(), b.value()), a, b);
+}
+
+/// Σ aᵢ bᵢ, fused with formulas given as operands.
+///
+/// Gradient  g bᵢ and g aᵢ, in one kernel together with those of the formulas.
+template <class A, class B>
+  requires detail::recorded_operands<A, B>
+auto dot(A const& a, B const& b) {
+  return detail::record_on<false>("Dot", dot(detail::values_of(a), detail::values_of(b)), a * b, detail::sum_gradient{a.shape(), 1});
+}
+
+namespace detail {
+
+/// aᵢ bⱼ:   ∂L/∂a = g b,   ∂L/∂b = gᵀ a
+template <class SavedA, class SavedB>
+struct OuterRule {
+  using twice = void;
+  SavedA a;
+  SavedB b;
+  template <class G, class IntoA, class IntoB>
+  void operator()(G const& g, IntoA const& into_a, IntoB const& into_b) const {
+    if (into_a.needed()) into_a.add(matmul(g, b.beside(g)));
+    if (into_b.needed()) into_b.add(matmul(g.t(), a.beside(g)));
+  }
+};
+
+}  // namespace detail
+
+/// aᵢ bⱼ of two vectors.
+///
+/// Gradient  g b and gᵀ a: products of a matrix and a vector. Twice differentiable.
+template <class A, class B>
+  requires detail::recorded_operands<A, B>
+auto outer(A const& a_, B const& b_) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  auto const a = detail::operation_input<T>(a_);
+  auto const b = detail::operation_input<T>(b_);
+  using Rule = detail::OuterRule<detail::Saved<T, device_of<decltype(a)>>, detail::Saved<T, device_of<decltype(b)>>>;
+  return detail::record("Outer", outer(a.value(), b.value()), Rule{detail::saved_if(b.requires_grad(), a), detail::saved_if(a.requires_grad(), b)}, a, b);
+}
+
+namespace detail {
+
+/// y = x wᵀ + b, with all leading axes of x as rows:   ∂L/∂x = g w,   ∂L/∂w = gᵀ x,   ∂L/∂b = Σ g
+template <class SavedX, class SavedW>
+struct LinearRule {
+  using twice = void;
+  SavedX x;
+  SavedW w;
+  Shape shape;  ///< of w
+
+  template <class G, class IntoX, class IntoW, class... IntoB>
+  void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const&... into_b) const {
+    int64_t const outputs = shape.rank() == 2 ? shape[0] : 1, inputs = shape.back();
+    int64_t const rows = g_.size() / (outputs > 0 ? outputs : 1);
+    G const g = g_.rank() == 2 && shape.rank() == 2 ? g_ : g_.reshape({rows, outputs});
+    if (into_x.needed()) {
+      auto const weights = w.beside(g);
+      auto const gradient = matmul(g, shape.rank() == 2 ? weights : weights.unsqueeze(0));
+      into_x.add(into_x.shape().rank() == 2 ? gradient : gradient.reshape(into_x.shape()));
+    }
+    if (into_w.needed()) {
+      auto const images = x.beside(g);
+      auto const gradient = matmul(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
+      into_w.add(shape.rank() == 2 ? gradient : gradient.squeeze(0));
+    }
+    ([&] {
+      if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
+    }(), ...);
+  }
+};
+/// max(x wᵀ + b, 0): the gradient of a linear layer where its result is positive.
+template <class SavedX, class SavedW, class SavedY>
+struct LinearReluRule {
+  using twice = void;
+  LinearRule<SavedX, SavedW> linear;
+  SavedY y;
+  template <class G, class... Intos>
+  void operator()(G const& g, Intos const&... intos) const {
+    linear(G(where(y.tensor() > 0, g, 0)), intos...);
+  }
+};
+
+template <bool Relu, class X, class W, class... B>
+auto recorded_linear(X const& x_, W const& w_, B const&... b_) {
+  using T = promoted_t<value_of<X>, value_of<W>, value_of<B>...>;
+  auto const x = operation_input<T>(x_);
+  auto const w = operation_input<T>(w_);
+  using Rule = LinearRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>>;
+  auto const run = [&](auto const&... b) {
+    auto value = [&] {
+      if constexpr (Relu) return linear_relu(x.value(), w.value(), b.value()...);
+      else return linear(x.value(), w.value(), b.value()...);
+    }();
+    using D = device_of<decltype(value)>;
+    if (!is_recording(x, w, b...)) return Variable<T, D>(std::move(value), false);
+    Rule rule{saved_if(w.requires_grad(), x), saved_if(x.requires_grad(), w), w.shape()};
+    if constexpr (Relu) {
+      using ReluRule = LinearReluRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>, Saved<T, D>>;
+      Saved<T, D> const y(value);
+      return record("LinearRelu", std::move(value), ReluRule{std::move(rule), y}, x, w, b...);
+    } else {
+      return record("Linear", std::move(value), std::move(rule), x, w, b...);
+    }
+  };
+  return run(operation_input<T>(b_)...);
+}
+
+}  // namespace detail
+
+/// x wᵀ + b; the bias may be left out. See ops/linear.hpp.
+///
+/// Gradient  ∂L/∂x = g w, ∂L/∂w = gᵀ x, ∂L/∂b = Σ g: two products and a sum. Twice differentiable.
+template <class X, class W>
+  requires detail::recorded_operands<X, W>
+auto linear(X const& x, W const& w) {
+  return detail::recorded_linear<false>(x, w);
+}
+template <class X, class W, class B>
+  requires detail::recorded_operands<X, W, B>
+auto linear(X const& x, W const& w, B const& b) {
+  return detail::recorded_linear<false>(x, w, b);
+}
+/// relu(x wᵀ + b): one pass forward; backward as linear, with g only where the result is positive.
+template <class X, class W>
+  requires detail::recorded_operands<X, W>
+auto linear_relu(X const& x, W const& w) {
+  return detail::recorded_linear<true>(x, w);
+}
+template <class X, class W, class B>
+  requires detail::recorded_operands<X, W, B>
+auto linear_relu(X const& x, W const& w, B const& b) {
+  return detail::recorded_linear<true>(x, w, b);
+}
+/// gelu(x wᵀ + b, approximate_tanh): two nodes, since backward needs the linear layer's result.
+template <class X, class W>
+  requires detail::recorded_operands<X, W>
+auto linear_gelu_tanh(X const& x, W const& w) {
+  return detail::recorded(gelu(linear(x, w), approximate_tanh));
+}
+template <class X, class W, class B>
+  requires detail::recorded_operands<X, W, B>
+auto linear_gelu_tanh(X const& x, W const& w, B const& b) {
+  return detail::recorded(gelu(linear(x, w, b), approximate_tanh));
+}
+
+namespace detail {
+
+/// Indices as letters of an equation: name number k of `all` is letter k.
+inline void append_letters(std::string& to, Indices const& indices, Indices const& all) {
+  for (int k = 0; k < indices.count; ++k) {
+    int const place = all.find(indices.names[k]);
+    to += static_cast<char>(place < 26 ? 'a' + place : 'A' + (place - 26));
+  }
+}
+
+/// One step of an einsum: the indices of one or two operands, which may repeat, and of the result.
+struct EinsumStep {
+  Indices operands[2], result;
+  int count;
+
+  std::string equation(Indices const* first, Indices const* second, Indices const& to) const {
+    Indices all;
+    for (Indices const* each : {&operands[0], &operands[1], &result}) {
+      for (int k = 0; k < each->count; ++k) all.add_once(each->names[k]);
+    }
+    std::string text;
+    append_letters(text, *first, all);
+    if (second) text += ',', append_letters(text, *second, all);
+    text += "->";
+    append_letters(text, to, all);
+    return text;
+  }
+  std::string forward() const { return equation(&operands[0], count == 2 ? &operands[1] : nullptr, result); }
+};
+
+/// For an operand: the equation with that operand and the result exchanged. What only this operand has was summed: its gradient repeats.
+/// A repeated index leads to the diagonal.
+template <class... Ss>
+struct EinsumRule {
+  using twice = void;
+  EinsumStep step;
+  Fields<Ss...> saved;
+  Shape shapes[2];
+
+  template <class G, class Into>
+  void operator()(G const& g, Into const& into) const {
+    if (into.needed()) send<0>(into, g, g);
+  }
+  template <class G, class Into0, class Into1>
+  void operator()(G const& g, Into0 const& into0, Into1 const& into1) const {
+    if (into0.needed()) send<0>(into0, g, saved.tail.head.beside(g));
+    if (into1.needed()) send<1>(into1, g, saved.head.beside(g));
+  }
+
+ private:
+  template <int O, class Into, class G, class Other>
+  void send(Into const& into, G const& g, Other const& other) const {
+    Indices const& own = step.operands[O];
+    Indices unique, known;
+    Shape extents, with_ones;
+    for (int k = 0; k < own.count; ++k) {
+      char const name = own.names[k];
+      if (unique.has(name)) continue;
+      unique.add(name);
+      int64_t const extent = shapes[O][k];
+      extents.push_back(extent);
+      bool const computed = extent != 1 && (step.result.has(name) || (step.count == 2 && step.operands[1 - O].has(name)));
+      if (computed) known.add(name);
+      with_ones.push_back(computed ? -1 : 1);  // what comes out, or once
+    }
+    auto const found = [&] {
+      if (step.count == 1) return G(einsum(step.equation(&step.result, nullptr, known), g));
+      if constexpr (O == 0) return G(einsum(step.equation(&step.result, &step.operands[1], known), g, other));
+      else return G(einsum(step.equation(&step.operands[0], &step.result, known), other, g));
+    }();
+    int at = 0;
+    for (int k = 0; k < with_ones.rank(); ++k) {
+      if (with_ones[k] == -1) with_ones[k] = found.shape()[at++];
+    }
+    G const all = with_ones == extents ? (at == extents.rank() ? found : found.reshape(extents)) : found.reshape(with_ones).expand(extents);
+    if (unique.count == own.count) return into.add(all);
+    std::string const diagonal = step.equation(&own, nullptr, unique);
+    into.add_part([diagonal](auto const& x) { return einsum(diagonal, x); }, all);
+  }
+};
+
+/// Records one step. Tensors alone are not recorded.
+template <class A>
+auto einsum_step(EinsumStep const& step, A const& a) {
+  auto value = einsum(step.forward(), a.value());
+  return record("Einsum", std::move(value), EinsumRule<Saved<value_of<A>, device_of<A>>>{step, {}, {a.shape(), {}}}, a);
+}
+template <class A, class B>
+auto einsum_step(EinsumStep const& step, A const& a, B const& b) {
+  using T = value_of<A>;
+  auto value = einsum(step.forward(), a.value(), b.value());
+  using Result = decltype(value);
+  if constexpr (!differentiable<A> && !differentiable<B>) {
+    return ConstantInput<T, device_of<Result>>{value};
+  } else {
+    using Rule = EinsumRule<Saved<T, device_of<A>>, Saved<T, device_of<B>>>;
+    if (!is_recording(a, b)) return Variable<T, device_of<Result>>(std::move(value), false);
+    return record("Einsum", std::move(value), Rule{step, fields_of(saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b)), {a.shape(), b.shape()}}, a, b);
+  }
+}
+
+/// Joins operands from left to right. `indices` are those of the operands that are left, the joined ones first.
+template <class A>
+auto einsum_steps(Einsum const& sum, int, Indices const&, A const& joined) {
+  static_cast<void>(sum);
+  return joined;
+}
+template <class A, class B, class... Rest>
+auto einsum_steps(Einsum const& sum, int next, Indices const& indices, A const& joined, B const& operand, Rest const&... rest) {
+  EinsumStep step{{indices, sum.operands[next].indices}, sum.result, 2};
+  if (sizeof...(Rest) > 0) {
+    Indices wanted = sum.result;
+    for (int later = next + 1; later < sum.count; ++later) {
+      for (int k = 0; k < sum.operands[later].indices.count; ++k) wanted.add_once(sum.operands[later].indices.names[k]);
+    }
+    step.result = {};
+    for (Indices const& each : step.operands) {
+      for (int k = 0; k < each.count; ++k) {
+        if (wanted.has(each.names[k])) step.result.add_once(each.names[k]);
+      }
+    }
+  }
+  return einsum_steps(sum, next + 1, step.result, einsum_step(step, joined, operand), rest...);
+}
+
+}  // namespace detail
+
+/// Σ over all indices that the result does not name, of the product of all operands, one of which records; see ops/einsum.hpp.
+///
+/// Gradient  for an operand: the equation with that operand and the result exchanged. Operands are joined two at a time, one node each.
+///           Twice differentiable.
+template <class E, class... Es>
+  requires(detail::recorded_operands<E, Es...> && sizeof...(Es) < 32)
+auto einsum(detail::Equation equation, E const& first, Es const&... others) {
+  using T = detail::promoted_t<value_of<E>, value_of<Es>...>;
+  constexpr int count = 1 + static_cast<int>(sizeof...(Es));
+  detail::EinsumOperand operands[count], once[count];
+  auto const layout_of = [](Shape const& shape) { return Layout(shape); };
+  int k = 0;
+  for (Shape const* shape : {&first.shape(), &others.shape()...}) operands[k++].layout = layout_of(*shape);
+  detail::Einsum sum{equation.text, operands, count, {}};
+  sum.read();
+  for (int o = 0; o < count; ++o) once[o] = operands[o];
+  detail::Einsum{equation.text, once, count, sum.result}.take_diagonals();  // for what it throws
+  if constexpr (count == 1) {
+    return detail::einsum_step({{operands[0].indices, {}}, sum.result, 1}, detail::operation_input<T>(first));
+  } else {
+    return detail::einsum_steps(sum, 1, operands[0].indices, detail::operation_input<T>(first), detail::operation_input<T>(others)...);
+  }
+}
+
+#define SITU_RECORDED_REJECTION(NAME)                                              \
+  template <class... Es, class Error = detail::different_devices_of<Es...>>        \
+    requires detail::strange_recorded_operands<Es...>                              \
+  void NAME(Es const&...) = delete;
+SITU_RECORDED_REJECTION(matmul)
+SITU_RECORDED_REJECTION(bmm)
+SITU_RECORDED_REJECTION(dot)
+SITU_RECORDED_REJECTION(outer)
+SITU_RECORDED_REJECTION(linear)
+SITU_RECORDED_REJECTION(linear_relu)
+SITU_RECORDED_REJECTION(linear_gelu_tanh)
+#undef SITU_RECORDED_REJECTION
+template <class... Es, class Error = detail::different_devices_of<Es...>>
+  requires detail::strange_recorded_operands<Es...>
+void einsum(detail::Equation, Es const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/pool2d.hpp>
+/// Pooling of Variables, and of formulas with Variables in them.
+///
+/// Shapes, dtypes, devices and what is thrown are those of ops/pool2d.hpp.
+
+
+// ---- <situ/ops/cpu/pool2d_gradient.hpp>
+/// The gradients of pooling on the CPU: planes, window by window. Sums of 16-bit floats are made in float.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The lower or the upper half of a₀ b₀ a₁ b₁ ….
+template <int Upper, class P, int... K>
+SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K...>) {
+  constexpr int N = static_cast<int>(sizeof...(K));
+#if defined(__clang__)
+  return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
+#else
+  using I = signed_of_size<typename P::value_type>;
+  typedef I indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
+#endif
+}
+
+/// Whole packs of windows of 2 x 2 that lie side by side, from rows a and b: their gradients go to the first of the largest elements.
+template <class C>
+struct LargestOfFourBody {
+  template <class Isa>
+  SITU_INLINE static int64_t run(C* to_a, C* to_b, C const* a, C const* b, C const* g, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> steps{};
+    P const zero(C(0));
+    int64_t k = 0;
+    for (; k + N <= count; k += N) {
+      P const al = P::load(a + 2 * k), ah = P::load(a + 2 * k + N), bl = P::load(b + 2 * k), bh = P::load(b + 2 * k + N), gradient = P::load(g + k);
+      P const a0 = every_second<0>(al, ah, steps), a1 = every_second<1>(al, ah, steps), b0 = every_second<0>(bl, bh, steps), b1 = every_second<1>(bl, bh, steps);
+      auto const second = (a1 > a0) | math::isnan(a1);
+      P const top = select(second, a1, a0);
+      auto const third = (b0 > top) | math::isnan(b0);
+      P const most = select(third, b0, top);
+      auto const fourth = (b1 > most) | math::isnan(b1);
+      P const g3 = select(fourth, gradient, zero), left = select(fourth, zero, gradient);
+      P const g2 = select(third, left, zero), rest = select(third, zero, left);
+      P const g1 = select(second, rest, zero), g0 = select(second, zero, rest);
+      interleaved<0>(g0, g1, steps).store(to_a + 2 * k);
+      interleaved<1>(g0, g1, steps).store(to_a + 2 * k + N);
+      interleaved<0>(g2, g3, steps).store(to_b + 2 * k);
+      interleaved<1>(g2, g3, steps).store(to_b + 2 * k + N);
+    }
+    return k;
+  }
+};
+
+/// Items are planes. The places of the largest elements are found again.
+template <class T, int Operands, int TreeBytes>
+struct MaxPoolGradientKernel {
+  using C = compute_t<T>;
+  BoundTree<Operands, TreeBytes> bound;  ///< of the first row of the first plane; contiguous inputs, into C
+  PoolPlan plan;
+  T const* gradients;  ///< [planes, windows]
+  C* result;           ///< [planes, height, width]
+  bool direct;         ///< the input is a tensor of C
+
+  void operator()(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    int64_t const padded = (x.extent + 63) / 64 * 64 + 64, size = y.extent * x.extent;
+    bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
+                          y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
+    PackingBuffer const buffer(direct ? 0 : 2 * padded * static_cast<int64_t>(sizeof(C)));
+    for (int64_t plane = first; plane < last; ++plane) {
+      C* const to = result + plane * size;
+      T const* g = gradients + plane * y.windows * x.windows;
+      for (int64_t k = 0; k < size; ++k) to[k] = C(0);
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
+        int64_t top, bottom, done = 0;
+        plan.y.range(i, top, bottom);
+        if constexpr (std::is_same_v<T, C>) {
+          if (in_fours && (direct || buffer.get())) {
+            C* const rows = static_cast<C*>(buffer.get());
+            C const* const a = read(rows, plane * size + top * x.extent, x.extent);
+            C const* const b = read(rows + padded, plane * size + (top + 1) * x.extent, x.extent);
+            done = dispatch<LargestOfFourBody<C>>(to + top * x.extent, to + (top + 1) * x.extent, a, b, g, x.windows);
+          }
+        }
+        for (int64_t j = done; j < x.windows; ++j) {
+          int64_t left, right;
+          plan.x.range(j, left, right);
+          int64_t place = top * x.extent + left;
+          C largest{};
+          bool any = false;
+          for (int64_t row = top; row < bottom; row += y.dilation) {
+            for (int64_t column = left; column < right; column += x.dilation) {
+              alignas(64) C one[64 / sizeof(C)];
+              C const value = *read(one, plane * size + row * x.extent + column, 1);
+              if (any && !(value > largest) && !math::isnan(value)) continue;
+              largest = value, place = row * x.extent + column, any = true;
+            }
+          }
+          to[place] += static_cast<C>(g[j]);
+        }
+      }
+    }
+  }
+
+ private:
+  /// Elements of the input: where they lie, or evaluated into `to`, which is padded.
+  C const* read(C* to, int64_t offset, int64_t count) const {
+    if (direct) return static_cast<C const*>(bound.data[1]) + offset;
+    Run<Operands> run;
+    run.data[0] = to;
+    for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + offset * bound.sizes[o];
+    run.count = count;
+    run.origin = offset;
+    bound.run_contiguous(run, false);
+    return to;
+  }
+};
+
+/// Items are planes: every window gives each of its elements an equal share.
+template <class T>
+struct MeanPoolGradientKernel {
+  using C = compute_t<T>;
+  PoolPlan plan;
+  T const* gradients;  ///< [planes, windows]
+  C* result;           ///< [planes, height, width]
+
+  void operator()(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    int64_t const size = y.extent * x.extent;
+    for (int64_t plane = first; plane < last; ++plane) {
+      C* const to = result + plane * size;
+      T const* g = gradients + plane * y.windows * x.windows;
+      for (int64_t k = 0; k < size; ++k) to[k] = C(0);
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
+        int64_t top, bottom;
+        plan.y.range(i, top, bottom);
+        for (int64_t j = 0; j < x.windows; ++j) {
+          int64_t left, right;
+          plan.x.range(j, left, right);
+          int64_t const count = plan.count_padding ? plan.y.padded_count(i) * plan.x.padded_count(j) : (bottom - top) * (right - left);
+          C const share = static_cast<C>(g[j]) / static_cast<C>(count);
+          for (int64_t row = top; row < bottom; ++row) {
+            C* const line = to + row * x.extent;
+            for (int64_t column = left; column < right; ++column) line[column] += share;
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+inline int64_t planes_at_once(PoolPlan const& plan) {
+  int64_t const work = plan.y.axis.extent * plan.x.axis.extent + plan.y.axis.windows * plan.x.axis.windows * plan.y.axis.kernel;
+  return (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1;
+}
+
+/// The gradient of the largest elements, from contiguous gradients of the windows and a formula of contiguous tensors of one shape.
+template <class D, class T, class E, class C>
+void launch_max_pool_gradient(cpu_kernels, PoolPlan const& plan, E const& e, T const* gradients, C* result) {
+  constexpr int operands = leaf_count<E> + 1;
+  cpu::MaxPoolGradientKernel<T, operands, cpu::tree_bytes<tree_of<E>>> kernel;
+  cpu::bind_tree<C>(kernel.bound, lower<0>(e));
+  collect_places(e, kernel.bound.data);
+  kernel.plan = plan, kernel.gradients = gradients, kernel.result = result;
+  kernel.direct = std::is_same_v<tree_of<E>, Input<C, 0>>;
+  device_traits<D>::launch(kernel, plan.planes, planes_at_once(plan));
+}
+/// That of means.
+template <class D, class T, class C>
+void launch_mean_pool_gradient(cpu_kernels, PoolPlan const& plan, T const* gradients, C* result) {
+  device_traits<D>::launch(cpu::MeanPoolGradientKernel<T>{plan, gradients, result}, plan.planes, planes_at_once(plan));
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/ops/cuda/pool2d_gradient.hpp>
+/// The gradients of pooling on a GPU: each pixel gathers from the windows that it belongs to, in their order. The places of the largest
+/// elements are found by a kernel before.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// A thread for each window: where its largest element is in its plane.
+template <class Tree, class C, int Inputs>
+struct LargestArguments {
+  Tree tree;
+  void const* data[Inputs + 1];  ///< contiguous
+  PoolPlan plan;
+  int64_t outputs;
+  int64_t* places;
+  explicit LargestArguments(Tree const& formula) : tree(formula) {}
+};
+template <class Tree, class C, int Inputs>
+__global__ void __launch_bounds__(block_threads) largest_kernel(const __grid_constant__ LargestArguments<Tree, C, Inputs> arguments) {
+  PoolAxis const& y = arguments.plan.y;
+  PoolAxis const& x = arguments.plan.x;
+  int64_t const threads = static_cast<int64_t>(gridDim.x) * block_threads;
+#pragma unroll 1
+  for (int64_t output = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x; output < arguments.outputs; output += threads) {
+    int64_t const row = output / x.axis.windows, column = output - row * x.axis.windows;
+    int64_t const plane = row / y.axis.windows, window = row - plane * y.axis.windows;
+    int64_t top, bottom, left, right;
+    y.range(window, top, bottom);
+    x.range(column, left, right);
+    C largest = C(0);
+    int64_t place = -1;
+#pragma unroll 1
+    for (int64_t i = top; i < bottom; i += y.axis.dilation) {
+#pragma unroll 1
+      for (int64_t j = left; j < right; j += x.axis.dilation) {
+        int64_t const here = i * x.axis.extent + j, index = plane * y.axis.extent * x.axis.extent + here;
+        Held<Tree, 1> held;
+        hold(held, PoolSource{arguments.data, index});
+        C const value = convert_scalar<C>(Evaluator::value(arguments.tree, held, 0, index));
+        if (place < 0 || value > largest || math::isnan(value)) largest = value, place = here;
+      }
+    }
+    arguments.places[output] = place;
+  }
+}
+
+/// The windows [first, last) of an axis that may hold an index.
+SITU_DEVICE __forceinline__ void windows_around(PoolAxis const& axis, int64_t index, int64_t& first, int64_t& last) {
+  WindowAxis const& a = axis.axis;
+  if (axis.adaptive) {
+    first = index * a.windows / a.extent;
+    last = ((index + 1) * a.windows + a.extent - 1) / a.extent;
+  } else {
+    int64_t const behind = index + a.padding, reach = behind - (a.kernel - 1) * a.dilation;
+    first = reach > 0 ? (reach + a.stride - 1) / a.stride : 0;
+    last = behind / a.stride + 1;
+  }
+  if (last > a.windows) last = a.windows;
+}
+
+template <class T>
+struct PoolGradientArguments {
+  PoolPlan plan;
+  T const* gradients;     ///< [planes, windows]
+  int64_t const* places;  ///< null for means
+  int64_t count;          ///< of pixels
+  T* result;
+};
+template <class T>
+__global__ void __launch_bounds__(block_threads) pool_gradient_kernel(const __grid_constant__ PoolGradientArguments<T> p) {
+  using C = compute_t<T>;
+  PoolAxis const& y = p.plan.y;
+  PoolAxis const& x = p.plan.x;
+  int64_t const threads = static_cast<int64_t>(gridDim.x) * block_threads;
+#pragma unroll 1
+  for (int64_t pixel = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x; pixel < p.count; pixel += threads) {
+    int64_t const line = pixel / x.axis.extent, column = pixel - line * x.axis.extent;
+    int64_t const plane = line / y.axis.extent, row = line - plane * y.axis.extent, here = row * x.axis.extent + column;
+    int64_t first_y, last_y, first_x, last_x;
+    windows_around(y, row, first_y, last_y);
+    windows_around(x, column, first_x, last_x);
+    C sum = C(0);
+#pragma unroll 1
+    for (int64_t i = first_y; i < last_y; ++i) {
+#pragma unroll 1
+      for (int64_t j = first_x; j < last_x; ++j) {
+        int64_t const window = (plane * y.axis.windows + i) * x.axis.windows + j;
+        if (p.places) {
+          if (p.places[window] == here) sum += convert_scalar<C>(p.gradients[window]);
+          continue;
+        }
+        int64_t top, bottom, left, right;
+        y.range(i, top, bottom);
+        x.range(j, left, right);
+        int64_t const count = p.plan.count_padding ? y.padded_count(i) * x.padded_count(j) : (bottom - top) * (right - left);
+        sum += convert_scalar<C>(p.gradients[window]) / static_cast<C>(count);
+      }
+    }
+    p.result[pixel] = convert_scalar<T>(sum);
+  }
+}
+
+inline dim3 blocks_over(int64_t count) {
+  int64_t const blocks = (count + block_threads - 1) / block_threads;
+  return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+template <class D, class T>
+void launch_mean_pool_gradient(cuda_kernels, PoolPlan const& plan, T const* gradients, T* result, int64_t const* places = nullptr) {
+  int64_t const count = plan.planes * plan.y.axis.extent * plan.x.axis.extent;
+  cuda::PoolGradientArguments<T> const arguments{plan, gradients, places, count, result};
+  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::pool_gradient_kernel<T>, cuda::blocks_over(count), cuda::block_threads, arguments);
+}
+template <class D, class T, class E>
+void launch_max_pool_gradient(cuda_kernels, PoolPlan const& plan, E const& e, T const* gradients, T* result) {
+  using Tree = tree_of<E>;
+  using C = compute_t<T>;
+  cuda::LargestArguments<Tree, C, leaf_count<E>> arguments(lower<0>(e));
+  void* data[leaf_count<E> + 1];
+  collect_places(e, data);
+  for (int o = 1; o <= leaf_count<E>; ++o) arguments.data[o] = data[o];
+  arguments.plan = plan;
+  arguments.outputs = plan.planes * plan.y.axis.windows * plan.x.axis.windows;
+  Temporary<D> const places(static_cast<std::size_t>(arguments.outputs) * sizeof(int64_t));
+  arguments.places = static_cast<int64_t*>(places.get());
+  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::largest_kernel<Tree, C, leaf_count<E>>, cuda::blocks_over(arguments.outputs), cuda::block_threads, arguments);
+  launch_mean_pool_gradient<D, T>(cuda_kernels{}, plan, gradients, result, arguments.places);
+}
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class T, class E>
+void launch_max_pool_gradient(cuda_kernels, PoolPlan const&, E const&, T const*, T*) {
+  static_assert(compiled_by_nvcc<E>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
+}
+template <class D, class T>
+void launch_mean_pool_gradient(cuda_kernels, PoolPlan const&, T const*, T*) {
+  static_assert(compiled_by_nvcc<T>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// What the host sums 16-bit floats in; a GPU's threads hold their sums.
+template <class T, class D>
+using pool_gradient_t = std::conditional_t<std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>, compute_t<T>, T>;
+
+/// The gradient of pooling, as a tensor of the images' shape; `run` fills it, from contiguous gradients of the windows.
+template <class T, class D, class Run>
+Tensor<T, D> pool_gradient(Tensor<T, D> const& g, Shape const& shape, Run const& run) {
+  auto result = Tensor<pool_gradient_t<T, D>, D>::uninitialized(shape, "pool2d");
+  if (result.size() == 0) return Tensor<T, D>(cast<T>(result));
+  Tensor<T, D> const gradients = g.contiguous();
+  run(gradients.data(), result.data());
+  if constexpr (std::is_same_v<pool_gradient_t<T, D>, T>) return result;
+  else return Tensor<T, D>(cast<T>(result));
+}
+
+/// The gradient goes to the largest element, the first where there are several, the last NaN where there are.
+struct max_pool_gradient {
+  PoolPlan plan;
+  Shape shape;
+  template <class T, class D, class X>
+  Tensor<T, D> operator()(Tensor<T, D> const& g, X const& x) const {
+    using kernels = typename device_traits<D>::kernels;
+    return pool_gradient(g, shape, [&](T const* gradients, auto* result) {
+      bool plain = is_uniform(x);
+      for_each_leaf(x, [&](auto const& leaf) { plain = plain && leaf.is_contiguous(); });
+      if (plain) launch_max_pool_gradient<D, T>(kernels{}, plan, x, gradients, result);
+      else launch_max_pool_gradient<D, T>(kernels{}, plan, Tensor<T, D>(x).contiguous(), gradients, result);
+    });
+  }
+};
+/// Every element of a window gets an equal share.
+struct mean_pool_gradient {
+  PoolPlan plan;
+  Shape shape;
+  template <class T, class D, class X>
+  Tensor<T, D> operator()(Tensor<T, D> const& g, X const&) const {
+    using kernels = typename device_traits<D>::kernels;
+    return pool_gradient(g, shape, [&](T const* gradients, auto* result) { launch_mean_pool_gradient<D, T>(kernels{}, plan, gradients, result); });
+  }
+};
+
+/// A plan with the number of planes of images of a shape.
+inline PoolPlan with_planes(PoolPlan plan, Shape const& shape) {
+  plan.planes = shape[shape.rank() - 3] * (shape.rank() == 4 ? shape[0] : 1);
+  return plan;
+}
+
+}  // namespace detail
+
+/// The largest element of every window; see ops/pool2d.hpp.
+///
+/// Gradient  to the place of the largest element, the first where there are several, as PyTorch's. Nothing is stored for it: places are found
+///           again from the input, of which a formula is evaluated again. The formula's own gradient follows in one kernel.
+template <class E>
+  requires differentiable<E>
+auto max_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
+  auto const plan = detail::plan_windows(x.shape(), kernel, options, "max_pool2d");
+  return detail::record_on<true>("MaxPool2d", max_pool2d(detail::values_of(x), kernel, options), x,
+                                 detail::max_pool_gradient{detail::with_planes(plan, x.shape()), x.shape()});
+}
+
+/// The mean of every window.
+///
+/// Gradient  g / count to every element, together with the formula's own gradient.
+template <class E>
+  requires differentiable<E>
+auto avg_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
+  auto const plan = detail::plan_means(x.shape(), kernel, options);
+  return detail::record_on<false>("AvgPool2d", avg_pool2d(detail::values_of(x), kernel, options), x,
+                                  detail::mean_pool_gradient{detail::with_planes(plan, x.shape()), x.shape()});
+}
+
+/// The means of windows that cut the image into `size` parts.
+///
+/// Gradient  as avg_pool2d.
+template <class E>
+  requires differentiable<E>
+auto adaptive_avg_pool2d(E const& x, extent2d size) {
+  auto const plan = detail::plan_parts(x.shape(), size);
+  return detail::record_on<false>("AdaptiveAvgPool2d", adaptive_avg_pool2d(detail::values_of(x), size), x,
+                                  detail::mean_pool_gradient{detail::with_planes(plan, x.shape()), x.shape()});
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/print.hpp>
+/// Printing Variables, as PyTorch prints: std::cout << v.
+
+
+namespace situ::inline SITU_ABI {
+
+/// The text that `<<` writes: that of the value, with `requires_grad=True` of a leaf that wants a gradient, `grad_fn=<Mul>` of what
+/// was made of one. A formula is recorded for it, and printed as the Variable that it becomes. Waits for the device.
+template <class E>
+  requires differentiable<E>
+std::string to_string(E const& e) {
+  auto const v = detail::recorded(e);
+  std::vector<std::string> suffixes;
+  if (v.grad_fn()) suffixes.push_back(std::string("grad_fn=<") + v.grad_fn() + ">");
+  else if (v.requires_grad()) suffixes.push_back("requires_grad=True");
+  auto const host = v.value().cpu().contiguous();
+  std::string const name = device_traits<device_of<decltype(v)>>::name();
+  return detail::format_tensor(host.data(), host.rank(), host.shape().data(), name == "cpu" ? std::string() : name, suffixes);
+}
+
+/// Writes a Variable, or the value of a formula with one in it, to a stream.
+template <class Stream, class E>
+  requires(differentiable<E> && requires(Stream& s, char const* t) {
+    s.write(t, 1);
+    s.flush();
+  })
+Stream& operator<<(Stream& stream, E const& e) {
+  std::string const text = to_string(e);
+  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
+  return stream;
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/random.hpp>
+/// Dropout of what records. bernoulli(p) of probabilities that record gives a Tensor: coins have no gradient.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class T, class D>
+Variable<T, D> recorded_dropout(Variable<T, D> const& x, dropped<T> const& op);
+
+/// The same elements are dropped again: which ones is told by the generator's counter, so that nothing is kept.
+template <class T>
+struct dropout_again {
+  dropped<T> op;
+  template <class D>
+  Tensor<T, D> operator()(Tensor<T, D> const& g) const {
+    return randomized(g, op, "dropout");
+  }
+  template <class D>
+  Variable<T, D> operator()(Variable<T, D> const& g) const {
+    return recorded_dropout(g, op);
+  }
+  /// Of Lanes in the computing type of a 16-bit T.
+  template <class C, class D>
+    requires(!std::is_same_v<C, T>)
+  Variable<C, D> operator()(Variable<C, D> const& g) const {
+    return recorded_dropout(g.template to<T>(), op).template to<C>();
+  }
+};
+template <class T, class D>
+Variable<T, D> recorded_dropout(Variable<T, D> const& x, dropped<T> const& op) {
+  return record_on<false>("Dropout", randomized(x.value(), op, "dropout"), x, linear(dropout_again<T>{op}));
+}
+
+}  // namespace detail
+
+/// Each element 0 with probability p, else divided by 1 - p; outside of training the elements as they are. See ops/random_ops.hpp.
+///
+/// Cost      of the gradient: one pass. The mask is made again, not kept.
+/// Gradient  g / (1 - p) where the element was kept, else 0.
+template <class E>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto dropout(E const& x, double p, bool training, Generator& generator) {
+  using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
+  if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("dropout: the probability is ", p, "; it must be in [0, 1]");
+  if (!training || p == 0) return Variable<T, D>(x);
+  detail::RandomStream const stream = detail::next_stream(generator);
+  if (p == 1) {
+    return detail::record_on<false>("Dropout", detail::filled<T, D>(x.shape(), 0, "dropout"), x, detail::linear([](auto const& g) { return detail::zeros_as(g, g.shape()); }));
+  }
+  detail::dropped<T> const op{stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))};
+  return detail::record_on<false>("Dropout", detail::randomized(detail::values_of(x), op, "dropout"), x, detail::linear(detail::dropout_again<T>{op}));
+}
+template <class E>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto dropout(E const& x, double p, bool training = true) {
+  return dropout(x, p, training, detail::default_generator());
+}
+template <class E>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto dropout(E const& x, double p, Generator& generator) {
+  return dropout(x, p, true, generator);
+}
+
+/// Coins whose probabilities are elements: a Tensor.
+template <class E, class... Args>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto bernoulli(E const& p, Args&... args) {
+  return bernoulli(detail::values_of(p), args...);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/rows.hpp>
+/// softmax, log_softmax, layer_norm and rms_norm of Variables and of formulas with Variables, fused with the formula that they take.
+///
+/// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
+/// Cost      backward: one pass where rows run along the last axes (CPU); a reduction and one fused pass for the softmaxes elsewhere.
+///           Kept are the result (softmaxes), or the input and the weight (norms).
+
+
+// ---- <situ/autograd/cpu/rows.hpp>
+/// The CPU's gradients of operations on rows: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other.
+///
+/// A row is read from memory once: statistics first, then the elements, from the cache. Work is cut into blocks of rows by
+/// shapes alone; the gradients of weight and bias are summed within each block, so results do not depend on the number of threads.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+enum class RowGradient { softmax, log_softmax, layer_norm, rms_norm };
+
+/// `b` is the result y for the softmaxes, the input x for the norms. Rows are `count` long.
+template <class C>
+struct RowGradientArguments {
+  C const* g;
+  C const* b;
+  C* out;  ///< null where only weight and bias are wanted; may be b
+  int64_t rows, count;
+  int64_t slack;  ///< elements behind the last row that may be read, of g and b
+  C const* weight;
+  C *weight_gradient, *bias_gradient;  ///< a row each, on top of which is added; or null
+  double eps;
+};
+
+template <RowGradient Kind, class C>
+struct RowGradientBody {
+  static constexpr bool is_norm = Kind == RowGradient::layer_norm || Kind == RowGradient::rms_norm;
+  static constexpr bool centred = Kind == RowGradient::layer_norm;
+
+  template <class Isa>
+  SITU_INLINE static int run(RowGradientArguments<C> const* given) {
+    RowGradientArguments<C> const a = *given;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      int64_t const at = row * a.count, readable = (a.rows - row) * a.count + a.slack;
+      C* const out = a.out ? a.out + at : nullptr;
+      if constexpr (!is_norm) softmax_row<Isa>(a, a.g + at, a.b + at, out, readable);
+      else if (a.weight_gradient && a.bias_gradient) norm_row<Isa, true>(a, a.g + at, a.b + at, out, readable);
+      else norm_row<Isa, false>(a, a.g + at, a.b + at, out, readable);
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
+
+  /// Elements from number i on, 0 behind the end.
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> load(C const* from, int64_t i, int64_t n, int64_t readable) {
+    constexpr int N = lanes_in<Isa>;
+    if (SITU_LIKELY(i + N <= n)) return pack<C, N, Isa>::load(from + i);
+    return load_tail<C, N, Isa>(from + i, n - i, readable - i, C(0));
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void store(pack<C, N, Isa> const& x, C* to, int64_t i, int64_t n) {
+    if (SITU_LIKELY(i + N <= n)) return x.store(to + i);
+    store_tail<C>(x, to + i, n - i, n - i);
+  }
+
+  /// Softmax: y (g - Σ g y). Log-softmax: g - exp(y) Σ g.
+  template <class Isa>
+  SITU_INLINE static void softmax_row(RowGradientArguments<C> const& a, C const* g, C const* y, C* out, int64_t readable) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    int64_t const n = a.count, whole = n / N * N;
+    P g_tail(C(0)), y_tail(C(0));
+    if (whole < n) {
+      g_tail = load_tail<C, N, Isa>(g + whole, n - whole, readable - whole, C(0));
+      y_tail = load_tail<C, N, Isa>(y + whole, n - whole, readable - whole, C(0));
+    }
+    double total = static_cast<double>(sum_of_lanes(term(g_tail, y_tail)));
+    for (int64_t i = 0; i < whole;) {
+      int64_t const stop = i + row_block < whole ? i + row_block : whole;
+      P s(C(0)), s1(C(0));
+      for (; i + 2 * N <= stop; i += 2 * N) {
+        s = s + term(P::load(g + i), P::load(y + i));
+        s1 = s1 + term(P::load(g + i + N), P::load(y + i + N));
+      }
+      if (i < stop) s = s + term(P::load(g + i), P::load(y + i)), i += N;
+      total += static_cast<double>(sum_of_lanes(s + s1));
+    }
+    P const shift(static_cast<C>(total));
+    for (int64_t i = 0; i < whole; i += N) slope(P::load(g + i), P::load(y + i), shift).store(out + i);
+    if (whole < n) store_tail<C>(slope(g_tail, y_tail, shift), out + whole, n - whole, n - whole);
+  }
+  template <int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> term(pack<C, N, Isa> const& g, pack<C, N, Isa> const& y) {
+    if constexpr (Kind == RowGradient::softmax) return g * y;
+    else return pack<C, N, Isa>(g);
+  }
+  template <int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> slope(pack<C, N, Isa> const& g, pack<C, N, Isa> const& y, pack<C, N, Isa> const& shift) {
+    if constexpr (Kind == RowGradient::softmax) return y * (g - shift);
+    else return g - exp_of_negative(y) * shift;
+  }
+
+  /// With z the normalised row, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)); without the first mean about 0.
+  template <class Isa, bool Sums>
+  SITU_INLINE static void norm_row(RowGradientArguments<C> const& a, C const* g, C const* x, C* out, int64_t readable) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    using Op = std::conditional_t<centred, rows::layer_norm<C>, rows::rms_norm<C>>;
+    int64_t const n = a.count;
+    Op op{};
+    op.eps = a.eps;
+    RowCoefficients<C> const row = op.finish(RowMath<Op>::template gather<Isa, false>(op, x, readable, nullptr, n, NextRow{}));
+    P const shift(row.shift), low(row.low), scale(row.scale);
+    C const* const weight = a.weight;
+    C *const weight_gradient = a.weight_gradient, *const bias_gradient = a.bias_gradient;
+    double total = 0, products = 0;
+    for (int64_t i = 0; i < n;) {
+      int64_t const stop = i + row_block < n ? i + row_block : n;
+      P s(C(0)), q(C(0));
+      for (; i < stop; i += N) {
+        P const z = RowMath<Op>::template value<Isa, false, N>(load<Isa>(x, i, n, readable), shift, low, scale);
+        P const d = load<Isa>(g, i, n, readable);
+        P h(d);
+        if (weight) h = h * load<Isa>(weight, i, n, n);
+        if constexpr (centred) s = s + h;
+        q = multiply_add(h, z, q);
+        if (Sums || weight_gradient) store<Isa, N>(load<Isa>(weight_gradient, i, n, n) + d * z, weight_gradient, i, n);
+        if (Sums || bias_gradient) store<Isa, N>(load<Isa>(bias_gradient, i, n, n) + d, bias_gradient, i, n);
+      }
+      total += static_cast<double>(sum_of_lanes(s));
+      products += static_cast<double>(sum_of_lanes(q));
+    }
+    if (!out) return;
+    P const mean(static_cast<C>(total / static_cast<double>(n))), share(static_cast<C>(products / static_cast<double>(n)));
+    for (int64_t i = 0; i < n; i += N) {
+      P const z = RowMath<Op>::template value<Isa, false, N>(load<Isa>(x, i, n, readable), shift, low, scale);
+      P h(load<Isa>(g, i, n, readable));
+      if (weight) h = h * load<Isa>(weight, i, n, n);
+      if constexpr (centred) h = h - mean;
+      store<Isa, N>((h - z * share) * scale, out, i, n);
+    }
+  }
+};
+
+/// Elements of T as numbers of C, and back.
+template <class T, class C>
+struct ConvertRowBody {
+  template <class Isa>
+  SITU_INLINE static int run(T const* from, C* to, int64_t n) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t i = 0;
+    for (; i + N <= n; i += N) store_lanes<C, N, Isa>(load_lanes<T, N, Isa>(from + i), to + i);
+    for (; i < n; ++i) to[i] = static_cast<C>(from[i]);
+    return 0;
+  }
+};
+template <class T, class C>
+struct RoundRowBody {
+  template <class Isa>
+  SITU_INLINE static int run(C const* from, T* to, int64_t n) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t i = 0;
+    for (; i + N <= n; i += N) store_lanes<T, N, Isa>(load_lanes<C, N, Isa>(from + i), to + i);
+    for (; i < n; ++i) to[i] = convert_scalar<T>(from[i]);
+    return 0;
+  }
+};
+
+/// The kernel: items are blocks of `rows_per_block` rows.
+template <RowGradient Kind, class T>
+struct RowGradientKernel {
+  using C = compute_t<T>;
+  T const* g;
+  T const* b;
+  T* out;
+  int64_t rows, count, rows_per_block;
+  C const* weight;
+  C *weight_gradients, *bias_gradients;  ///< of blocks: [block, count], or null
+  double eps;
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      int64_t const begin = block * rows_per_block, end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
+      RowGradientArguments<C> a{};
+      a.count = count;
+      a.weight = weight;
+      a.eps = eps;
+      if (weight_gradients) a.weight_gradient = zeros_at(weight_gradients + block * count);
+      if (bias_gradients) a.bias_gradient = zeros_at(bias_gradients + block * count);
+      if constexpr (std::is_same_v<T, C>) {
+        a.g = g + begin * count, a.b = b + begin * count;
+        a.out = out ? out + begin * count : nullptr;
+        a.rows = end - begin;
+        a.slack = (rows - end) * count;
+        dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
+      } else {
+        int64_t const wide = (count + 127) / 64 * 64;
+        RowBuffer const memory(2 * wide * static_cast<int64_t>(sizeof(C)));
+        C *const g_row = static_cast<C*>(memory.memory), *const b_row = g_row + wide;
+        a.g = g_row, a.b = b_row;
+        a.out = out ? b_row : nullptr;
+        a.rows = 1;
+        a.slack = wide - count;
+        for (int64_t row = begin; row < end; ++row) {
+          dispatch<ConvertRowBody<T, C>>(g + row * count, g_row, count);
+          dispatch<ConvertRowBody<T, C>>(b + row * count, b_row, count);
+          dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
+          if (out) dispatch<RoundRowBody<T, C>>(static_cast<C const*>(b_row), out + row * count, count);
+        }
+      }
+    }
+  }
+
+ private:
+  C* zeros_at(C* to) const {
+    for (int64_t k = 0; k < count; ++k) to[k] = C(0);
+    return to;
+  }
+};
+
+/// Rows of a block: some thousand elements; at most 128 blocks where each sums gradients of its own.
+inline int64_t rows_per_block(int64_t rows, int64_t count, bool sums) {
+  int64_t const few = 16384 / (count > 0 ? count : 1) + 1;
+  int64_t const share = (rows + 127) / 128;
+  return sums && share > few ? share : few;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// An operand on the device that results live on: what is pinned is moved to the host's own memory.
+template <class T, class E>
+auto input_beside_result(E const& e) {
+  using D = result_device_t<device_of<E>>;
+  auto const input = operation_input<T>(e);
+  if constexpr (std::is_same_v<device_of<decltype(input)>, D>) return input;
+  else if constexpr (differentiable<E>) return record_transfer<D>(input);
+  else return ConstantInput<T, D>{input.tensor.to(D{})};
+}
+
+/// Whether the axes whose bit is set are the last ones.
+inline bool are_last(unsigned axes, int rank) {
+  unsigned const others = ~axes & ((1u << rank) - 1u);
+  return axes != 0 && (others & (others + 1u)) == 0;
+}
+
+/// What a row's gradient is made with, and where the gradients of weight and bias go: [block, row length] each.
+template <class C, class D>
+struct RowParameters {
+  Tensor<C, D> weight, weight_gradients, bias_gradients;
+  bool weighs = false, wants_input = true, wants_weight = false, wants_bias = false;
+  double eps = 0;
+};
+
+/// The gradient by the input of an operation on contiguous rows; see RowGradientArguments.
+template <cpu::RowGradient Kind, class T, class D>
+Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who) {
+  using C = compute_t<T>;
+  int64_t const rows = count > 0 ? g.size() / count : 0;
+  bool const sums = parameters.wants_weight || parameters.wants_bias;
+  int64_t const per_block = cpu::rows_per_block(rows, count, sums), blocks = (rows + per_block - 1) / per_block;
+  Tensor<T, D> result;
+  if (parameters.wants_input) result = Tensor<T, D>::uninitialized(g.shape(), who);
+  if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
+  if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
+  if (blocks == 0) return result;
+  cpu::RowGradientKernel<Kind, T> const kernel{g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
+                                               parameters.weighs ? parameters.weight.data() : nullptr,
+                                               parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
+                                               parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps};
+  device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
+  return result;
+}
+
+// ---- softmax, log_softmax -------------------------------------------------------------------------------------------------------
+
+/// y (g - Σ g y), and g - exp(y) Σ g.
+template <bool Logarithmic, class T, class D>
+struct softmax_gradient : ReducedAxes {
+  Saved<T, D> y;
+  template <class G, class X>
+  auto operator()(G const& g, X const&) const {
+    if constexpr (std::is_same_v<X, Tensor<T, D>>) return alone(g);  // a Variable's
+    else return fused(g);
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const& value) const {
+    if constexpr (Logarithmic) return g - exp(value) * g.summed(axes).expand(whole);
+    else return value * (g - (g * value).summed(axes).expand(whole));
+  }
+  Saved<T, D> const& result() const { return y; }
+
+ private:
+  template <class G>
+  auto fused(G const& g) const {
+    auto const& value = y.tensor();
+    using C = compute_t<T>;
+    if constexpr (Logarithmic) return g - exp(value) * over(reduce<reducers::sum<C>>(cast<C>(g), axes, true));
+    else return value * (g - over(reduce<reducers::sum<C>>(cast<C>(g) * value, axes, true)));
+  }
+  template <class G>
+  Tensor<T, D> alone(G const& g) const {
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+      if (are_last(axes, whole.rank())) {
+        RowParameters<compute_t<T>, D> none;
+        return row_gradient<Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(g.contiguous(), y.tensor(), reduced_count(whole, axes), none, "softmax");
+      }
+    }
+    return Tensor<T, D>(cast<T>(fused(g)));
+  }
+};
+
+// ---- layer_norm, rms_norm -------------------------------------------------------------------------------------------------------
+
+/// With z the normalised rows, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)), without the first mean about 0; Σ g z; Σ g.
+template <bool Centred, class T, class D, class W>
+struct NormRule {
+  using twice = void;
+  using C = compute_t<T>;
+  Saved<T, D> x;
+  Saved<W, D> weight;
+  ReducedAxes rows;
+  bool weighs;
+  double eps;
+
+  template <class G, class IntoX, class... Parameters>
+  void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
+    if constexpr (is_recorded<G>) recorded(g, into_x, parameters...);
+    else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
+    else in_formulas(g, into_x, parameters...);
+  }
+
+ private:
+  /// The weight's shape, with extent 1 along the other axes.
+  Shape parameter_shape() const {
+    Shape result = rows.whole;
+    for (int k = 0; k < result.rank(); ++k) {
+      if (!(rows.axes >> k & 1u)) result[k] = 1;
+    }
+    return result;
+  }
+  Tensor<C, D> weight_values() const {
+    if constexpr (std::is_same_v<W, C>) return weight.tensor().contiguous();
+    else return Tensor<C, D>(cast<C>(weight.tensor()));
+  }
+
+  /// One pass over rows, which are brought together where they do not lie so.
+  template <class IntoX, class... Parameters>
+  void in_rows(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
+    Shape order, along;
+    for (int k = 0; k < rows.whole.rank(); ++k) {
+      if (!(rows.axes >> k & 1u)) order.push_back(k);
+    }
+    for (int k = 0; k < rows.whole.rank(); ++k) {
+      if (rows.axes >> k & 1u) order.push_back(k), along.push_back(rows.whole[k]);
+    }
+    bool const last = are_last(rows.axes, rows.whole.rank());
+    auto const in_order = [&](Tensor<T, D> const& t) { return last ? t.contiguous() : t.permute(order).contiguous(); };
+    RowParameters<C, D> parameters;
+    parameters.eps = eps;
+    parameters.wants_input = into_x.needed();
+    parameters.weighs = weighs;
+    if (weighs) parameters.weight = weight_values();
+    [[maybe_unused]] bool* const wanted[] = {&parameters.wants_weight, &parameters.wants_bias};
+    int k = 0;
+    ((*wanted[k++] = into.needed()), ...);
+    Tensor<T, D> const dx = row_gradient<Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(in_order(g), in_order(x.tensor()), reduced_count(rows.whole, rows.axes), parameters, "layer_norm");
+    if (into_x.needed()) into_x.add(last ? dx : dx.permute(inverse_permutation(order)));
+    Tensor<C, D> const* const sums[] = {&parameters.weight_gradients, &parameters.bias_gradients};
+    k = 0;
+    [[maybe_unused]] auto const add = [&](auto const& to) {
+      using P = value_of<decltype(to)>;
+      Tensor<C, D> const& blocks = *sums[k++];
+      if (!to.needed()) return;
+      Tensor<C, D> const total = blocks.rank() > 0 && blocks.shape()[0] == 1 ? blocks.reshape(along) : Tensor<C, D>(reduce<reducers::sum<C>>(blocks, 1u, false)).reshape(along);
+      if constexpr (std::is_same_v<P, C>) to.add(total);
+      else to.add(Tensor<P, D>(cast<P>(total)));
+    };
+    (add(into), ...);
+  }
+
+  /// The same as formulas, for devices without such a kernel.
+  template <class IntoX, class... Parameters>
+  void in_formulas(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
+    auto const values = cast<C>(x.tensor());
+    auto const slope = cast<C>(g);
+    double const n = rows.count();
+    Tensor<C, D> mean = zeros<C>({}, D{}), scale;
+    if constexpr (Centred) {
+      mean = reduce<reducers::mean<C>>(values, rows.axes, true);
+      scale = Tensor<C, D>(rsqrt(reduce<reducers::variance<C>>(values, rows.axes, true, 0.0) + eps));
+    } else {
+      scale = Tensor<C, D>(rsqrt(reduce<reducers::mean<C>>(square(values), rows.axes, true) + eps));
+    }
+    auto const z = (values - mean) * scale;
+    Tensor<C, D> const w = weighs ? weight_values().reshape(parameter_shape()) : ones<C>({}, D{});
+    if (into_x.needed()) {
+      auto const h = slope * w;
+      Tensor<C, D> const products(reduce<reducers::sum<C>>(h * z, rows.axes, true) / n);
+      Tensor<C, D> total = zeros<C>({}, D{});
+      if constexpr (Centred) total = reduce<reducers::mean<C>>(h, rows.axes, true);
+      into_x.add(Tensor<T, D>(cast<T>((h - total - z * products) * scale)));
+    }
+    unsigned const others = all_axes(rows.whole) & ~rows.axes;
+    int k = 0;
+    [[maybe_unused]] auto const add = [&](auto const& to) {
+      if (!to.needed()) return void(++k);
+      using P = value_of<decltype(to)>;
+      if (k++ == 0) to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * z, others, false))));
+      else to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope, others, false))));
+    };
+    (add(into), ...);
+  }
+
+  /// With history.
+  template <class G, class IntoX, class... Parameters>
+  void recorded(G const& g, IntoX const& into_x, Parameters const&... into) const {
+    using L = Lane<C, D>;
+    L const values = lane_of<C>(x.variable()), slope = lane_of<C>(g), share(static_cast<C>(1.0 / rows.count()));
+    L const d = Centred ? values - values.summed(rows.axes) * share : values;
+    L const scale = ((d * d).summed(rows.axes) * share + L(static_cast<C>(eps))).template apply<functions::rsqrt>();
+    L const z = d * scale;
+    if (into_x.needed()) {
+      L const h = weighs ? slope * lane_of<C>(weight.variable()).reshape(parameter_shape()) : slope;
+      L const inner = Centred ? h - h.summed(rows.axes) * share : h;
+      add_lane<G>((inner - z * ((h * z).summed(rows.axes) * share)) * scale, rows.whole, into_x);
+    }
+    int k = 0;
+    [[maybe_unused]] auto const add = [&](auto const& to) {
+      L const sum = (k++ == 0 ? slope * z : slope).summed(all_axes(rows.whole) & ~rows.axes);
+      if (to.needed()) add_lane<G>(sum.reshape(to.shape()), to.shape(), to);
+    };
+    (add(into), ...);
+  }
+};
+
+template <bool Centred, class E, class W, class B>
+auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias, double eps) {
+  using T = value_of<E>;
+  constexpr bool has_weight = !std::is_same_v<W, no_parameter>, has_bias = !std::is_same_v<B, no_parameter>;
+  auto const x = input_beside_result<T>(e);
+  using D = result_device_t<device_of<E>>;
+  ReducedAxes const rows{x.shape(), axes};
+  auto const value_of_norm = [&](auto const& w, auto const& b) {
+    if constexpr (Centred) return normalize<detail::rows::layer_norm>(x.value(), axes, w, b, eps);
+    else return normalize<detail::rows::rms_norm>(x.value(), axes, w, b, eps);
+  };
+  char const* const name = Centred ? "LayerNorm" : "RmsNorm";
+  if constexpr (!has_weight) {
+    return record(name, value_of_norm(no_parameter{}, no_parameter{}), NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps}, x);
+  } else {
+    auto const w = input_beside_result<value_of<W>>(weight);
+    using Rule = NormRule<Centred, T, D, value_of<W>>;
+    if constexpr (!has_bias) {
+      auto const value = value_of_norm(w.value(), no_parameter{});
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w);
+    } else {
+      auto const b = input_beside_result<value_of<B>>(bias);
+      auto const value = value_of_norm(w.value(), b.value());
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w, b);
+    }
+  }
+}
+
+template <bool Logarithmic, class E>
+auto recorded_softmax(E const& x, unsigned axes) {
+  using T = value_of<E>;
+  using D = result_device_t<device_of<E>>;
+  Tensor<T, D> const y = [&] {
+    if constexpr (Logarithmic) return operate_on_rows<detail::rows::log_softmax>(values_of(x), axes);
+    else return operate_on_rows<detail::rows::softmax>(values_of(x), axes);
+  }();
+  return record_on<false>(Logarithmic ? "LogSoftmax" : "Softmax", y, x, softmax_gradient<Logarithmic, T, D>{{x.shape(), axes}, Saved<T, D>(y)});
+}
+
+}  // namespace detail
+
+/// Exponentials that sum to 1 along an axis. Gradient: y (g − Σ g y).
+template <class E>
+  requires differentiable<E>
+auto softmax(E const& x, int64_t axis) {
+  return detail::recorded_softmax<false>(x, detail::one_axis(axis, x.shape(), "softmax"));
+}
+/// log(softmax(x)). Gradient: g − exp(y) Σ g.
+template <class E>
+  requires differentiable<E>
+auto log_softmax(E const& x, int64_t axis) {
+  return detail::recorded_softmax<true>(x, detail::one_axis(axis, x.shape(), "log_softmax"));
+}
+
+/// Rows made to have mean 0 and variance 1, weighed and shifted; x, weight and bias may record, or not.
+/// Gradient: with z = (x − mean) r, r = 1 / sqrt(var + eps), h = g weight: r (h − mean(h) − z mean(h z)); weight: Σ g z; bias: Σ g.
+template <class E, detail::axes_to_normalize A = Shape>
+  requires differentiable<E>
+auto layer_norm(E const& x, A const& normalized, double eps = 1e-5) {
+  return detail::recorded_norm_of<true>(x, detail::norm_axes(normalized, x.shape(), "layer_norm"), detail::no_parameter{}, detail::no_parameter{}, eps);
+}
+template <class E, detail::axes_to_normalize A = Shape, class W>
+  requires detail::recorded_operands<E, W>
+auto layer_norm(E const& x, A const& normalized, W const& weight, double eps = 1e-5) {
+  return detail::recorded_norm_of<true>(x, detail::norm_axes(normalized, x.shape(), "layer_norm"), weight, detail::no_parameter{}, eps);
+}
+template <class E, detail::axes_to_normalize A = Shape, class W, class B>
+  requires detail::recorded_operands<E, W, B>
+auto layer_norm(E const& x, A const& normalized, W const& weight, B const& bias, double eps = 1e-5) {
+  return detail::recorded_norm_of<true>(x, detail::norm_axes(normalized, x.shape(), "layer_norm"), weight, bias, eps);
+}
+template <class E, detail::axes_to_normalize A = Shape, class W, class Error = detail::different_devices_of<E, W>>
+  requires detail::strange_recorded_operands<E, W>
+void layer_norm(E const&, A const&, W const&, double = 1e-5) = delete;
+template <class E, detail::axes_to_normalize A = Shape, class W, class B, class Error = detail::different_devices_of<E, W, B>>
+  requires detail::strange_recorded_operands<E, W, B>
+void layer_norm(E const&, A const&, W const&, B const&, double = 1e-5) = delete;
+
+/// Rows divided by their root mean square, weighed. Gradient: as layer_norm, about 0: r (h − z mean(h z)).
+template <class E, detail::axes_to_normalize A = Shape>
+  requires differentiable<E>
+auto rms_norm(E const& x, A const& normalized, double eps = 1e-5) {
+  return detail::recorded_norm_of<false>(x, detail::norm_axes(normalized, x.shape(), "rms_norm"), detail::no_parameter{}, detail::no_parameter{}, eps);
+}
+template <class E, detail::axes_to_normalize A = Shape, class W>
+  requires detail::recorded_operands<E, W>
+auto rms_norm(E const& x, A const& normalized, W const& weight, double eps = 1e-5) {
+  return detail::recorded_norm_of<false>(x, detail::norm_axes(normalized, x.shape(), "rms_norm"), weight, detail::no_parameter{}, eps);
+}
+template <class E, detail::axes_to_normalize A = Shape, class W, class Error = detail::different_devices_of<E, W>>
+  requires detail::strange_recorded_operands<E, W>
+void rms_norm(E const&, A const&, W const&, double = 1e-5) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/scan.hpp>
+/// Running sums and products of what records: cumsum, cumprod. Shapes, types and errors are those of ops/scan.hpp.
+
+
+namespace situ::inline SITU_ABI {
+
+// Defined below, and used by the gradients of gradients.
+template <class E>
+  requires differentiable<E>
+auto cumsum(E const& x, int64_t axis);
+
+namespace detail {
+
+/// Running sums from the end.
+template <class G>
+auto cumsum_from_end(G const& g, int axis) {
+  return cumsum(g.flip(axis), axis).flip(axis);
+}
+
+/// Σ g_k y_k over k ≥ i, by x_i. From the first 0 of a line on all y are 0: there its gradient is made of products without it, and that of what
+/// comes later is 0.
+template <class T, class D>
+struct CumprodRule {
+  using twice = void;
+  Saved<T, D> x, y;
+  int axis;
+
+  template <class G, class I>
+  void operator()(G const& g, I const& into) const {
+    if (!into.needed()) return;
+    if constexpr (is_recorded<G>) {
+      using C = compute_t<T>;
+      auto const products = lane_of<C>(g) * lane_of<C>(own_result(y, g, into));
+      add_lane<G>(Lane<C, D>(cumsum_from_end(products.variable(), axis)) / lane_of<C>(x.variable()), into.shape(), into);
+    } else {
+      auto const& values = x.tensor();
+      auto const sums = cumsum_from_end(Tensor<T, D>(g * y.tensor()), axis);
+      if constexpr (std::is_same_v<D, Cpu>) {  // elsewhere looking would mean to wait
+        if (!any(values == 0).item()) return into.add(sums / values);
+      }
+      auto const first = Tensor<bool, D>((values == 0) && (cumsum(values == 0, axis) == 1));
+      auto const without_it = cumprod(where(first, 1, values), axis);
+      auto const sums_without_it = cumsum_from_end(Tensor<T, D>(g * without_it), axis);
+      into.add(Tensor<T, D>(where(first, sums_without_it, where(values == 0, 0, sums / values))));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Running sums. Gradient: the running sums of g, from the end.
+template <class E>
+  requires differentiable<E>
+auto cumsum(E const& x, int64_t axis) {
+  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumsum");
+  return detail::record_on<false>("Cumsum", cumsum(detail::values_of(x), k), x, detail::linear([k](auto const& g) { return detail::cumsum_from_end(g, k); }));
+}
+
+/// Running products. Gradient: the running sums of g y from the end, by x; beside zeros as the definition says. Second derivatives hold where no
+/// element is 0.
+template <class E>
+  requires differentiable<E>
+auto cumprod(E const& x, int64_t axis) {
+  using T = value_of<E>;
+  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumprod");
+  using D = detail::result_device_t<device_of<E>>;
+  Variable<T, D> const v = detail::record_transfer<D>(detail::operation_input<T>(x));
+  auto const y = cumprod(v.value(), k);
+  return detail::record("Cumprod", y, detail::CumprodRule<T, D>{detail::Saved<T, D>(v), detail::Saved<T, D>(y), k}, v);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/sort.hpp>
+/// Sorting what records: sort, sort_values, argsort, topk. Order, shapes, types and errors are those of ops/sort.hpp.
+///
+///     auto [values, indices] = sort(x);    // a Variable, and a Tensor<int64_t>
+///
+/// Gradient  that of the values goes to the places that `indices` names.
+
+
+namespace situ::inline SITU_ABI {
+
+/// What sort and topk give: auto [values, indices] = sort(x).
+template <class T, class D>
+struct SortedVariable {
+  Variable<T, D> values;
+  Tensor<int64_t, D> indices;
+};
+
+namespace detail {
+
+template <class E, class T, class D>
+SortedVariable<T, D> recorded_sorted(char const* name, Sorted<T, D> const& sorted, E const& x, int64_t axis) {
+  if (x.rank() == 0) return {record_on<false>(name, sorted.values, x, linear([](auto const& g) { return g; })), sorted.indices};
+  auto const saved = saved_constant(sorted.indices);
+  auto values = record_on<false>(name, sorted.values, x, linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return added_at(g, shape, axis, saved.tensor()); }));
+  return {std::move(values), sorted.indices};
+}
+
+}  // namespace detail
+
+/// The elements of each row along an axis in ascending order, and where each of them stood.
+template <class E>
+  requires differentiable<E>
+auto sort(E const& x, int64_t axis = -1) {
+  return detail::recorded_sorted("Sort", sort(detail::values_of(x), axis), x, axis);
+}
+template <class E>
+  requires differentiable<E>
+auto sort(E const& x, int64_t axis, descending_t) {
+  return detail::recorded_sorted("Sort", sort(detail::values_of(x), axis, descending), x, axis);
+}
+template <class E>
+  requires differentiable<E>
+auto sort(E const& x, descending_t) {
+  return detail::recorded_sorted("Sort", sort(detail::values_of(x), descending), x, -1);
+}
+
+/// The sorted elements alone; their gradient needs the indices, so that this costs what sort does.
+template <class E>
+  requires differentiable<E>
+auto sort_values(E const& x, int64_t axis = -1) {
+  return sort(x, axis).values;
+}
+template <class E>
+  requires differentiable<E>
+auto sort_values(E const& x, int64_t axis, descending_t) {
+  return sort(x, axis, descending).values;
+}
+template <class E>
+  requires differentiable<E>
+auto sort_values(E const& x, descending_t) {
+  return sort(x, -1, descending).values;
+}
+
+/// The indices that sort each row: a Tensor.
+template <class E, class... Args>
+  requires differentiable<E>
+auto argsort(E const& x, Args const&... args) {
+  return argsort(detail::values_of(x), args...);
+}
+
+/// The k largest elements along an axis, largest first, and where they stand; the k smallest.
+template <class E>
+  requires differentiable<E>
+auto topk(E const& x, int64_t k, int64_t axis = -1) {
+  return detail::recorded_sorted("Topk", topk(detail::values_of(x), k, axis), x, axis);
+}
+template <class E>
+  requires differentiable<E>
+auto topk(E const& x, int64_t k, int64_t axis, smallest_t) {
+  return detail::recorded_sorted("Topk", topk(detail::values_of(x), k, axis, smallest), x, axis);
+}
+template <class E>
+  requires differentiable<E>
+auto topk(E const& x, int64_t k, smallest_t) {
+  return detail::recorded_sorted("Topk", topk(detail::values_of(x), k, smallest), x, -1);
 }
 
 }  // namespace situ::inline SITU_ABI

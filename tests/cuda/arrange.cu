@@ -2,6 +2,8 @@
 
 #include <cuda/compare.hpp>
 #include <situ/ops/arrange.hpp>
+#include <situ/ops/concat.hpp>
+#include <situ/ops/pad.hpp>
 #include <situ/ops/matrix_parts.hpp>
 #include <situ/tensor.hpp>
 

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
-#include <cuda/compare.hpp>
-#include <situ/ops/conv2d.hpp>
+#include <cuda/conv2d_cases.hpp>
 #include <situ/ops/pool2d.hpp>
 #include <situ/tensor.hpp>
 
@@ -10,14 +9,8 @@ using situ_test::differs;
 using situ_test::numbers;
 using Gpu = Cuda<0>;
 
-TEST_CASE_TEMPLATE("conv2d is the same on a GPU as on the host", T, float, float16) {
-  double const tolerance = sizeof(T) == 2 ? 2e-2 : 1e-4;
-  Tensor<T> const a = numbers<T>({3, 6, 17, 21}), w = numbers<T>({9, 2, 3, 5}), b = numbers<T>({9});
-  Tensor<T, Gpu> const x{a}, v{w}, c{b};
-  CHECK(differs(conv2d(x, v, {.bias = c, .stride = {1, 2}, .padding = {2, 1}, .groups = 3}),
-                conv2d(a, w, {.bias = b, .stride = {1, 2}, .padding = {2, 1}, .groups = 3}), tolerance) == "");
-  CHECK(differs(conv2d(x.flip(3), v, {.dilation = 2, .groups = 3}), conv2d(a.flip(3), w, {.dilation = 2, .groups = 3}), tolerance) == "");
-  CHECK(differs(conv2d(x[1] * 2, v, {.groups = 3}), conv2d(a[1] * 2, w, {.groups = 3}), tolerance) == "");
+TEST_CASE_TEMPLATE("conv2d is the same on a GPU as on the host", T, float, double, float16, bfloat16) {
+  CHECK(convolution_differences<T>() == "");
 }
 
 TEST_CASE("poolings are the same on a GPU as on the host") {

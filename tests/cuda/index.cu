@@ -43,7 +43,7 @@ TEST_CASE_TEMPLATE("selecting by index gives on a GPU what it gives on the host"
     CHECK(differs(gather(x, axis, index.to(Gpu{})), gather(a, axis, index)) == "");
     CHECK(differs(gather(x.flip(1), axis, index.to(Gpu{})), gather(a.flip(1), axis, index)) == "");
     CHECK(differs(index_select(x, axis, rows.to(Gpu{})), index_select(a, axis, rows)) == "");
-    CHECK(differs(index_select(x.slice(1, 1, 40), axis, rows.to(Gpu{})), index_select(a.slice(1, 1, 40), axis, rows)) == "");
+    CHECK(differs(index_select(x.slice(1 - axis, 1, 30), axis, rows.to(Gpu{})), index_select(a.slice(1 - axis, 1, 30), axis, rows)) == "");
     CHECK(differs(scatter(x, axis, index.to(Gpu{}), x), scatter(a, axis, index, a)) == "");
     CHECK(differs(scatter_add(x, axis, index.to(Gpu{}), x), scatter_add(a, axis, index, a), 1e-5) == "");
   }

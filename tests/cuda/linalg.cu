@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <cuda/prototypes.hpp>
 #include <ops/expected/linalg.hpp>
 #include <situ/ops/linalg.hpp>
 #include <situ/ops/reduce.hpp>
@@ -22,20 +23,7 @@ namespace {
 
 // ---- the prototypes that situ writes by hand are those of the libraries -----------------------------------------------
 
-/// The same argument, but for the names of enumerations and handles.
-template <class Ours, class Theirs>
-inline constexpr bool same_argument =
-    std::is_same_v<Ours, Theirs> || (std::is_same_v<Ours, int> && std::is_enum_v<Theirs> && sizeof(Theirs) == sizeof(int)) ||
-    (std::is_same_v<Ours, void*> && (std::is_same_v<Theirs, cublasHandle_t> || std::is_same_v<Theirs, cusolverDnHandle_t>)) ||
-    (std::is_same_v<Ours, void**> && (std::is_same_v<Theirs, cublasHandle_t*> || std::is_same_v<Theirs, cusolverDnHandle_t*>));
-
-template <class Ours, class Theirs>
-inline constexpr bool same_function = false;
-template <class R, class... As, class S, class... Bs>
-  requires(sizeof...(As) == sizeof...(Bs))
-inline constexpr bool same_function<R (*)(As...), S (*)(Bs...)> = same_argument<R, S> && (same_argument<As, Bs> && ...);
-
-#define SITU_SAME(OURS, THEIRS) static_assert(same_function<decltype(OURS), decltype(&THEIRS)>)
+#define SITU_SAME(OURS, THEIRS) static_assert(situ_test::called_alike<decltype(OURS), decltype(&THEIRS)>)
 #define SITU_SAME_FOR(T, P)                                                             \
   SITU_SAME(detail::cuda::SolverFunctions<T>::getrf_size, cusolverDn##P##getrf_bufferSize); \
   SITU_SAME(detail::cuda::SolverFunctions<T>::getrf, cusolverDn##P##getrf);             \
@@ -50,6 +38,15 @@ inline constexpr bool same_function<R (*)(As...), S (*)(Bs...)> = same_argument<
   SITU_SAME(detail::cuda::SolverFunctions<T>::gesvd, cusolverDn##P##gesvd);             \
   SITU_SAME(detail::cuda::SolverFunctions<T>::syevd_size, cusolverDn##P##syevd_bufferSize); \
   SITU_SAME(detail::cuda::SolverFunctions<T>::syevd, cusolverDn##P##syevd);             \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::potrf_batched, cusolverDn##P##potrfBatched); \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::syevj_size, cusolverDn##P##syevjBatched_bufferSize); \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::syevj_batched, cusolverDn##P##syevjBatched); \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::gesvdj_size, cusolverDn##P##gesvdjBatched_bufferSize); \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::gesvdj_batched, cusolverDn##P##gesvdjBatched); \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::getrf_batched, cublas##P##getrfBatched);  \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::getrs_batched, cublas##P##getrsBatched);  \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::getri_batched, cublas##P##getriBatched);  \
+  SITU_SAME(detail::cuda::SolverFunctions<T>::geqrf_batched, cublas##P##geqrfBatched);  \
   SITU_SAME(detail::cuda::SolverFunctions<T>::geam, cublas##P##geam);                   \
   SITU_SAME(detail::cuda::SolverFunctions<T>::pack_triangle, cublas##P##trttp);         \
   SITU_SAME(detail::cuda::SolverFunctions<T>::unpack_triangle, cublas##P##tpttr)
@@ -60,6 +57,10 @@ SITU_SAME(detail::cuda::SolverFunctions<double>::copy, cublasDcopy_v2);
 SITU_SAME(detail::cuda::SolverLibrary::create, cusolverDnCreate);
 SITU_SAME(detail::cuda::SolverLibrary::destroy, cusolverDnDestroy);
 SITU_SAME(detail::cuda::SolverLibrary::set_stream, cusolverDnSetStream);
+SITU_SAME(detail::cuda::SolverLibrary::syevj_options_create, cusolverDnCreateSyevjInfo);
+SITU_SAME(detail::cuda::SolverLibrary::syevj_options_destroy, cusolverDnDestroySyevjInfo);
+SITU_SAME(detail::cuda::SolverLibrary::gesvdj_options_create, cusolverDnCreateGesvdjInfo);
+SITU_SAME(detail::cuda::SolverLibrary::gesvdj_options_destroy, cusolverDnDestroyGesvdjInfo);
 static_assert(detail::cuda::fill_lower == CUBLAS_FILL_MODE_LOWER && detail::cuda::fill_upper == CUBLAS_FILL_MODE_UPPER);
 static_assert(detail::cuda::as_it_is == CUBLAS_OP_N && detail::cuda::as_its_transpose == CUBLAS_OP_T);
 static_assert(detail::cuda::values_alone == CUSOLVER_EIG_MODE_NOVECTOR && detail::cuda::values_and_vectors == CUSOLVER_EIG_MODE_VECTOR);
@@ -184,6 +185,66 @@ TEST_CASE_TEMPLATE("matrices of any layout give on a GPU what NumPy gives", T, f
     for (int layout = 0; layout < 4; ++layout) {
       CAPTURE(layout);
       check_case(c, laid_out(matrix<T>(c.rows, c.columns, c.a), layout), laid_out(matrix<T>(c.rows, 2, c.b), layout));
+    }
+  }
+}
+
+TEST_CASE("on a GPU a batch gives what its matrices give one by one, also where it goes into one call") {
+  struct Case {
+    std::int64_t count, rows, columns;
+  };
+  for (Case const& c : {Case{3, 5, 5}, Case{70, 3, 3}, Case{4, 40, 40}, Case{2, 300, 300}, Case{5, 7, 4}, Case{5, 4, 7}, Case{3, 50, 20}, Case{3, 20, 50}}) {
+    CAPTURE(c.count);
+    CAPTURE(c.rows);
+    CAPTURE(c.columns);
+    auto host = zeros<double>({c.count, c.rows, c.columns});
+    for (std::int64_t k = 0; k < host.size(); ++k) host.data()[k] = std::sin(static_cast<double>(k * k % 1009 + 3 * k)) + (k % (c.columns + 1) == 0 ? 2.0 : 0.0);
+    auto const a = host.to(Gpu{});
+    std::vector<QrResult<double, Gpu>> qrs{qr(a), qr(a, {.complete = true})};
+    std::vector<SvdResult<double, Gpu>> svds{svd(a), svd(a, {.full_matrices = false})};
+    auto const values = svdvals(a);
+    for (std::int64_t i = 0; i < c.count; i += c.count > 10 ? 13 : 1) {
+      CAPTURE(i);
+      auto const one = a.select(0, i);
+      for (int whole : {0, 1}) {
+        auto const& [q, r] = qrs[static_cast<std::size_t>(whole)];
+        CHECK(orthonormal(Tensor<double, Gpu>(q.select(0, i)), 1e-11));
+        CHECK(close<double>(product(Tensor<double, Gpu>(q.select(0, i)), Tensor<double, Gpu>(r.select(0, i))), host.select(0, i), 1e-11));
+        auto const& [u, s, vh] = svds[static_cast<std::size_t>(1 - whole)];
+        std::int64_t const k = s.size(1);
+        CHECK(orthonormal(Tensor<double, Gpu>(u.select(0, i)), 1e-11));
+        CHECK(orthonormal(Tensor<double, Gpu>(vh.select(0, i).t()), 1e-11));
+        Tensor<double, Gpu> const scaled = Tensor<double>(u.select(0, i).cpu().slice(1, 0, k) * s.select(0, i).cpu()).to(Gpu{});
+        CHECK(close<double>(product(scaled, Tensor<double, Gpu>(vh.select(0, i).slice(0, 0, k))), host.select(0, i), 1e-11));
+        CHECK(close<double>(s.select(0, i).cpu(), values.select(0, i).cpu(), 1e-11));
+      }
+    }
+    if (c.rows != c.columns) continue;
+    auto const b = Tensor<double>(host.slice(-1, 0, 2) * 2.0 + 1.0).to(Gpu{});
+    auto const x = solve(a, b), inverse = inv(a), determinant = det(a), vector = solve(a, b.select(-1, 0).contiguous());
+    Tensor<double> const spread = host.transpose(-2, -1);
+    auto definite = zeros<double>(host.shape()), symmetric = Tensor<double>(host + spread);
+    for (std::int64_t i = 0; i < c.count; ++i) definite.select(0, i) = product(a.select(0, i), Tensor<double, Gpu>(spread.select(0, i).to(Gpu{})));
+    auto const positive = definite.to(Gpu{});
+    auto const lower = cholesky(positive), upper = cholesky(positive, {.upper = true});
+    auto const eigen = eigh(symmetric.to(Gpu{}));
+    auto const eigenvalues = eigvalsh(symmetric.to(Gpu{}));
+    for (std::int64_t i = 0; i < c.count; i += c.count > 10 ? 13 : 1) {
+      CAPTURE(i);
+      auto const one = a.select(0, i);
+      CHECK(close<double>(product(one, Tensor<double, Gpu>(x.select(0, i))), b.select(0, i).cpu(), 1e-10));
+      CHECK(close<double>(x.select(0, i).select(-1, 0).cpu(), vector.select(0, i).cpu(), 1e-12));
+      CHECK(close<double>(product(one, Tensor<double, Gpu>(inverse.select(0, i))), eye<double>(c.rows), 1e-10));
+      double const alone = det(one).item();
+      CHECK(std::fabs(determinant.select(0, i).item() - alone) <= 1e-10 * std::fabs(alone));
+      CHECK(close<double>(product(Tensor<double, Gpu>(lower.select(0, i)), Tensor<double, Gpu>(upper.select(0, i))), definite.select(0, i), 1e-11));
+      CHECK(max(abs(Tensor<double>(lower.select(0, i).cpu()) - Tensor<double>(upper.select(0, i).cpu().t()))).item() < 1e-9);
+      CHECK(lower.select(0, i).cpu().item(0, c.rows - 1) == 0);
+      CHECK(orthonormal(Tensor<double, Gpu>(eigen.eigenvectors.select(0, i)), 1e-11));
+      Tensor<double> const vectors = eigen.eigenvectors.select(0, i).cpu();
+      CHECK(close<double>(product(Tensor<double, Gpu>(symmetric.select(0, i).to(Gpu{})), Tensor<double, Gpu>(eigen.eigenvectors.select(0, i))),
+                          Tensor<double>(vectors * eigen.eigenvalues.select(0, i).cpu()), 1e-11));
+      CHECK(close<double>(eigen.eigenvalues.select(0, i).cpu(), eigenvalues.select(0, i).cpu(), 1e-11));
     }
   }
 }

@@ -4,11 +4,13 @@
 #include <cublas_v2.h>
 
 #include <cuda/compare.hpp>
+#include <cuda/prototypes.hpp>
 #include <situ/ops/einsum.hpp>
 #include <situ/ops/linear.hpp>
 #include <situ/tensor.hpp>
 
 using namespace situ;
+using situ_test::called_alike;
 using situ_test::differs;
 using situ_test::numbers;
 using Gpu = Cuda<0>;
@@ -16,17 +18,6 @@ using Gpu = Cuda<0>;
 namespace {
 
 // ---- the hand-written prototypes are those of the headers ------------------------------------------------------------
-
-/// Whether values of both types are passed alike: pointers with pointers, numbers and enumerations with those of their size.
-template <class A, class B>
-constexpr bool passed_alike = std::is_same_v<A, B> || (std::is_pointer_v<A> && std::is_pointer_v<B>) ||
-                              (!std::is_pointer_v<A> && !std::is_pointer_v<B> && std::is_floating_point_v<A> == std::is_floating_point_v<B> &&
-                               sizeof(A) == sizeof(B));
-template <class F, class G>
-constexpr bool called_alike = false;
-template <class R, class... As, class S, class... Bs>
-  requires(sizeof...(As) == sizeof...(Bs))
-constexpr bool called_alike<R (*)(As...), S (*)(Bs...)> = passed_alike<R, S> && (passed_alike<As, Bs> && ...);
 
 using Blas = detail::cuda::CublasFunctions;
 using Lt = detail::cuda::CublasLtFunctions;

@@ -10,7 +10,7 @@ using situ_test::numbers;
 using Gpu = Cuda<0>;
 
 TEST_CASE_TEMPLATE("scans of this type are the same on a GPU as on the host", T, float, float16, int8_t) {
-  double const tolerance = sizeof(T) == 2 ? 1e-2 : 1e-5;
+  double const tolerance = sizeof(T) == 2 ? 1e-2 : 2e-3;  // sums pass through thousands on their way, where floats are 2e-4 apart
   for (Shape const& s : {Shape{1, 1}, Shape{5, 1000}, Shape{1000, 5}, Shape{3, 100000}, Shape{100000, 3}, Shape{300, 301}}) {
     CAPTURE(to_string(s));
     Tensor<T> const a = numbers<T>(s);

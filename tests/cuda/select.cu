@@ -28,6 +28,13 @@ TEST_CASE("masks and inputs may be formulas, strided, broadcast and unaligned") 
   CHECK(differs(masked_select(x * 2, x > 1), masked_select(a * 2, a > 1)) == "");
   CHECK(differs(masked_select(x.t(), x.t() > 1), masked_select(a.t(), a.t() > 1)) == "");
   CHECK(differs(masked_select(x, x[3] > 1), masked_select(a, a[3] > 1)) == "");
+  Tensor<float> const column = numbers<float>({200, 1}, 7);
+  Tensor<float, Gpu> const y{column};
+  CHECK(differs(masked_select(x * 2 + y, x.flip(0) > 1), masked_select(a * 2 + column, a.flip(0) > 1), 1e-6) == "");
+  CHECK(differs(masked_select(y, x > 1), masked_select(column, a > 1)) == "");
+  CHECK(differs(masked_select(x.slice(1, 1, 300, 2), x.slice(1, 0, 300, 2) > 1), masked_select(a.slice(1, 1, 300, 2), a.slice(1, 0, 300, 2) > 1)) == "");
+  CHECK(differs(masked_select(cast<float16>(x) + float16(1), x > 1), masked_select(cast<float16>(a) + float16(1), a > 1)) == "");
+  CHECK(differs(masked_select(x > 2, x > 1), masked_select(a > 2, a > 1)) == "");
   Tensor<bool> const row = eval(a > 0).flatten();
   CHECK(differs(nonzero(row.to(Gpu{}).slice(0, 3, 50000)), nonzero(row.slice(0, 3, 50000))) == "");
 }

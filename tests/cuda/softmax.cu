@@ -44,3 +44,31 @@ TEST_CASE("an operation on rows fuses its input, and takes weights and several a
   CHECK(differs(layer_norm(x, normalized_axes{{0, 2}}), layer_norm(a, normalized_axes{{0, 2}}), 2e-5) == "");
   CHECK(differs(rms_norm(x, normalized_axes{{1}}), rms_norm(a, normalized_axes{{1}}), 2e-5) == "");
 }
+
+TEST_CASE("few long rows are cut into parts for many blocks, with the same results") {
+  for (Shape const& s : {Shape{1, 400001}, Shape{2, 300000}, Shape{70000, 2}}) {
+    CAPTURE(to_string(s));
+    int const axis = s[0] < s[1] ? 1 : 0;
+    Tensor<float> a = numbers<float>(s), flat = eval(a * 1e-3f + 100.0f), lowest = a.clone(), poisoned = a.clone(), endless = a.clone();
+    lowest.select(1 - axis, 0) = -INFINITY;
+    (axis == 1 ? poisoned.select(1, s[1] - 1) : poisoned.select(0, s[0] - 1)) = NAN;
+    (axis == 1 ? endless.select(1, s[1] / 2) : endless.select(0, s[0] / 2)) = -INFINITY;
+    for (Tensor<float> const& host : {a, lowest, poisoned, endless}) {
+      Tensor<float, Gpu> const x{host};
+      CHECK(differs(softmax(x, axis), softmax(host, axis), 1e-7) == "");
+      CHECK(differs(log_softmax(x, axis), log_softmax(host, axis), 2e-6) == "");
+    }
+    // Far from 0 the mean and the variance are what is left of large numbers.
+    normalized_axes const along{{axis}};
+    Tensor<float, Gpu> const y{flat};
+    CHECK(differs(layer_norm(y, along), layer_norm(flat, along), 1e-4) == "");
+    CHECK(differs(rms_norm(y * 2 + 1, along), rms_norm(flat * 2 + 1, along), 1e-6) == "");
+    Tensor<float> const first = softmax(y, axis).cpu();
+    CHECK(differs(softmax(y, axis), first, 0.0) == "");
+  }
+  Tensor<float16> const h = numbers<float16>({1, 200000});
+  CHECK(differs(layer_norm(h.to(Gpu{}), {200000}), layer_norm(h, {200000}), 2e-3) == "");
+  Tensor<double> const d = numbers<double>({3, 2, 50000});
+  CHECK(differs(softmax(d.to(Gpu{}), 2), softmax(d, 2), 1e-14) == "");
+  CHECK(differs(layer_norm(d.to(Gpu{}), normalized_axes{{0, 2}}), layer_norm(d, normalized_axes{{0, 2}}), 1e-10) == "");
+}

@@ -1,4 +1,6 @@
 #include <situ/ops/arrange.hpp>
+#include <situ/ops/concat.hpp>
+#include <situ/ops/pad.hpp>
 #include <situ/ops/matrix_parts.hpp>
 
 #include <ops/expected/check_places.hpp>

@@ -34,7 +34,7 @@ Block philox_by_the_paper(uint64_t seed, uint64_t block, uint64_t call) {
   return {{c[0], c[1], c[2], c[3]}};
 }
 /// word(i) and draw(i) of the documentation.
-struct Stream {
+struct WordStream {
   uint64_t seed, call;
   uint32_t word(int64_t i) const { return philox_by_the_paper(seed, static_cast<uint64_t>(i) / 4, call).word[i % 4]; }
   uint64_t draw(int64_t i) const { return uint64_t{word(2 * i)} << 32 | word(2 * i + 1); }
@@ -92,7 +92,7 @@ TEST_CASE_TEMPLATE("element i is made from word i or draw i of its call, as docu
   situ_test::with_every_instruction_set<D>([] {
     Generator generator{0x123456789abcdefull};
     int64_t const n = 1237;
-    auto stream = [call = uint64_t{0}]() mutable { return Stream{0x123456789abcdefull, call++}; };
+    auto stream = [call = uint64_t{0}]() mutable { return WordStream{0x123456789abcdefull, call++}; };
     auto s = stream();
     CHECK(all_are(rand({n}, generator, D{}), [&](int64_t i) { return static_cast<float>(s.word(i) >> 8) * 0x1p-24f; }));
     s = stream();
@@ -126,7 +126,7 @@ TEST_CASE("normal numbers are Box and Muller's to within 2 ULP, with every instr
     int64_t const n = 400'001;
     auto const x = randn({n}, generator).to_vector();
     auto const wide = randn<double>({n}, generator).to_vector();
-    Stream const s{5, 0}, t{5, 1};
+    WordStream const s{5, 0}, t{5, 1};
     double worst = 0, worst_wide = 0;
     auto ulps = [](double got, double expected, double digits) {
       return std::fabs(got - expected) / std::ldexp(1.0, std::ilogb(std::fabs(expected) + 1e-30) - static_cast<int>(digits));
@@ -214,7 +214,7 @@ TEST_CASE("uniform stays below its upper end, and normal has its mean and deviat
 TEST_CASE("random integers cover [low, high) evenly") {
   Generator generator{3};
   auto const k = randint(-3, 5, {80000}, generator);
-  static_assert(std::is_same_v<decltype(k)::value_type, int64_t>);
+  static_assert(std::is_same_v<value_of<decltype(k)>, int64_t>);
   CHECK(min(k).item() == -3);
   CHECK(max(k).item() == 4);
   for (int v = -3; v < 5; ++v) {

@@ -202,3 +202,29 @@ TEST_CASE("a scan along an axis that does not exist is refused") {
   CHECK(thrown<ShapeError>([&] { cumprod(x.select(0, 0).select(0, 0), 0); }, "cumprod: axis 0 is out of range for shape []: it has no axes") == "");
   CHECK(cumsum(x, 1).size() == 128);
 }
+
+// Operands that lie across what is scanned are copied beside each other, a box at a time: long ones fill several boxes.
+TEST_CASE_TEMPLATE("long operands that lie across", D, Cpu, Emulated<0>) {
+  using namespace situ;
+  struct Case {
+    Shape shape;
+    int axis;
+  };
+  for (Case const& c : {Case{{37, 1300}, 1}, Case{{1300, 37}, 0}, Case{{3, 700, 21}, 1}, Case{{5, 1100, 3}, 1}, Case{{2, 18, 1030}, 2}}) {
+    Shape turned = c.shape;
+    std::swap(turned[0], turned[c.shape.rank() - 1]);
+    std::vector<int64_t> numbers(static_cast<std::size_t>(turned[0] * turned[1] * (turned.rank() > 2 ? turned[2] : 1)));
+    for (std::size_t k = 0; k < numbers.size(); ++k) numbers[k] = static_cast<int64_t>(k * 7919 % 1001) - 500;
+    Tensor<int64_t, D> const x = Tensor<int64_t>(numbers).reshape(turned).to(D{});
+    Tensor<int64_t, D> const across = x.transpose(0, c.shape.rank() - 1), row = across.select(c.axis, 0).unsqueeze(c.axis), along = across.contiguous();
+    auto const found = cumsum(across, c.axis).to_vector(), wanted = cumsum(along, c.axis).to_vector();
+    CHECK(found == wanted);
+    CHECK(cumsum(across * row, c.axis).to_vector() == cumsum(Tensor<int64_t, D>(along * row), c.axis).to_vector());
+    CHECK(cumsum(across.flip(c.axis), c.axis).to_vector() == cumsum(Tensor<int64_t, D>(along.flip(c.axis).contiguous()), c.axis).to_vector());
+    Tensor<int64_t> const sums = Tensor<int64_t>(wanted).reshape(c.shape), values = along.to(Cpu{});
+    for (int64_t i = 1; i < c.shape[c.axis]; ++i) {
+      auto const step = Tensor<int64_t>(sums.select(c.axis, i) - sums.select(c.axis, i - 1)).to_vector();
+      REQUIRE(step == values.select(c.axis, i).to_vector());
+    }
+  }
+}

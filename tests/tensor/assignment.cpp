@@ -178,10 +178,10 @@ TEST_CASE("an assignment that fails leaves everything as it was") {
   CHECK(thrown<ShapeError>([&] { x = x + y; }, "operator+: shapes [2, 3] and [2] do not broadcast: 3 != 2 in dimension 1") == "");
   CHECK(thrown<ShapeError>([&] { x += y; }, "operator+: shapes [2, 3] and [2] do not broadcast: 3 != 2 in dimension 1") == "");
   CHECK(thrown<ShapeError>([&] { x[0] = x; }, "assign: shape [2, 3] cannot be expanded to [3]: it has more dimensions") == "");
-  CHECK(thrown<ShapeError>([&] { x[0] += x; }, "assign: shape [2, 3] cannot be expanded to [3]: it has more dimensions") == "");
+  CHECK(thrown<ShapeError>([&] { x[0] += x; }, "operator+=: shape [2, 3] cannot be expanded to [3]: it has more dimensions") == "");
   Tensor<float> wide = y.expand({3, 2});
   CHECK(thrown<LayoutError>([&] { wide += 1; },
-                            "assign: writing to a broadcast view of shape [3, 2] with strides [0, 1] would write elements more than once; write to a clone() of it") == "");
+                            "operator+=: writing to a broadcast view of shape [3, 2] with strides [0, 1] would write elements more than once; write to a clone() of it") == "");
   CHECK(thrown<LayoutError>([&] { wide.assign(0); },
                             "assign: writing to a broadcast view of shape [3, 2] with strides [0, 1] would write elements more than once; write to a clone() of it") == "");
   CHECK(x.to_vector() == floats{0, 1, 2, 3, 4, 5});

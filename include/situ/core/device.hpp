@@ -25,6 +25,9 @@
 /// pass through the host; and for devices whose `launch` returns before the kernel has run, `static detail::IndexFault* fault()`:
 /// the record, in memory that kernels and the host reach, of the first index that a kernel found out of range. `synchronize`
 /// and `copy_to_host` of such a device end by throwing it as IndexError and clearing it (device/fault.hpp).
+/// A device whose work goes to streams offers `current_stream()` and the functions beside it (device/order.hpp): every storage of it then
+/// notes who uses it, and uses on different streams are ordered. Asynchronous copies need `copy_from_pinned`, `copy_to_pinned`,
+/// `copy_rows_from_pinned` and `copy_rows_to_pinned`.
 #pragma once
 
 #include <string>
@@ -113,5 +116,9 @@ template <class Device>
 struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
+template <class From, class To>
+struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
+template <class T, class Device>
+struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
 }  // namespace situ::inline SITU_ABI

@@ -39,9 +39,14 @@ struct SITU_EXCEPTION DeviceUnavailable : Error {
 struct SITU_EXCEPTION CudaError : Error {
   using Error::Error;
 };
-/// Memory ran out on a device; the message holds what was asked and what there was.
+/// Memory ran out on a device; the message holds what was asked and what there was, and the members do, in bytes. Nothing has been
+/// changed: when tensors have been freed, the operation can be tried again.
 struct SITU_EXCEPTION OutOfMemory : Error {
   using Error::Error;
+  long long requested = 0;
+  long long free = 0, total = 0;  ///< of the device
+  long long allocated = 0;        ///< by situ: what is in use
+  long long reserved = 0;         ///< what situ holds, in use or kept for reuse
 };
 /// A gradient cannot be computed.
 struct SITU_EXCEPTION GradientError : Error {

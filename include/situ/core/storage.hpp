@@ -38,6 +38,28 @@ SITU_INLINE bool count_down(int64_t& count) noexcept {
   return __atomic_fetch_sub(&count, 1, __ATOMIC_ACQ_REL) == 1;
 }
 
+struct StreamState;
+struct StreamRecorder;
+
+/// Which stream a thread's work on an asynchronous device goes to. One per thread and device.
+struct CurrentStream {
+  uint64_t segment = 0;          ///< names the stream and this stay of the thread on it; 0: nothing was done yet
+  bool used = false;             ///< something was done in this segment
+  void* native = nullptr;        ///< as the device's own functions know it; null is its default stream
+  StreamState* state = nullptr;  ///< null is the default stream
+  StreamRecorder* recorder = nullptr;
+};
+
+/// Which streams used a storage of an asynchronous device, as segments: see device/order.hpp.
+struct StreamUses {
+  static constexpr uint64_t nobody = 2;
+  uint64_t stamp = nobody;    ///< the segment that used it last; bit 0: a write must look closer
+  uint64_t written = nobody;  ///< the segment that wrote it last
+  uint64_t read = 0;          ///< one that read it since; 0 for none
+  uint64_t* more = nullptr;   ///< the others
+  int more_count = 0;
+};
+
 /// The head of a storage, in ordinary host memory.
 struct StorageHead {
   int64_t references = 1;
@@ -46,6 +68,14 @@ struct StorageHead {
   void (*destroy)(StorageHead*) noexcept = nullptr;
   bool allocated_here = true;  ///< false for from_blob: never written again behind the owner's back
   bool read_only = false;
+  uint32_t version = 0;          ///< how often its elements were written in place
+  char const* writer = nullptr;  ///< by which function last
+  void* uses = nullptr;          ///< what is in flight: StreamUses on an asynchronous device, CopyInFlight in page-locked memory
+
+  void note_write(char const* who) noexcept {
+    __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+    writer = who;
+  }
 };
 
 /// A counted pointer to a storage head.
@@ -123,6 +153,65 @@ inline Handle make_view(Storage const& storage, void* first, Layout const& layou
   return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
 }
 
+/// D runs its work later, on streams: whoever touches a storage of it says so first.
+template <class D>
+concept asynchronous = requires { device_traits<D>::current_stream(); };
+/// D is host memory that asynchronous copies start from and end in.
+template <class D>
+concept copied_asynchronously = requires(StorageHead& head) { device_traits<D>::await_copies(head, true); };
+
+/// To be called before work that reads a storage is enqueued on this thread's stream of D, or before the host reads it. One comparison as long as
+/// one stream is in use; otherwise that stream is made to wait for those that wrote it.
+template <class D>
+SITU_INLINE void before_read(StorageHead const* head) {
+  if constexpr (asynchronous<D>) {
+    if (!head) return;
+    auto const* const uses = static_cast<StreamUses const*>(__atomic_load_n(&head->uses, __ATOMIC_RELAXED));
+    uint64_t const mine = device_traits<D>::current_stream().segment;
+    if (SITU_LIKELY(uses && (__atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) | 1) == (mine | 1))) return;
+    device_traits<D>::order_after_others(*const_cast<StorageHead*>(head), false);
+  } else if constexpr (copied_asynchronously<D>) {
+    if (SITU_UNLIKELY(head && __atomic_load_n(&head->uses, __ATOMIC_RELAXED))) device_traits<D>::await_copies(*const_cast<StorageHead*>(head), false);
+  }
+}
+/// The same before a write, which waits for those that read it as well.
+template <class D>
+SITU_INLINE void before_write(StorageHead* head) {
+  if constexpr (asynchronous<D>) {
+    if (!head) return;
+    auto const* const uses = static_cast<StreamUses const*>(__atomic_load_n(&head->uses, __ATOMIC_RELAXED));
+    if (SITU_LIKELY(uses && __atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) == device_traits<D>::current_stream().segment)) return;
+    device_traits<D>::order_after_others(*head, true);
+  } else if constexpr (copied_asynchronously<D>) {
+    if (SITU_UNLIKELY(head && __atomic_load_n(&head->uses, __ATOMIC_RELAXED))) device_traits<D>::await_copies(*head, true);
+  }
+}
+/// Whether something may be in flight on it that this thread's stream of D is not behind.
+template <class D>
+SITU_INLINE bool in_flight_elsewhere(StorageHead const* head) {
+  if constexpr (asynchronous<D>) {
+    auto const* const uses = static_cast<StreamUses const*>(head->uses);
+    if (SITU_LIKELY(uses && __atomic_load_n(&uses->stamp, __ATOMIC_RELAXED) == device_traits<D>::current_stream().segment)) return false;
+    return device_traits<D>::used_by_others(*head);
+  } else if constexpr (copied_asynchronously<D>) {
+    return head->uses != nullptr;
+  } else {
+    return false;
+  }
+}
+
+/// Tells a recorder that a storage was made: device/order.hpp.
+void made_while_recording(StreamRecorder* recorder, StorageHead& head);
+
+/// To be called before memory of D that somebody else owns goes back to them: what is enqueued from then on in this thread's stream of D comes
+/// behind all uses; page-locked memory is waited for.
+template <class D>
+void before_release(StorageHead* head) noexcept {
+  if constexpr (asynchronous<D> || copied_asynchronously<D>) {
+    if (head->uses) device_traits<D>::end_uses(*head);
+  }
+}
+
 /// The head and the body of a fresh tensor, side by side in front of its data or in a block of their own.
 struct FreshBlock {
   StorageHead head;
@@ -131,17 +220,31 @@ struct FreshBlock {
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
+struct FreshUsedBlock : FreshBlock {
+  StreamUses uses;
+  using FreshBlock::FreshBlock;
+};
+
 template <class D>
 struct FreshStorage {
   static constexpr bool in_front = requires { device_traits<D>::head_before_data; };
+  using ApartBlock = std::conditional_t<asynchronous<D>, FreshUsedBlock, FreshBlock>;
 
   static void destroy(StorageHead* head) noexcept {
     auto* const block = reinterpret_cast<FreshBlock*>(head);
+    if constexpr (copied_asynchronously<D>) {
+      if (SITU_UNLIKELY(head->uses != nullptr) && device_traits<D>::deallocate_after_copies(*head, block, head->bytes + fresh_block_bytes)) return;
+    }
     if constexpr (in_front) {
       device_traits<D>::deallocate(block, head->bytes + fresh_block_bytes);
     } else {
-      if (head->memory) device_traits<D>::deallocate(head->memory, head->bytes);
-      delete block;
+      if constexpr (asynchronous<D>) {
+        if (SITU_LIKELY(static_cast<ApartBlock*>(block)->uses.stamp == device_traits<D>::current_stream().segment)) device_traits<D>::deallocate(head->memory, head->bytes);
+        else device_traits<D>::deallocate_after_others(*head);
+      } else if (head->memory) {
+        device_traits<D>::deallocate(head->memory, head->bytes);
+      }
+      delete static_cast<ApartBlock*>(block);
     }
   }
 };
@@ -158,19 +261,28 @@ SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& sh
     block = ::new (static_cast<void*>(all)) FreshBlock(shape, size);
     memory = all + fresh_block_bytes;
   } else {
-    block = new FreshBlock(shape, size);
+    auto* const apart = new typename FreshStorage<D>::ApartBlock(shape, size);
     try {
+      if constexpr (asynchronous<D>) {
+        apart->head.uses = &apart->uses;
+        apart->uses.stamp = apart->uses.written = device_traits<D>::use_stream();
+      }
       memory = device_traits<D>::allocate(bytes);
     } catch (...) {
-      delete block;
+      delete apart;
       throw;
     }
+    block = apart;
   }
   block->head.memory = block->body.first = memory;
   block->head.bytes = bytes;
   block->head.destroy = &FreshStorage<D>::destroy;
   block->body.storage = Storage(&block->head);
-  return Handle(&block->body);
+  Handle result(&block->body);
+  if constexpr (asynchronous<D>) {
+    if (StreamRecorder* const recorder = device_traits<D>::current_stream().recorder; SITU_UNLIKELY(recorder != nullptr)) made_while_recording(recorder, block->head);
+  }
+  return result;
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.

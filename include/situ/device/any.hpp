@@ -11,13 +11,14 @@
 #include <situ/core/error.hpp>
 #include <situ/device/cpu/device.hpp>
 #include <situ/device/cuda/device.hpp>
+#include <situ/device/place.hpp>
 
 namespace situ::inline SITU_ABI {
 
 /// The name of a device, known at run time. Converts from every device, prints as `cpu`, `pinned`, `cuda:0`, `emulated:1`.
 class AnyDevice {
  public:
-  enum class kind : unsigned char { cpu, pinned, cuda, emulated, other };
+  using kind = detail::device_kind;
 
   constexpr AnyDevice() = default;
   constexpr AnyDevice(Cpu) {}
@@ -32,6 +33,8 @@ class AnyDevice {
   constexpr AnyDevice(D) : AnyDevice(kind::other, 0) {
     name_ = &device_traits<D>::name;
   }
+  /// For situ's own use: devices that it does not know have no name there.
+  explicit constexpr AnyDevice(detail::Place const& place) : AnyDevice(place.kind, place.ordinal) {}
   /// GPU number `ordinal`, whether it is there or not.
   static constexpr AnyDevice cuda(int ordinal) { return {kind::cuda, ordinal}; }
 
@@ -39,21 +42,15 @@ class AnyDevice {
   /// The number in the name; 0 for devices without one.
   constexpr int ordinal() const { return ordinal_; }
   constexpr bool is_cuda() const { return kind_ == kind::cuda; }
+  constexpr detail::Place place() const { return {kind_, ordinal_}; }
 
   friend bool operator==(AnyDevice const& a, AnyDevice const& b) {
     if (a.kind_ != b.kind_ || a.ordinal_ != b.ordinal_) return false;
-    return a.kind_ != kind::other || a.name_ == b.name_ || a.name_() == b.name_();
+    return a.name_ == b.name_ || (a.name_ && b.name_ && a.name_() == b.name_());
   }
 
   friend std::string to_string(AnyDevice const& d) {
-    switch (d.kind_) {
-      case kind::cpu: return "cpu";
-      case kind::pinned: return "pinned";
-      case kind::cuda: return "cuda:" + std::to_string(d.ordinal_);
-      case kind::emulated: return "emulated:" + std::to_string(d.ordinal_);
-      case kind::other: break;
-    }
-    return d.name_();
+    return d.name_ ? d.name_() : detail::to_string(d.place());
   }
   template <class Traits>
   friend std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, AnyDevice const& d) {

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <new>
 
 #include <situ/device/cpu/device.hpp>
+#include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/stream.hpp>
+#include <situ/device/order.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -30,24 +31,31 @@ struct PinnedHead {
 };
 
 inline void* allocate_pinned(std::size_t bytes) {
+  free_what_copies_left();
   PinnedHooks const hooks = pinned_hooks();
   void* block = nullptr;
   auto deallocate = hooks.deallocate;
-  if (bytes > SIZE_MAX - PinnedHead::bytes) cpu::out_of_memory(bytes);
+  ObservedAllocation allocation(place_of<Pinned>, bytes);
+  MemoryCounters& counters = memory_counters(place_of<Pinned>);
+  if (bytes > SIZE_MAX - PinnedHead::bytes || !counters.within_limit(bytes)) cpu::out_of_memory(bytes, place_of<Pinned>, nullptr);
   if (hooks.allocate) block = hooks.allocate(bytes + PinnedHead::bytes);
   if (!block) {
-    block = cpu::allocate(bytes + PinnedHead::bytes);
+    block = cpu::take(bytes + PinnedHead::bytes);
+    if (!block) cpu::out_of_memory(bytes, place_of<Pinned>);
     deallocate = nullptr;
   }
+  counters.add(static_cast<int64_t>(bytes));
   ::new (block) PinnedHead{deallocate};
-  return static_cast<char*>(block) + PinnedHead::bytes;
+  return allocation.done(static_cast<char*>(block) + PinnedHead::bytes);
 }
 
 inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place_of<Pinned>, bytes);
+  memory_counters(place_of<Pinned>).remove(static_cast<int64_t>(bytes));
   void* const block = static_cast<char*>(memory) - PinnedHead::bytes;
   auto const deallocate = static_cast<PinnedHead*>(block)->deallocate;
   if (deallocate) deallocate(block);
-  else cpu::deallocate(block, bytes + PinnedHead::bytes);
+  else cpu::give(block, bytes + PinnedHead::bytes);
 }
 
 #if defined(SITU_WITH_CUDA)
@@ -60,18 +68,12 @@ inline void* allocate_page_locked(std::size_t bytes) {
   cudaError_t const code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
   if (code == cudaSuccess) return memory;
   (void)cudaGetLastError();
-  if (code == cudaErrorMemoryAllocation) {
-    fail<OutOfMemory>("pinned: cudaHostAlloc of ", bytes, " bytes failed: the system cannot lock that much memory: free pinned tensors, raise the limit "
-                      "(ulimit -l), or use Cpu");
-  }
+  if (code == cudaErrorMemoryAllocation) cpu::out_of_memory(bytes, place_of<Pinned>, "cudaHostAlloc");
   fail<CudaError>("pinned: cudaHostAlloc of ", bytes, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
 inline void deallocate_page_locked(void* memory) noexcept {
-  cudaError_t const code = cudaFreeHost(memory);
-  if (code == cudaSuccess || code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed) return;
-  (void)cudaGetLastError();
-  std::fprintf(stderr, "situ: pinned: cudaFreeHost failed: %s (%s)\n", cudaGetErrorName(code), cudaGetErrorString(code));
+  report(-1, "cudaFreeHost", cudaFreeHost(memory));
 }
 
 inline bool const pinned_hooks_are_set = [] {
@@ -104,6 +106,12 @@ struct device_traits<Pinned> {
     detail::cpu::launch(kernel, items, grain);
   }
   static void synchronize() {}
+
+  static void await_copies(detail::StorageHead& head, bool writes) { detail::await_copies(head, writes); }
+  static void end_uses(detail::StorageHead& head) noexcept { detail::end_copies(head); }
+  static bool deallocate_after_copies(detail::StorageHead& head, void* memory, std::size_t bytes) noexcept {
+    return detail::deallocate_after_copies(head, memory, bytes, &detail::deallocate_pinned);
+  }
 };
 
 }  // namespace situ::inline SITU_ABI

@@ -27,14 +27,14 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 template <class L, class R>
-concept operand_pair = (expression<L> && (expression<R> || number<std::remove_cvref_t<R>>)) ||
-                       (expression<R> && number<std::remove_cvref_t<L>>);
+concept operand_pair = (any_formula<L> && (any_formula<R> || number<std::remove_cvref_t<R>>)) ||
+                       (any_formula<R> && number<std::remove_cvref_t<L>>);
 
 /// An operand as a node holds it: expressions as they are, numbers as constants beside T.
 template <bool Compares, class T, class X>
 SITU_INLINE decltype(auto) operand(X&& x) {
   using S = std::remove_cvref_t<X>;
-  if constexpr (expression<X>) return static_cast<X&&>(x);
+  if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<Compares, T, S>;
     if constexpr (Compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
@@ -45,8 +45,8 @@ SITU_INLINE decltype(auto) operand(X&& x) {
 template <class Op, class L, class R>
 auto make_binary(L&& l, R&& r) {
   constexpr bool compares = requires { Op::compares; };
-  if constexpr (expression<L> && expression<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
-  else if constexpr (expression<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
+  if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
+  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
   else return make_map(Op{}, operand<compares, value_of<R>>(l), static_cast<R&&>(r));
 }
 
@@ -74,7 +74,7 @@ auto make_binary(L&& l, R&& r) {
     }                                                                                               \
   };                                                                                                \
   }                                                                                                 \
-  template <expression E>                                                                           \
+  template <any_formula E>                                                                           \
   auto NAME(E&& x) {                                                                                \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                \
   }
@@ -109,7 +109,7 @@ auto make_binary(L&& l, R&& r) {
   }                                                                                                 \
   template <class L, class R,                                                                       \
             class Error = error::operands_on_different_devices__move_one_with_to<device_of<L>, device_of<R>>> \
-    requires(expression<L> && expression<R> && !on_same_device<L, R>)                               \
+    requires(any_formula<L> && any_formula<R> && !on_same_device<L, R>)                               \
   void FUNCTION(L&&, R&&) = delete;
 
 #define SITU_BINARY(NAME, TYPES, COST, VALUE, DA, DB)             \
@@ -233,15 +233,15 @@ struct bitwise_not {
   }
 };
 }  // namespace functions
-template <expression E>
+template <any_formula E>
 auto operator-(E&& x) {
   return detail::make_map(functions::negative{}, static_cast<E&&>(x));
 }
-template <expression E>
+template <any_formula E>
 auto operator!(E&& x) {
   return detail::make_map(functions::logical_not{}, static_cast<E&&>(x));
 }
-template <expression E>
+template <any_formula E>
 auto operator~(E&& x) {
   return detail::make_map(functions::bitwise_not{}, static_cast<E&&>(x));
 }
@@ -303,17 +303,17 @@ SITU_UNARY(trunc, arithmetic, 2, trunc_of(x), SITU_CONSTANT(0))
 /// Selects the tanh form: gelu(x, approximate_tanh).
 struct approximate_tanh_t {};
 inline constexpr approximate_tanh_t approximate_tanh{};
-template <expression E>
+template <any_formula E>
 auto gelu(E&& x, approximate_tanh_t) {
   return gelu_tanh(static_cast<E&&>(x));
 }
 
 /// leaky_relu(x) with PyTorch's slope of 0.01; elu(x) with alpha = 1.
-template <expression E>
+template <any_formula E>
 auto leaky_relu(E&& x) {
   return leaky_relu(static_cast<E&&>(x), 0.01);
 }
-template <expression E>
+template <any_formula E>
 auto elu(E&& x) {
   return elu(static_cast<E&&>(x), 1.0);
 }
@@ -332,7 +332,7 @@ auto elu(E&& x) {
     }                                                                                                       \
   };                                                                                                        \
   }                                                                                                         \
-  template <expression E>                                                                                   \
+  template <any_formula E>                                                                                   \
   auto NAME(E&& x) {                                                                                        \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                        \
   }
@@ -374,7 +374,7 @@ SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - 
 namespace detail {
 
 template <class X>
-concept operand_like = expression<X> || number<std::remove_cvref_t<X>>;
+concept operand_like = any_formula<X> || number<std::remove_cvref_t<X>>;
 
 /// The type that numbers among operands stand beside: that of the expressions, promoted.
 template <class... Xs>
@@ -385,7 +385,7 @@ template <class X, class... Xs>
 struct beside<X, Xs...> {
   using rest = typename beside<Xs...>::type;
   static auto pick() {
-    if constexpr (!expression<X>) return std::type_identity<rest>{};
+    if constexpr (!any_formula<X>) return std::type_identity<rest>{};
     else if constexpr (std::is_void_v<rest>) return std::type_identity<value_of<X>>{};
     else return std::type_identity<promote_t<value_of<X>, rest>>{};
   }
@@ -396,7 +396,7 @@ struct beside<X, Xs...> {
 template <class B, class C>
 struct where_context : beside<B, C> {};
 template <class B, class C>
-  requires(!expression<B> && !expression<C>)
+  requires(!any_formula<B> && !any_formula<C>)
 struct where_context<B, C> {
   using type = number_alone_t<std::common_type_t<std::remove_cvref_t<B>, std::remove_cvref_t<C>>>;
 };
@@ -404,7 +404,7 @@ struct where_context<B, C> {
 /// Operands after the first ones that were given: numbers become constants of the common type.
 template <class Context, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
-  if constexpr (expression<X>) return static_cast<X&&>(x);
+  if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else return operand<false, Context>(x);
 }
 
@@ -415,7 +415,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
 
 #define SITU_TERNARY_NAME(NAME, FIRST, ...)                                                                          \
   template <class A, class B, class C>                                                                               \
-    requires((expression<A> || expression<B> || expression<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
+    requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
              detail::operand_like<C> && detail::one_device_of_three<A, B, C>)                                        \
   auto NAME(A&& a, B&& b, C&& c) {                                                                                   \
     using Context = __VA_ARGS__;                                                                                        \
@@ -423,7 +423,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
                             detail::operand_among<Context>(static_cast<C&&>(c)));                                    \
   }                                                                                                                  \
   template <class A, class B, class C, class Error = detail::different_devices_of<A, B, C>>                          \
-    requires((expression<A> || expression<B> || expression<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
+    requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
              detail::operand_like<C> && !detail::one_device_of_three<A, B, C>)                                       \
   void NAME(A&&, B&&, C&&) = delete;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <situ/expr/math.hpp>
+#include <situ/expr/recorded_lanes.hpp>
 #include <situ/expr/types.hpp>
 
 #if defined(__CUDACC__)

@@ -37,7 +37,7 @@ inline constexpr bool is_cast<cast<U>> = true;
 
 /// The elements converted to U: floats are truncated towards zero when U is an integer type, saturate at its ends, and NaN
 /// becomes 0; integers wrap; anything but 0 is true; 16-bit floats are rounded to nearest even, here and now.
-template <element U, expression E>
+template <element U, any_formula E>
 auto cast(E&& x) {
   return detail::make_map(functions::cast<U>{}, static_cast<E&&>(x));
 }
@@ -81,6 +81,22 @@ constexpr char const* name_of_function() {
 template <class F>
 inline constexpr bool wants_packs = requires { typename F::packed; };
 
+/// Partial derivative number K among those that a derivative gave: one by itself, or several in Fields or in anything tuple-like.
+template <int K, class P, class... Ps>
+SITU_HOST_DEVICE SITU_INLINE auto const& partial(Fields<P, Ps...> const& partials) {
+  if constexpr (K == 0) return partials.head;
+  else return partial<K - 1>(partials.tail);
+}
+template <int K, class P>
+SITU_HOST_DEVICE SITU_INLINE decltype(auto) partial(P const& partials) {
+  if constexpr (requires { get<K>(partials); }) return get<K>(partials);
+  else return (partials);
+}
+
+/// Whether F says its derivative, of elements and of its value.
+template <class F, class... Xs>
+concept has_derivative = requires(Xs const&... x) { std::remove_cvref_t<F>::derivative(x...); };
+
 }  // namespace detail
 
 namespace functions {
@@ -118,6 +134,10 @@ struct mapped {
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
+  template <class... Xs>
+  SITU_DEVICE auto device_derivative(Xs const&... x) const {
+    return F::derivative(x...);
+  }
 #endif
 
   /// Host only: N lanes at once on opt-in, else one lane after the other.
@@ -132,6 +152,31 @@ struct mapped {
       if constexpr (std::is_same_v<R, bool>) return pack<int8_t, N, Isa>::load(results) != pack<int8_t, N, Isa>(int8_t{0});
       else return pack<U, N, Isa>::load(results);
     }
+  }
+
+  /// Host only: the partial derivatives of N lanes, in Fields, from the value and the operands.
+  template <int N, class Isa, class R, class... Ts, class Y, class... Xs>
+  SITU_INLINE auto lanes_derivative(std::type_identity<detail::Fields<R, Ts...>>, Y const& y, Xs const&... x) const {
+    if constexpr (!detail::has_derivative<F, Ts..., R>) {
+      return detail::fields_of((static_cast<void>(x), pack<compute_t<R>, N, Isa>(compute_t<R>(0)))...);  // refused elsewhere, with a message
+    } else if constexpr (detail::wants_packs<F>) {
+      return F::derivative(x..., y);
+    } else {
+      alignas(64) compute_t<R> slopes[sizeof...(Ts)][N];
+      for (int k = 0; k < N; ++k) slopes_of_lane<R>(slopes, k, std::make_index_sequence<sizeof...(Ts)>{}, detail::lane<Ts>(x, k)..., detail::lane<R>(y, k));
+      return loaded_slopes<N, Isa>(slopes, std::make_index_sequence<sizeof...(Ts)>{});
+    }
+  }
+
+ private:
+  template <class R, int Count, int N, std::size_t... Is, class... Xs>
+  SITU_INLINE static void slopes_of_lane(compute_t<R> (&slopes)[Count][N], int k, std::index_sequence<Is...>, Xs const&... x) {
+    auto const partials = F::derivative(x...);
+    ((slopes[Is][k] = static_cast<compute_t<R>>(detail::partial<static_cast<int>(Is)>(partials))), ...);
+  }
+  template <int N, class Isa, class U, int Count, std::size_t... Is>
+  SITU_INLINE static auto loaded_slopes(U const (&slopes)[Count][N], std::index_sequence<Is...>) {
+    return detail::fields_of(pack<U, N, Isa>::load(slopes[Is])...);
   }
 };
 template <class Op>
@@ -148,7 +193,7 @@ template <class X>
 struct map_operand {
   using type = typename canonical<std::remove_cvref_t<X>>::type;
 };
-template <expression X>
+template <any_formula X>
 struct map_operand<X> {
   using type = value_of<X>;
 };
@@ -176,12 +221,12 @@ struct all_mix<D, Ds...> {
 /// Shape     operands broadcast; ShapeError names both shapes when they do not.
 /// Cost      fuses like every other function; without packs, one call per element.
 template <class F, class... Xs>
-  requires((expression<Xs> || ...) && ((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
+  requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
            detail::all_mix<detail::operand_device_t<Xs>...>::value &&
            detail::maps<std::remove_cvref_t<F>, detail::map_operand_t<Xs>...>)
 auto map(F&& f, Xs&&... xs) {
   auto held = []<class X>(X&& x) -> decltype(auto) {
-    if constexpr (expression<X>) return static_cast<X&&>(x);
+    if constexpr (any_formula<X>) return static_cast<X&&>(x);
     else {
       using T = detail::map_operand_t<X>;
       return detail::Constant<T>{detail::convert_scalar<compute_t<T>>(x)};
@@ -190,7 +235,7 @@ auto map(F&& f, Xs&&... xs) {
   return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
 }
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
-  requires(((expression<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
+  requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
 void map(F&&, Xs&&...) = delete;
 
 }  // namespace situ::inline SITU_ABI

@@ -11,11 +11,18 @@
 #include <situ/core/layout.hpp>
 #include <situ/core/scalar.hpp>
 #include <situ/core/shape.hpp>
+#include <situ/device/observe.hpp>
 
 namespace situ::inline SITU_ABI {
 
 template <element T = float, device D = Cpu>
 class Tensor;
+template <class T = float, class D = Cpu>
+class Variable;
+template <class T, class D>
+class VariablePart;
+template <class Op, class... Es>
+struct Map;
 
 namespace detail {
 // Defined by the tensor layer, and found when they are instantiated.
@@ -27,17 +34,52 @@ template <class U, class T, class D>
 Tensor<U, D> converted(Tensor<T, D> const& from);
 template <class U, class To, class T, class From>
 Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from);
+template <class To, class T, class From>
+auto transfer_async(Tensor<T, From> const& from);
+template <class U, class To, class T, class From>
+auto convert_and_transfer_async(Tensor<T, From> const& from);
+template <class E>
+auto kept_in_place(E const& e);
 
 /// The one place where a type is declared to be an expression.
 template <class E>
 inline constexpr bool is_expression = false;
 template <class T, class D>
 inline constexpr bool is_expression<Tensor<T, D>> = true;
+/// Whether E is a Variable, or a formula with one in it: a formula that records.
+template <class E>
+inline constexpr bool is_recorded = false;
+template <class T, class D>
+inline constexpr bool is_recorded<Variable<T, D>> = true;
+template <class T, class D>
+inline constexpr bool is_recorded<VariablePart<T, D>> = true;
+template <class Op, class... Es>
+inline constexpr bool is_recorded<Map<Op, Es...>> = (is_recorded<Es> || ...);
+
+/// The same formula on tensors: what records is left with its value, without history.
+template <class E>
+  requires(!is_recorded<E>)
+SITU_INLINE E const& values_of(E const& operand) {
+  return operand;
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto values_of(Map<Op, Es...> const& map);
+template <class T, class D>
+Tensor<T, D> values_of(Variable<T, D> const& variable);  // defined by the autograd layer
 }  // namespace detail
 
 /// A tensor, or a lazy combination of tensors: what functions of tensors take.
 template <class E>
 concept expression = detail::is_expression<std::remove_cvref_t<E>>;
+
+/// A Variable, or a lazy combination with one in it: what functions that record gradients take.
+template <class E>
+concept differentiable = detail::is_recorded<std::remove_cvref_t<E>>;
+
+/// Either: what elementwise functions take.
+template <class E>
+concept any_formula = expression<E> || differentiable<E>;
 
 /// The element type of an expression.
 template <class E>
@@ -76,9 +118,21 @@ SITU_HOST_DEVICE SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remov
   else return {static_cast<E&&>(e), fields_of(static_cast<Es&&>(es)...)};
 }
 
+/// What a formula holds of an operand: itself, but of a part of a Variable that could be written the Variable alone.
+template <class E>
+struct held {
+  using type = E;
+};
+template <class T, class D>
+struct held<VariablePart<T, D>> {
+  using type = Variable<T, D>;
+};
+template <class E>
+using held_t = typename held<std::remove_cvref_t<E>>::type;
+
 /// The same for operands that own tensors; host only.
 template <class E, class... Es>
-SITU_INLINE constexpr Fields<std::remove_cvref_t<E>, std::remove_cvref_t<Es>...> operand_fields(E&& e, Es&&... es) {
+SITU_INLINE constexpr Fields<held_t<E>, held_t<Es>...> operand_fields(E&& e, Es&&... es) {
   if constexpr (sizeof...(Es) == 0) return {static_cast<E&&>(e), {}};
   else return {static_cast<E&&>(e), operand_fields(static_cast<Es&&>(es)...)};
 }
@@ -166,14 +220,20 @@ inline constexpr int leaf_count<Constant<T>> = 0;
 
 namespace detail {
 
+/// Ordinary host memory takes no part in asynchronous copies.
+template <class From, class To>
+concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
+
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
-template <class E>
+template <class E, bool Recorded = false>
 class ExpressionMembers {
  public:
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
+  /// A TransferLog names the line that calls.
   template <device To>
-  auto to(To) const {
+  auto to(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return transfer<To>(evaluated(self()));
   }
   /// The value as elements of U.
@@ -183,14 +243,54 @@ class ExpressionMembers {
   }
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
-  auto to(To) const {
+  auto to(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return convert_and_transfer<U, To>(evaluated(self()));
   }
-  auto cpu() const { return to(Cpu{}); }
+  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(CallSite site = CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
+
+  /// The value on another device, enqueued on this thread's current stream of the device: from Pinned and devices to devices as a tensor, and from
+  /// devices to Pinned as a Pending one. The source may go at once, and writing to it through situ is ordered behind the copy.
+  /// Cost      one copy; what has gaps is packed on the way, or before it on its own side
+  template <device To, class Self = E>
+    requires may_cross_asynchronously<device_of<Self>, To>
+  auto to_async(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
+    return transfer_async<To>(kept_in_place(self()));
+  }
+  /// Also converted, on the side that makes fewer bytes cross.
+  template <element U, device To, class Self = E>
+    requires may_cross_asynchronously<device_of<Self>, To>
+  auto to_async(To, CallSite site = CallSite::here()) const {
+    TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
+    return convert_and_transfer_async<U, To>(kept_in_place(self()));
+  }
+  template <device To, class Self = E, class Error = error::to_async_joins_Pinned_and_devices__pin_the_source_or_use_to<device_of<Self>, To>>
+    requires(!may_cross_asynchronously<device_of<Self>, To>)
+  void to_async(To) const = delete;
+  template <element U, device To, class Self = E, class Error = error::to_async_joins_Pinned_and_devices__pin_the_source_or_use_to<device_of<Self>, To>>
+    requires(!may_cross_asynchronously<device_of<Self>, To>)
+  void to_async(To) const = delete;
+
+ private:
+  E const& self() const { return static_cast<E const&>(*this); }
+};
+
+}  // namespace detail
+
+namespace detail {
+
+/// The members of formulas that record: those of the Variable that such a formula becomes.
+template <class E>
+class ExpressionMembers<E, true> {
+ public:
+  /// The value alone, without its history.
+  auto value() const { return evaluated(values_of(self())); }
+  auto detach() const { return value(); }
 
  private:
   E const& self() const { return static_cast<E const&>(*this); }
@@ -200,7 +300,7 @@ class ExpressionMembers {
 
 /// A lazy elementwise function `Op` of operands. Built by the functions and operators of situ, never by hand.
 template <class Op, class... Es>
-struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
+struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> || ...)> {
   using types = typename Op::template types<typename Es::value_type...>;
   using value_type = typename types::result;
   using device_type = typename detail::common_device<detail::operand_device_t<Es>...>::type;
@@ -219,10 +319,12 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
   /// One element of the value, which is computed whole.
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   value_type item(Is... indices) const {
-    return detail::evaluated(*this).item(indices...);
+    return detail::evaluated(detail::values_of(*this)).item(indices...);
   }
-  auto to_vector() const { return detail::evaluated(*this).to_vector(); }
+  value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
+  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
@@ -230,7 +332,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>> {
 
 namespace detail {
 template <class Op, class... Es>
-inline constexpr bool is_expression<Map<Op, Es...>> = true;
+inline constexpr bool is_expression<Map<Op, Es...>> = !is_recorded<Map<Op, Es...>>;
 template <class Op, class... Es>
 inline constexpr int leaf_count<Map<Op, Es...>> = (0 + ... + leaf_count<Es>);
 
@@ -263,18 +365,40 @@ SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
   }
 }
 
+inline Fields<> value_fields(Fields<> const&) { return {}; }
+template <class E, class... Es>
+auto value_fields(Fields<E, Es...> const& fields) {
+  return [&]<class... Vs>(Fields<Vs...>&& tail) {
+    return Fields<std::remove_cvref_t<decltype(values_of(fields.head))>, Vs...>{values_of(fields.head), static_cast<Fields<Vs...>&&>(tail)};
+  }(value_fields(fields.tail));
+}
+template <class Op, class... Vs>
+Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape const& common) {
+  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), common);
+}
+template <class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto values_of(Map<Op, Es...> const& map) {
+  return map_of(map.op, value_fields(map.operands), map.common);  // the tensors' shapes stay where they are
+}
+
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
+/// Nothing but floating values carries gradients: comparisons and conversions to integers are constants.
 template <class Op, class... Es>
 auto make_map(Op op, Es&&... es) {
-  using Node = Map<Op, std::remove_cvref_t<Es>...>;
-  Shape const* first = nullptr;
-  bool const uniform = (agrees(first, es) && ...);
-  CommonShape common(first);
-  if (SITU_UNLIKELY(!uniform)) {
-    Shape const* const shapes[] = {shape_of(es)...};
-    common.broadcast(shapes, sizeof...(Es), Op::name);
+  using Node = Map<Op, held_t<Es>...>;
+  if constexpr (is_recorded<Node> && !floating<typename Node::value_type>) {
+    return make_map(static_cast<Op&&>(op), values_of(es)...);
+  } else {
+    Shape const* first = nullptr;
+    bool const uniform = (agrees(first, es) && ...);
+    CommonShape common(first);
+    if (SITU_UNLIKELY(!uniform)) {
+      Shape const* const shapes[] = {shape_of(es)...};
+      common.broadcast(shapes, sizeof...(Es), Op::name);
+    }
+    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
   }
-  return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
 }
 
 }  // namespace detail

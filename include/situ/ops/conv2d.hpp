@@ -8,8 +8,9 @@
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks, channels, groups or the bias do not fit, or the kernel is larger than the padded image.
 /// Cost      2 N O H' W' (C / groups) kh kw operations. On the CPU the matrix of pixels is never stored: it is gathered while it is packed
-///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA by cuDNN with SITU_WITH_CUDNN,
-///           else through a matrix of pixels and cuBLAS.
+///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA through a matrix of pixels and
+///           cuBLAS, or with SITU_WITH_CUDNN by cuDNN, which is opened at the first call: by the first of its algorithms that gives the same
+///           result in every run, in float for float; x without gaps is read where it lies.
 /// Gradient  that of the sum: ∂L/∂w correlates x with ∂L/∂y, ∂L/∂x is the transposed convolution of ∂L/∂y, ∂L/∂bias = Σ ∂L/∂y.
 #pragma once
 
@@ -59,6 +60,8 @@ void launch_convolution(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> c
 
 namespace situ::inline SITU_ABI {
 
+inline namespace SITU_ABI_CUDNN {
+
 /// The convolution of images with weights; see the top of this file.
 ///
 /// Example   conv2d(x, w);  conv2d(x, w, {.bias = b, .stride = 2, .padding = 1});  conv2d(x, depthwise, {.groups = channels})
@@ -71,11 +74,15 @@ auto conv2d(X const& x_, W const& w_, conv2d_options<detail::convolved_t<X, W>, 
   detail::ConvolutionPlan const plan =
       detail::plan_convolution(x_.shape(), w_.shape(), options.bias.shape(), has_bias, options.stride, options.padding, options.dilation, options.groups);
   Tensor<T, D> const x = detail::product_operand<T>(x_);
-  Tensor<T, D> const w = Tensor<T, D>(detail::product_operand<T>(w_)).contiguous(), bias = options.bias.contiguous();
+  Tensor<T, D> const w = detail::without_gaps<T, D>(detail::product_operand<T>(w_), "conv2d", "a tensor of weights");
+  Tensor<T, D> const bias = detail::without_gaps<T, D>(options.bias, "conv2d", "a bias");
   auto result = Tensor<T, D>::uninitialized(plan.shape, "conv2d");
   detail::launch_convolution<D, T>(typename device_traits<D>::kernels{}, plan, x, w.data(), has_bias ? bias.data() : nullptr, result.data(), options.groups);
   return result;
 }
+
+}  // namespace SITU_ABI_CUDNN
+
 template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
   requires(expression<X> && expression<W> && !on_same_device<X, W>)
 void conv2d(X const&, W const&, auto const&...) = delete;

@@ -196,6 +196,8 @@ struct Indexed {
   }
 };
 
+inline namespace SITU_ABI_BLAS {
+
 /// The product of two operands, summed over all indices that are not in `kept`.
 template <class T, class D>
 Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
@@ -283,6 +285,8 @@ Tensor<T, D> einsum_of(char const* equation, Tensor<T, D> const* tensors, int co
   return whole.in_order(sum.result);
 }
 
+}  // namespace SITU_ABI_BLAS
+
 template <class... Es>
 using einsum_value = promoted_t<value_of<Es>...>;
 template <class... Es>
@@ -291,6 +295,8 @@ template <class E, class... Es>
 concept one_device = (on_same_device<E, Es> && ...);
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 /// Σ over all indices that the result does not name, of the product of all operands.
 ///
@@ -312,6 +318,9 @@ auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
   return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
 }
+
+}  // namespace SITU_ABI_BLAS
+
 template <class E, class... Es, class Error = detail::different_devices_of<E, Es...>>
   requires(expression<E> && (expression<Es> && ...))
 void einsum(detail::Equation, E const&, Es const&...) = delete;

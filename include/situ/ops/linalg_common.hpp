@@ -8,13 +8,6 @@
 
 #include <situ/tensor/tensor.hpp>
 
-// Functions that exist only with LAPACK stand in a namespace named for it.
-#if defined(SITU_WITH_LAPACK)
-#define SITU_ABI_LAPACK with_lapack
-#else
-#define SITU_ABI_LAPACK without_lapack
-#endif
-
 namespace situ::inline SITU_ABI {
 
 namespace error {

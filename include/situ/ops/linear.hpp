@@ -19,15 +19,7 @@ namespace detail {
 /// Bias and activation where the product has not applied them, in a kernel of their own.
 template <class Activation, class R, class... B>
 void finish_product(cpu_kernels, R const&, B const&...) {}
-template <class B>
-B without_gaps(cpu_kernels, B const& bias) {
-  return bias.contiguous();
-}
 #if defined(__CUDACC__)
-template <class B>
-B without_gaps(cuda_kernels, B const& bias) {
-  return bias.contiguous();
-}
 template <class Activation, class R>
 void finish_product(cuda_kernels, R& result) {
   if constexpr (!std::is_same_v<Activation, identity>) result.assign(make_map(Activation{}, result));
@@ -39,11 +31,6 @@ void finish_product(cuda_kernels, R& result, B const& bias) {
 }
 #else
 inline namespace SITU_ABI_COMPILER {
-template <class B>
-B without_gaps(cuda_kernels, B const& bias) {
-  if (!bias.is_contiguous()) fail<LayoutError>("linear: a bias with stride ", bias.strides().back(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
-  return bias;
-}
 template <class Activation, class R, class... B>
 void finish_product(cuda_kernels, R const&, B const&...) {
   if constexpr (sizeof...(B) > 0 || !std::is_same_v<Activation, identity>) {
@@ -56,6 +43,7 @@ void finish_product(cuda_kernels, R const&, B const&...) {
 /// activation(x wᵀ + b). `b` is an expression or no_bias.
 struct no_bias {};
 
+inline namespace SITU_ABI_BLAS {
 template <class Activation, class X, class W, class B>
 auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who) {
   using Product = promote_t<value_of<X>, value_of<W>>;
@@ -79,7 +67,7 @@ auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who
       if (b_.rank() != w.rank() - 1 || (b_.rank() == 1 && b_.size() != w.size(0))) {
         fail<ShapeError>(who, ": a bias of shape ", b_.shape(), " does not fit weights of shape ", w.shape(), ": it has one element for each output");
       }
-      auto const b = without_gaps(kernels, product_operand<T>(b_));
+      auto const b = without_gaps<T, D>(product_operand<T>(b_), who, "a bias");
       if (!launch_product<D, Activation, T>(kernels, plan, x.data(), w.data(), result.data(), b.data())) finish_product<Activation>(kernels, result, b);
     }
     return result;
@@ -87,11 +75,14 @@ auto linear_with_epilogue(X const& x_, W const& w_, B const& b_, char const* who
   if constexpr (std::is_same_v<B, no_bias>) return run(std::type_identity<Product>{});
   else return run(std::type_identity<promote_t<Product, value_of<B>>>{});
 }
+}  // namespace SITU_ABI_BLAS
 
 template <class X, class W, class B>
 concept linear_operands = factors<X, W> && expression<B> && on_same_device<X, B> && on_same_device<W, B> && !bool_factors<X, W>;
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 // NAME(x, w), NAME(x, w, b) and what is rejected.
 #define SITU_LINEAR(NAME, ACTIVATION)                                                                                      \
@@ -119,5 +110,7 @@ SITU_LINEAR(linear_relu, functions::relu)
 /// gelu(x wᵀ + b, approximate_tanh) in one pass: the form of gelu that cuBLASLt has.
 SITU_LINEAR(linear_gelu_tanh, functions::gelu_tanh)
 #undef SITU_LINEAR
+
+}  // namespace SITU_ABI_BLAS
 
 }  // namespace situ::inline SITU_ABI

@@ -35,6 +35,23 @@ decltype(auto) product_operand(E const& e) {
   else return Tensor<T, result_device_t<device_of<E>>>(e);
 }
 
+inline namespace SITU_ABI_COMPILER {
+/// A tensor without gaps: itself, or a copy. Throws LayoutError where a kernel would make the copy, and nvcc does not compile the file.
+template <class T, class D>
+Tensor<T, D> without_gaps(Tensor<T, D> const& x, [[maybe_unused]] char const* who, [[maybe_unused]] char const* what) {
+#if !defined(__CUDACC__)
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) {
+    if (!x.is_contiguous()) fail<LayoutError>(who, ": ", what, " with strides ", x.strides(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
+    return x;
+  } else {
+    return x.contiguous();
+  }
+#else
+  return x.contiguous();
+#endif
+}
+}  // namespace SITU_ABI_COMPILER
+
 /// What is done with the sums of a product before they are stored: plus `bias`, an element for each column, then the activation.
 template <class T, class Activation>
 struct FinishBody {
@@ -93,6 +110,8 @@ void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, i
   else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
 }
 
+inline namespace SITU_ABI_BLAS {
+
 /// Runs a planned product on D, which has the CPU's kernels. `c` is contiguous; `bias` is null or has an element for each column.
 /// Gives whether bias and activation have been applied, as they always have here.
 template <class D, class Activation, class T>
@@ -117,6 +136,8 @@ auto product(A const& a_, B const& b_, char const* who) {
   return result;
 }
 
+}  // namespace SITU_ABI_BLAS
+
 template <class A, class B>
 concept factors = expression<A> && expression<B> && on_same_device<A, B>;
 template <class A, class B>
@@ -127,6 +148,8 @@ concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>
 }
 
 }  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
 
 /// The product of two matrices, vectors, or batches of them; see the top of this file.
 ///
@@ -147,6 +170,8 @@ auto bmm(A const& a, B const& b) {
   }
   return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
 }
+
+}  // namespace SITU_ABI_BLAS
 
 /// Σ aᵢ bᵢ of two vectors of the same length, as a tensor without axes: a reduction, fused with formulas given as operands.
 ///

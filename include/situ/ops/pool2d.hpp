@@ -84,9 +84,8 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
   return result;
 }
 
-template <class Pooling, class E>
-auto pool_windows(E const& e, extent2d kernel, pool2d_options const& options, char const* who) {
-  Shape const& shape = e.shape();
+/// The windows of max_pool2d and avg_pool2d over images of this shape. Throws ShapeError.
+inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
   if (2 * options.padding.height > kernel.height || 2 * options.padding.width > kernel.width) {
@@ -94,7 +93,22 @@ auto pool_windows(E const& e, extent2d kernel, pool2d_options const& options, ch
   }
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil, who);
-  return pool<Pooling>(e, {{windows.y, false}, {windows.x, false}, options.count_padding, 0}, who);
+  return {{windows.y, false}, {windows.x, false}, options.count_padding, 0};
+}
+/// Those of avg_pool2d.
+inline PoolPlan plan_means(Shape const& shape, extent2d kernel, pool2d_options const& options) {
+  if (!(options.dilation == extent2d(1))) fail<ShapeError>("avg_pool2d: a dilation of ", by(options.dilation), " was given; it has none");
+  return plan_windows(shape, kernel, options, "avg_pool2d");
+}
+/// Those of adaptive_avg_pool2d.
+inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
+  check_images(shape, "adaptive_avg_pool2d");
+  int const at = shape.rank() - 2;
+  if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
+    fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
+  }
+  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true}; };
+  return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 
 template <class E>
@@ -108,31 +122,21 @@ concept has_mean = expression<E> && floating<value_of<E>>;
 template <class E>
   requires detail::has_largest<E>
 auto max_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
-  return detail::pool_windows<detail::max_pooling>(x, kernel, options, "max_pool2d");
+  return detail::pool<detail::max_pooling>(x, detail::plan_windows(x.shape(), kernel, options, "max_pool2d"), "max_pool2d");
 }
 
 /// The mean of every window.
 template <class E>
   requires detail::has_mean<E>
 auto avg_pool2d(E const& x, extent2d kernel, pool2d_options const& options = {}) {
-  if (!(options.dilation == extent2d(1))) detail::fail<ShapeError>("avg_pool2d: a dilation of ", detail::by(options.dilation), " was given; it has none");
-  return detail::pool_windows<detail::mean_pooling>(x, kernel, options, "avg_pool2d");
+  return detail::pool<detail::mean_pooling>(x, detail::plan_means(x.shape(), kernel, options), "avg_pool2d");
 }
 
 /// The means of windows that cut the image into `size` parts: window i covers [⌊i H / H'⌋, ⌈(i + 1) H / H'⌉).
 template <class E>
   requires detail::has_mean<E>
 auto adaptive_avg_pool2d(E const& x, extent2d size) {
-  Shape const& shape = x.shape();
-  detail::check_images(shape, "adaptive_avg_pool2d");
-  int const at = shape.rank() - 2;
-  if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
-    detail::fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", detail::by(size), ": all extents must be 1 or more");
-  }
-  auto const axis = [](int64_t extent, int64_t windows) {
-    return detail::PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true};
-  };
-  return detail::pool<detail::mean_pooling>(x, {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0}, "adaptive_avg_pool2d");
+  return detail::pool<detail::mean_pooling>(x, detail::plan_parts(x.shape(), size), "adaptive_avg_pool2d");
 }
 
 #define SITU_POOLING_REJECTION(NAME, CONCEPT)                                                                              \

@@ -15,7 +15,8 @@ namespace situ::inline SITU_ABI {
 /// Throws    ShapeError when x has no such axis.
 /// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
-///           CPU), else three launches that read the input twice. The same results for any number of threads.
+///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
+///           many blocks share then. The same results for any number of threads.
 /// Gradient  dx = y (dy - sum_j dy_j y_j).
 template <class E>
   requires expression<E>

@@ -146,12 +146,13 @@ struct no_deleter {
   void operator()(void*) const {}
 };
 
-template <class U, class Deleter>
+template <class U, class D, class Deleter>
 struct ForeignStorage : StorageHead {
   Deleter deleter;
   explicit ForeignStorage(Deleter&& d) : deleter(static_cast<Deleter&&>(d)) {}
   static void destroy_foreign(StorageHead* head) noexcept {
     auto* const self = static_cast<ForeignStorage*>(head);
+    before_release<D>(head);
     self->deleter(static_cast<U*>(self->memory));
     delete self;
   }
@@ -170,9 +171,9 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
   if (shape.rank() != strides.rank()) {
     detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
   }
-  auto* const head = new detail::ForeignStorage<U, Deleter>(static_cast<Deleter&&>(deleter));
+  auto* const head = new detail::ForeignStorage<U, D, Deleter>(static_cast<Deleter&&>(deleter));
   head->memory = const_cast<U*>(pointer);
-  head->destroy = &detail::ForeignStorage<U, Deleter>::destroy_foreign;
+  head->destroy = &detail::ForeignStorage<U, D, Deleter>::destroy_foreign;
   head->allocated_here = false;
   head->read_only = std::is_const_v<T>;
   Layout const layout(shape, strides);

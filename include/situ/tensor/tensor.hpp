@@ -97,6 +97,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
     requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
   Tensor(E&&) = delete;
+  /// What records does not become a Tensor unasked: its gradient would be lost.
+  template <class E, class Error = error::a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach<value_of<E>, device_of<E>>>
+    requires differentiable<E>
+  Tensor(E&&) = delete;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
@@ -118,8 +122,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
-    else *this = Tensor(static_cast<E&&>(e));
+    if (SITU_LIKELY(can_reuse<E>(e))) {
+      detail::before_write<D>(head());
+      detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
+    } else {
+      *this = Tensor(static_cast<E&&>(e));
+    }
     return *this;
   }
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
@@ -127,6 +135,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor& operator=(E&&) = delete;
   template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
     requires(expression<E> && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Tensor& operator=(E&&) = delete;
+  template <class E, class Error = error::a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach<value_of<E>, device_of<E>>>
+    requires differentiable<E>
   Tensor& operator=(E&&) = delete;
 
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
@@ -147,16 +158,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires detail::becomes<E, T, D>
   Tensor& assign(E&& e) {
-    check_writable("assign");
-    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), "assign");
-    if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(e.shape(), "assign");
-      detail::evaluate<D>(value.raw(), value.layout(), true, e);
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
-    } else {
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
-    }
-    return *this;
+    return write("assign", e);
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(expression<E> && !mixes_with<device_of<E>, D>)
@@ -167,7 +169,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
-    check_writable("assign");
+    begin_write("assign");
     detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
     return *this;
   }
@@ -179,7 +181,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class X>                                                                   \
     requires detail::becomes<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>()), T, D> \
   Tensor& operator SYMBOL##=(X&& x) {                                                  \
-    return assign(*this SYMBOL static_cast<X&&>(x));                                   \
+    return write("operator" #SYMBOL "=", *this SYMBOL static_cast<X&&>(x));            \
   }                                                                                    \
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>> \
     requires(expression<E> && !mixes_with<device_of<E>, D>)                            \
@@ -213,9 +215,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// The first element, in the device's memory. Throws TypeError from a non-const handle to read-only storage.
   T* data() {
     if (read_only()) detail::fail_read_only("data");
+    detail::before_write<D>(head());
     return raw();
   }
-  T const* data() const { return raw(); }
+  T const* data() const {
+    detail::before_read<D>(head());
+    return raw();
+  }
   detail::Storage storage() const { return handle_.body() ? handle_.body()->storage : detail::Storage(); }
   detail::Body const* body() const { return handle_.body(); }
   detail::Handle const& handle() const { return handle_; }
@@ -271,7 +277,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor clone() const {
     Tensor result = uninitialized(shape(), "clone");
     if (is_contiguous()) {
-      if (size() > 0) device_traits<D>::copy(result.raw(), raw(), bytes());
+      if (size() > 0) device_traits<D>::copy(result.raw(), data(), bytes());
     } else {
       detail::evaluate<D>(result.raw(), result.layout(), true, *this);
     }
@@ -285,11 +291,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires host_device<D>
   T& operator()(Is... indices) {
     if (SITU_UNLIKELY(read_only())) detail::fail_read_only("operator()");
+    detail::before_write<D>(head());
     return raw()[offset_of("operator()", indices...)];
   }
   template <std::integral... Is>
     requires host_device<D>
   T const& operator()(Is... indices) const {
+    detail::before_read<D>(head());
     return raw()[offset_of("operator()", indices...)];
   }
   template <std::integral... Is, class Error = error::element_access_on_a_device__use_item_for_one_element_or_cpu_for_all<D>>
@@ -298,28 +306,27 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// One element by value, from any device: waits for what is enqueued there. Without indices, the only element.
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   T item(Is... indices) const {
-    int64_t offset = 0;
-    if constexpr (sizeof...(Is) == 0) {
-      if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
-    } else {
-      offset = offset_of("item", indices...);
-    }
-    T value;
-    device_traits<D>::copy_to_host(&value, raw() + offset, sizeof(T));
-    return value;
+    return element(offset_of("item", indices...), {nullptr, 0, "item"});
+  }
+  T item(detail::CallSite site = detail::CallSite::here("item")) const {
+    if (size() != 1) detail::fail<ShapeError>("item: shape ", shape(), " has ", size(), " elements; without indices there must be exactly one");
+    return element(0, site);
   }
   /// All elements in row-major order.
-  std::vector<T> to_vector() const
+  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
     requires(!std::is_same_v<T, bool>)
   {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     std::vector<T> result(static_cast<std::size_t>(size()));
     copy_out(result.data());
     return result;
   }
-  std::vector<bool> to_vector() const
+  std::vector<bool> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
     requires(std::is_same_v<T, bool>)
   {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
     return std::vector<bool>(host.data(), host.data() + host.size());
   }
@@ -328,6 +335,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <element U, situ::device Other>
   friend class Tensor;
 
+  detail::StorageHead* head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
   T* raw() const { return handle_.body() ? static_cast<T*>(handle_.body()->first) : nullptr; }
   bool read_only() const {
     auto const* const head = storage_head();
@@ -368,16 +376,39 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return offset;
   }
 
+  T element(int64_t offset, detail::CallSite const& site) const {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    T value;
+    device_traits<D>::copy_to_host(&value, data() + offset, sizeof(T));
+    return value;
+  }
   void copy_out(T* to) const {
     if (size() == 0) return;
-    if (is_contiguous()) return device_traits<D>::copy_to_host(to, raw(), bytes());
+    if (is_contiguous()) return device_traits<D>::copy_to_host(to, data(), bytes());
     Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
     device_traits<Cpu>::copy(to, host.data(), bytes());
   }
 
-  void check_writable(char const* who) const {
+  /// What every write in place begins with: it is allowed, and whoever saved the old elements will know.
+  void begin_write(char const* who) const {
     if (SITU_UNLIKELY(layout().is_broadcast())) detail::fail_broadcast_write(who, layout());
     if (SITU_UNLIKELY(read_only())) detail::fail_read_only(who);
+    if (handle_.body() && handle_.body()->storage) handle_.body()->storage.head()->note_write(who);
+    detail::before_write<D>(head());
+  }
+
+  template <class E>
+  Tensor& write(char const* who, E const& e) {
+    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), who);
+    begin_write(who);
+    if (overlaps_differently(e)) {
+      Tensor const value = uninitialized(e.shape(), who);
+      detail::evaluate<D>(value.raw(), value.layout(), true, e);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
+    } else {
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
+    }
+    return *this;
   }
 
   /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
@@ -389,7 +420,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     int64_t appearances = 0;  // of this very body: another one would count in the storage
     detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
     if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
-    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape);
+    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape) &&
+           !detail::in_flight_elsewhere<D>(body->storage.head());
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.
@@ -413,6 +445,8 @@ template <class Op, class... Es>
 Tensor(Map<Op, Es...>&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
 template <class Op, class... Es>
 Tensor(Map<Op, Es...>&&) -> Tensor<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+template <class T, class D>
+Tensor(Variable<T, D> const&) -> Tensor<T, D>;
 template <class T, class D>
 Tensor(Tensor<T, D> const&) -> Tensor<T, D>;
 template <class T, class D>

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <situ/device/pinned.hpp>
+#include <situ/device/stream.hpp>
 #include <situ/tensor/tensor.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -29,6 +30,17 @@ void copy_bytes(void* to, void const* from, std::size_t bytes) {
   }
 }
 
+/// Where a tensor begins, for a copy that To's stream makes when the devices exchange memory directly, and else From's.
+template <class To, class T, class From>
+T const* copied_from(Tensor<T, From> const& from) {
+  if constexpr (copies_directly<To, From> && asynchronous<To>) {
+    before_read<To>(from.storage_head());
+    return from.body() ? static_cast<T const*>(from.body()->first) : nullptr;
+  } else {
+    return from.data();
+  }
+}
+
 /// `from` on device To: itself when it is there already.
 template <class To, class T, class From>
 Tensor<T, To> transfer(Tensor<T, From> const& from) {
@@ -43,7 +55,7 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
     std::size_t const elements = span.last < span.first ? 0 : static_cast<std::size_t>(span.last - span.first + 1);
     bool const dense = from.is_contiguous();
     Tensor<T, To> result = Tensor<T, To>::uninitialized(dense ? from.shape() : Shape(static_cast<int64_t>(elements)), "to");
-    copy_bytes<To, From>(result.data(), from.data() + (elements ? span.first : 0), elements * sizeof(T));
+    copy_bytes<To, From>(result.data(), copied_from<To>(from) + (elements ? span.first : 0), elements * sizeof(T));
     if (dense) return result;
     void* const first = elements ? result.data() - span.first : nullptr;
     auto strided = Tensor<T, To>::from_handle(make_view(result.storage(), first, from.layout()));
@@ -71,14 +83,8 @@ Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from) {
 /// A copy in page-locked host memory, from which asynchronous transfers start.
 template <class E>
   requires expression<E>
-auto pin(E const& e) {
-  return e.to(Pinned{});
-}
-
-/// Waits until everything that was enqueued on the device has run.
-template <device D>
-void synchronize(D) {
-  device_traits<D>::synchronize();
+auto pin(E const& e, detail::CallSite site = detail::CallSite::here()) {
+  return e.to(Pinned{}, site);
 }
 
 }  // namespace situ::inline SITU_ABI

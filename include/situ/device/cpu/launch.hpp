@@ -6,6 +6,7 @@
 
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
+#include <situ/device/observe.hpp>
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -103,10 +104,8 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
-/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
-/// multiples of `grain`, so they are the same whatever the number of threads.
 template <class Kernel>
-void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
+SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     int64_t const parts = (items + grain - 1) / grain;
@@ -123,6 +122,20 @@ void launch(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain)
   }
 #endif
   kernel(int64_t{0}, items);
+}
+
+template <class Kernel>
+__attribute__((noinline, cold)) void launch_observed(Kernel const& kernel, int64_t items, int64_t grain) {
+  Observed const launch(place_of<Cpu>, launch_name(kernel));
+  spread(kernel, items, grain);
+}
+
+/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
+/// multiples of `grain`, so they are the same whatever the number of threads.
+template <class Kernel>
+void launch(Kernel const& kernel, int64_t items, int64_t grain) {
+  if (is_observed(profiles | ranges)) return launch_observed(kernel, items, grain);
+  spread(kernel, items, grain);
 }
 
 }  // namespace SITU_ABI_THREADS

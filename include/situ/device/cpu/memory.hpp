@@ -3,10 +3,15 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
+#include <situ/device/memory_statistics.hpp>
+#include <situ/device/observe.hpp>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -16,36 +21,157 @@ namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
 inline constexpr std::size_t alignment = 64;
-inline constexpr std::size_t large_block = std::size_t{1} << 20;
+inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
-/// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process.
+/// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
+/// operation; the sum over all threads is exact. And the last blocks that it freed, one of a few sizes: a tensor that is made anew in a
+/// loop then costs no malloc.
+struct ThreadMemory {
+  static constexpr std::size_t spare_places = 4, largest_spare = std::size_t{1} << 16;
+  int64_t balance = 0;         ///< since it was last added to the process's
+  int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
+  int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
+  ThreadMemory* next = nullptr;
+  ThreadMemory* previous = nullptr;
+  bool has_ended = false;      ///< what comes now is told at once
+  struct Spare {
+    void* memory;
+    std::size_t bytes;
+  } spares[spare_places] = {};
+
+  Spare& spare_for(std::size_t bytes) { return spares[bytes / 64 % spare_places]; }
+  bool is_known() const { return low == INT64_MIN; }
+};
+
+/// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process. Large blocks in use are counted in
+/// memory_counters(place_of<Cpu>).
 struct MemoryState {
-  static constexpr int kept_blocks = 8;
+  static constexpr int kept_blocks = 32;
   int64_t lock = 0;
-  int64_t allocated = 0, peak = 0, kept = 0;
+  std::size_t small_limit = large_block;  ///< what is as large takes the longer way; 0 while a profile runs
+  int64_t small = 0;                      ///< bytes of small blocks that no thread has in its balance
+  int64_t peak = 0, kept = 0;
   int64_t keep_limit = int64_t{1} << 30;
+  ThreadMemory* threads = nullptr;
   struct Block {
     void* memory;
     std::size_t bytes;
   } blocks[kept_blocks] = {};
+
+  int64_t all_small() const {
+    int64_t sum = small;
+    for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
+    return sum;
+  }
 };
 
 SITU_PROCESS_STATE MemoryState& memory_state() {
   static constinit MemoryState state;
   return state;
 }
+SITU_PROCESS_STATE ThreadMemory& thread_memory() {
+  static thread_local constinit ThreadMemory memory;
+  return memory;
+}
 
-struct MemoryLock {
-  MemoryState& state;
-  explicit MemoryLock(MemoryState& s) : state(s) {
-    while (__atomic_exchange_n(&state.lock, 1, __ATOMIC_ACQUIRE)) {
-    }
+/// Adds this thread's balance to the process's; the lock is held. The peak is exact while one thread allocates.
+inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
+  int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+  int64_t const high = mine.high > mine.balance ? now - mine.balance + mine.high : now;
+  if (high > state.peak) state.peak = high;
+  state.small += mine.balance;
+  __atomic_store_n(&mine.balance, 0, __ATOMIC_RELAXED);
+  if (mine.is_known()) mine.high = 0;
+}
+
+SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
+inline void free_spares(ThreadMemory& mine) noexcept {
+  for (auto& spare : mine.spares) {
+    if (spare.memory) give_small(std::exchange(spare, {}).memory);
   }
-  MemoryLock(MemoryLock const&) = delete;
-  MemoryLock& operator=(MemoryLock const&) = delete;
-  ~MemoryLock() { __atomic_store_n(&state.lock, 0, __ATOMIC_RELEASE); }
+}
+
+/// Ends with its thread.
+struct ThreadEnd {
+  ~ThreadEnd() {
+    MemoryState& state = memory_state();
+    ThreadMemory& mine = thread_memory();
+    SpinLock const guard(state.lock);
+    settle(state, mine);
+    (mine.previous ? mine.previous->next : state.threads) = mine.next;
+    if (mine.next) mine.next->previous = mine.previous;
+    mine.high = INT64_MIN;
+    mine.low = INT64_MAX;
+    mine.has_ended = true;
+    free_spares(mine);
+  }
 };
+
+/// The first block of a thread, a new high, or a thread that is ending.
+__attribute__((noinline, cold)) inline void count_closely(ThreadMemory& mine) noexcept {
+  constexpr int64_t worth_telling = int64_t{1} << 20;
+  if (mine.is_known() && mine.balance < worth_telling) {
+    mine.high = mine.balance;
+    return;
+  }
+  [[maybe_unused]] static thread_local ThreadEnd const end;
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  if (!mine.is_known() && !mine.has_ended) {
+    mine.previous = nullptr;
+    mine.next = state.threads;
+    if (mine.next) mine.next->previous = &mine;
+    state.threads = &mine;
+    mine.low = INT64_MIN;
+    mine.high = mine.balance > 0 ? mine.balance : 0;
+    if (mine.balance < worth_telling) return;
+  }
+  if (!mine.is_known()) {  // its end has come: it is no longer among the threads
+    state.small += mine.balance;
+    mine.balance = 0;
+    int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+    if (now > state.peak) state.peak = now;
+    return;
+  }
+  if (mine.balance > mine.high) mine.high = mine.balance;
+  settle(state, mine);
+}
+SITU_INLINE void count_small(ThreadMemory& mine, std::size_t bytes) noexcept {
+  int64_t const now = mine.balance + static_cast<int64_t>(bytes);
+  __atomic_store_n(&mine.balance, now, __ATOMIC_RELAXED);
+  if (SITU_UNLIKELY(now > mine.high)) count_closely(mine);
+}
+SITU_INLINE void uncount_small(ThreadMemory& mine, std::size_t bytes) noexcept {
+  int64_t const now = mine.balance - static_cast<int64_t>(bytes);
+  __atomic_store_n(&mine.balance, now, __ATOMIC_RELAXED);
+  if (SITU_UNLIKELY(now < mine.low)) count_closely(mine);
+}
+
+/// What tensors hold, and the most that was.
+struct MemoryUse {
+  int64_t allocated, peak, kept;
+};
+inline MemoryUse memory_use(bool forget_peak = false) noexcept {
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  settle(state, thread_memory());
+  int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
+  if (forget_peak || now > state.peak) state.peak = now;
+  return {now, state.peak, state.kept};
+}
+
+/// Counts a large block: in use with a positive number of bytes, freed with a negative one.
+inline void count_large(int64_t bytes) noexcept {
+  MemoryState& state = memory_state();
+  SpinLock const guard(state.lock);
+  settle(state, thread_memory());
+  MemoryCounters& counters = memory_counters(place_of<Cpu>);
+  if (bytes > 0) counters.add(bytes);
+  else counters.remove(-bytes);
+  int64_t const now = counters.allocated + state.all_small();
+  if (now > state.peak) state.peak = now;
+}
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -57,33 +183,72 @@ inline void release_block(MemoryState::Block const& block) noexcept {
 #endif
 }
 
-[[noreturn]] __attribute__((noinline, cold)) inline void out_of_memory(std::size_t bytes) {
-  fail<OutOfMemory>("cpu: allocation of ", bytes, " bytes failed: the system has no memory of that size left; ", memory_state().allocated,
-                    " bytes are in use by situ and ", memory_state().kept,
-                    " are kept for reuse: free tensors, call empty_cache(), or work on smaller parts");
+/// Gives what is kept back to the system, but for the few small blocks that other threads have at hand.
+inline void empty_cache() noexcept {
+  free_spares(thread_memory());
+  MemoryState& state = memory_state();
+  MemoryState::Block released[MemoryState::kept_blocks];
+  {
+    SpinLock const guard(state.lock);
+    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
+    state.kept = 0;
+  }
+  for (auto& block : released) {
+    if (block.memory) release_block(block);
+  }
 }
 
-/// A large block: one that was kept, else new pages. Block sizes are rounded so that similar sizes share blocks.
-inline void* allocate_large(std::size_t bytes) {
-  std::size_t const unit = bytes >= 4 * huge_page ? huge_page : std::size_t{1} << 16;
-  if (bytes > (std::size_t{1} << 62)) out_of_memory(bytes);
-  std::size_t const size = rounded_up(bytes, unit);
+/// Keeps no more than that many bytes from now on.
+inline void set_release_threshold(int64_t bytes) noexcept {
   MemoryState& state = memory_state();
+  bool exceeded = false;
   {
-    MemoryLock guard(state);
-    for (auto& block : state.blocks) {
-      if (block.memory && block.bytes == size) {
-        state.kept -= static_cast<int64_t>(size);
-        state.allocated += static_cast<int64_t>(size);
-        if (state.allocated > state.peak) state.peak = state.allocated;
-        return std::exchange(block, {}).memory;
-      }
-    }
+    SpinLock const guard(state.lock);
+    state.keep_limit = bytes;
+    exceeded = state.kept > bytes;
   }
+  if (exceeded) empty_cache();
+}
+
+/// The memory of the machine: what could be had without swapping, and all of it. Zeros where the system does not tell.
+struct SystemMemory {
+  int64_t free = 0, total = 0;
+};
+__attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
+  SystemMemory result;
+#if defined(_SC_PHYS_PAGES) && defined(_SC_AVPHYS_PAGES)
+  int64_t const page = ::sysconf(_SC_PAGESIZE);
+  result = {page * ::sysconf(_SC_AVPHYS_PAGES), page * ::sysconf(_SC_PHYS_PAGES)};
+#endif
+  int const file = ::open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return result;
+  char content[512];
+  auto const length = ::read(file, content, sizeof content - 1);
+  ::close(file);
+  if (length <= 0) return result;
+  content[length] = 0;
+  if (char const* const line = std::strstr(content, "MemAvailable:")) result.free = std::strtoll(line + 13, nullptr, 10) * 1024;
+  return result;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void out_of_memory(std::size_t bytes, Place place = place_of<Cpu>, char const* call = "malloc") {
+  MemoryUse const use = memory_use();
+  SystemMemory const system = system_memory();
+  int64_t const other = place == place_of<Cpu> ? 0 : memory_counters(place).allocated;
+  fail_memory({place, bytes, system.free, system.total, (place == place_of<Cpu> ? use.allocated + use.kept : other), -1, call,
+               "Free tensors, write to tensors that exist, or work on smaller parts"},
+              place == place_of<Cpu> ? use.allocated : other);
+}
+
+/// The size of a large block: similar sizes share blocks.
+constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, bytes >= 4 * huge_page ? huge_page : std::size_t{1} << (bytes < (std::size_t{1} << 20) ? 14 : 16)); }
+
+/// New pages; a null pointer where there are none.
+inline void* map_large(std::size_t size) noexcept {
 #if defined(__linux__)
-  std::size_t const slack = unit == huge_page ? huge_page : 0;
+  std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) out_of_memory(bytes);
+  if (mapped == MAP_FAILED) return nullptr;
   char* memory = static_cast<char*>(mapped);
   if (slack) {
     auto const address = reinterpret_cast<std::uintptr_t>(memory);
@@ -95,24 +260,41 @@ inline void* allocate_large(std::size_t bytes) {
     ::madvise(memory, size, MADV_HUGEPAGE);
 #endif
   }
+  return memory;
 #else
-  void* const memory = std::aligned_alloc(huge_page, rounded_up(size, huge_page));
-  if (!memory) out_of_memory(bytes);
+  return std::aligned_alloc(huge_page, rounded_up(size, huge_page));
 #endif
-  MemoryLock guard(state);
-  state.allocated += static_cast<int64_t>(size);
-  if (state.allocated > state.peak) state.peak = state.allocated;
+}
+
+/// A large block: one that was kept, else new pages; what is kept is given back when there are none. Not counted.
+inline void* take_large(std::size_t bytes) {
+  if (bytes > (std::size_t{1} << 62)) return nullptr;
+  std::size_t const size = large_size(bytes);
+  MemoryState& state = memory_state();
+  {
+    SpinLock const guard(state.lock);
+    for (auto& block : state.blocks) {
+      if (block.memory && block.bytes == size) {
+        state.kept -= static_cast<int64_t>(size);
+        return std::exchange(block, {}).memory;
+      }
+    }
+  }
+  void* memory = map_large(size);
+  if (SITU_UNLIKELY(!memory)) {
+    __atomic_fetch_add(&memory_counters(place_of<Cpu>).retries, 1, __ATOMIC_RELAXED);
+    empty_cache();
+    memory = map_large(size);
+  }
   return memory;
 }
 
-inline void deallocate_large(void* memory, std::size_t bytes) noexcept {
-  std::size_t const unit = bytes >= 4 * huge_page ? huge_page : std::size_t{1} << 16;
-  std::size_t const size = rounded_up(bytes, unit);
+inline void give_large(void* memory, std::size_t bytes) noexcept {
+  std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
   MemoryState::Block evicted{memory, size};
   {
-    MemoryLock guard(state);
-    state.allocated -= static_cast<int64_t>(size);
+    SpinLock const guard(state.lock);
     if (!SITU_ASAN && state.kept + static_cast<int64_t>(size) <= state.keep_limit) {
       MemoryState::Block* place = &state.blocks[0];
       for (auto& block : state.blocks) {
@@ -138,33 +320,83 @@ constexpr std::size_t spread_size(std::size_t bytes) {
   return bytes + (beyond < apart ? apart - beyond : beyond > page - apart ? page - beyond : 0);
 }
 
-inline void* allocate(std::size_t bytes) {
-  if (SITU_UNLIKELY(bytes >= large_block)) return allocate_large(bytes);
-  // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
-  void* const raw = std::malloc(spread_size(bytes + alignment));
-  if (SITU_UNLIKELY(!raw)) out_of_memory(bytes);
+__attribute__((noinline, cold)) inline void* malloc_again(std::size_t bytes) {
+  empty_cache();
+  return std::malloc(bytes);
+}
+
+// malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
+SITU_INLINE void* take_small(std::size_t bytes) {
+  void* raw = std::malloc(spread_size(bytes + alignment));
+  if (SITU_UNLIKELY(!raw) && !(raw = malloc_again(bytes + alignment))) return nullptr;
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
   char* const memory = static_cast<char*>(raw) + (alignment - address % alignment);
   reinterpret_cast<void**>(memory)[-1] = raw;
   return memory;
 }
 
-inline void deallocate(void* memory, std::size_t bytes) noexcept {
-  if (SITU_UNLIKELY(bytes >= large_block)) return deallocate_large(memory, bytes);
-  std::free(reinterpret_cast<void**>(memory)[-1]);
+/// Memory that is not counted as the CPU's; a null pointer when there is none.
+inline void* take(std::size_t bytes) { return bytes >= large_block ? take_large(bytes) : take_small(bytes); }
+inline void give(void* memory, std::size_t bytes) noexcept {
+  if (bytes >= large_block) give_large(memory, bytes);
+  else give_small(memory);
 }
 
-inline void empty_cache() noexcept {
-  MemoryState& state = memory_state();
-  MemoryState::Block released[MemoryState::kept_blocks];
-  {
-    MemoryLock guard(state);
-    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
-    state.kept = 0;
+/// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
+SITU_INLINE void* allocate_small(std::size_t bytes) {
+  ThreadMemory& mine = thread_memory();
+  ThreadMemory::Spare& spare = mine.spare_for(bytes);
+  void* memory = spare.memory;
+  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == bytes)) spare = {};
+  else if (memory = take_small(bytes); SITU_UNLIKELY(!memory)) return nullptr;
+  count_small(mine, bytes);
+  return memory;
+}
+SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
+  ThreadMemory& mine = thread_memory();
+  uncount_small(mine, bytes);
+  ThreadMemory::Spare& spare = mine.spare_for(bytes);
+  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == 0 && bytes <= ThreadMemory::largest_spare && mine.is_known())) spare = {memory, bytes};
+  else give_small(memory);
+}
+
+/// Large blocks, and all blocks while a profile runs.
+SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
+  ObservedAllocation allocation(place_of<Cpu>, bytes);
+  void* memory = nullptr;
+  if (bytes < large_block) {
+    memory = allocate_small(bytes);
+    if (!memory) out_of_memory(bytes);
+  } else {
+    MemoryCounters& counters = memory_counters(place_of<Cpu>);
+    if (SITU_UNLIKELY(counters.limit != 0) && !counters.within_limit(bytes)) out_of_memory(bytes, place_of<Cpu>, nullptr);
+    memory = take_large(bytes);
+    if (!memory) out_of_memory(bytes, place_of<Cpu>, "mmap");
+    count_large(static_cast<int64_t>(large_size(bytes)));
   }
-  for (auto& block : released) {
-    if (block.memory) release_block(block);
+  return allocation.done(memory);
+}
+SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place_of<Cpu>, bytes);
+  if (bytes < large_block) {
+    deallocate_small(memory, bytes);
+  } else {
+    count_large(-static_cast<int64_t>(large_size(bytes)));
+    give_large(memory, bytes);
   }
+}
+
+/// Throws OutOfMemory.
+inline void* allocate(std::size_t bytes) {
+  if (SITU_UNLIKELY(bytes >= __atomic_load_n(&memory_state().small_limit, __ATOMIC_RELAXED))) return allocate_closely(bytes);
+  void* const memory = allocate_small(bytes);
+  if (SITU_UNLIKELY(!memory)) out_of_memory(bytes);
+  return memory;
+}
+
+inline void deallocate(void* memory, std::size_t bytes) noexcept {
+  if (SITU_UNLIKELY(bytes >= __atomic_load_n(&memory_state().small_limit, __ATOMIC_RELAXED))) return deallocate_closely(memory, bytes);
+  deallocate_small(memory, bytes);
 }
 
 }  // namespace detail::cpu

@@ -4,7 +4,7 @@
 #include <string>
 
 #include <situ/core/device.hpp>
-#include <situ/device/cuda/memory.hpp>
+#include <situ/device/cuda/order.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -40,9 +40,35 @@ struct device_traits<Cuda<N>> {
   }
   static void synchronize() {
     detail::cuda::runtime_of<N>::synchronize(N);
+    detail::cuda::streams_of<N>::end_called();
+    detail::throw_failures(detail::cuda::process_state().stream_driver, N);
     detail::cuda::check_fault(N);
   }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
+
+  /// Between the device and page-locked memory: enqueued.
+  static void copy_from_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, true); }
+  static void copy_to_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, false); }
+  /// The same for rows, which arrive side by side.
+  static void copy_rows_from_pinned(void* to, void const* from, detail::PitchedCopy const& rows) { detail::cuda::streams_of<N>::copy_pinned_rows(N, to, from, rows, true); }
+  static void copy_rows_to_pinned(void* to, void const* from, detail::PitchedCopy const& rows) { detail::cuda::streams_of<N>::copy_pinned_rows(N, to, from, rows, false); }
+
+  static detail::StreamDriver const* stream_driver() { return detail::cuda::streams_of<N>::driver(); }
+  static detail::CurrentStream& current_stream() { return detail::cuda::current_streams()[N]; }
+  static uint64_t use_stream() {
+    detail::CurrentStream& current = current_stream();
+    uint64_t const segment = detail::begin_segment(detail::cuda::process_state().stream_driver, N, current);
+    current.used = true;
+    return segment;
+  }
+  static void order_after_others(detail::StorageHead& head, bool writes) {
+    if (detail::StreamDriver const* const driver = detail::cuda::process_state().stream_driver) detail::order_after_others(driver, N, current_stream(), head, writes);
+  }
+  static void end_uses(detail::StorageHead& head) noexcept { detail::end_uses(detail::cuda::process_state().stream_driver, N, current_stream(), head); }
+  static bool used_by_others(detail::StorageHead const& head) { return detail::used_by_others(current_stream(), head); }
+  static void deallocate_after_others(detail::StorageHead& head) noexcept {
+    detail::deallocate_after_others(detail::cuda::process_state().stream_driver, N, current_stream(), head, &detail::cuda::runtime_of<N>::deallocate);
+  }
 };
 
 }  // namespace situ::inline SITU_ABI

@@ -1,7 +1,137 @@
-/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once.
+/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
 #pragma once
 
 #include <situ/device/cuda/stream.hpp>
+#include <situ/device/observe.hpp>
+
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// A moment of each GPU's clock that is known on the host's, for profiles. One per process.
+struct ClockOrigin {
+  cudaEvent_t event = nullptr;
+  int64_t host = 0;  ///< nanoseconds
+};
+SITU_PROCESS_STATE ClockOrigin* clock_origins() {
+  static constinit ClockOrigin origins[max_devices];
+  return origins;
+}
+
+inline bool is_capturing(cudaStream_t stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  bool const known = cudaStreamIsCapturing(stream, &status) == cudaSuccess;
+  if (!known) (void)cudaGetLastError();
+  return !known || status != cudaStreamCaptureStatusNone;
+}
+
+/// Work that is put into a stream, told to profiles and NVTX, timed by events around it, and waited for where launches are checked.
+class ObservedWork {
+ public:
+  ObservedWork(int device, cudaStream_t stream, LaunchName const& name) : device_(device), stream_(stream) {
+    if (is_observed(profiles | ranges | launch_checks)) begin(name);
+  }
+  /// A copy that is not waited for.
+  ObservedWork(int device, cudaStream_t stream, Place to, Place from, std::size_t bytes) : device_(device), stream_(stream) {
+    if (is_observed(profiles | transfer_logs)) begin(to, from, bytes);
+  }
+  ObservedWork(ObservedWork const&) = delete;
+  ObservedWork& operator=(ObservedWork const&) = delete;
+  ~ObservedWork() {
+    if (SITU_UNLIKELY(who_ != 0)) give_up();
+  }
+  /// The work is in the stream. Throws what it ended with where launches are checked.
+  void enqueued() {
+    if (SITU_UNLIKELY(who_ != 0)) end();
+  }
+
+ private:
+  __attribute__((noinline, cold)) void begin(LaunchName const& name) {
+    who_ = observing(profiles | ranges | launch_checks);
+    if (who_ == 0) return;
+    DeviceGuard const guard(device_);
+    name_ = name;
+    Observers const& observers = observers_state();
+    if (who_ & ranges) observers.push_range(to_string(name).c_str());
+    capturing_ = is_capturing(stream_);
+    if (!(who_ & profiles) || capturing_) return;
+    Happening what;
+    what.place = {device_kind::cuda, device_};
+    what.name = name;
+    what.stream = stream_;
+    mark_ = observers.begin(what, true);
+    start_clock();
+  }
+  __attribute__((noinline, cold)) void begin(Place to, Place from, std::size_t bytes) {
+    DeviceGuard const guard(device_);
+    capturing_ = is_capturing(stream_);
+    if (capturing_) return;
+    mark_ = begin_transfer(to, from, bytes, true, stream_);
+    who_ = mark_ ? static_cast<unsigned>(profiles) : 0;
+    start_clock();
+  }
+  void start_clock() {
+    if (!mark_) return;
+    ClockOrigin& origin = clock_origins()[device_];
+    if (!origin.event && cudaEventCreate(&origin.event) == cudaSuccess && cudaEventRecord(origin.event, stream_) == cudaSuccess &&
+        cudaEventSynchronize(origin.event) == cudaSuccess) {
+      origin.host = steady_now();
+    }
+    if (cudaEventCreate(&started_) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_, stream_) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
+  __attribute__((noinline, cold)) void end() {
+    DeviceGuard const guard(device_);
+    Observers const& observers = observers_state();
+    unsigned const who = who_;
+    if (mark_) {
+      if (ended_ && cudaEventRecord(ended_, stream_) != cudaSuccess) (void)cudaGetLastError();
+      observers.attach(mark_, started_, ended_, &read_clock);
+      mark_ = 0;
+    }
+    if (who & ranges) observers.pop_range();
+    who_ = 0;
+    if (!(who & launch_checks) || capturing_) return;
+    check(device_, cudaStreamSynchronize(stream_), "running ", name_);
+    check_fault(device_);
+  }
+  __attribute__((noinline, cold)) void give_up() noexcept {
+    if (started_) (void)cudaEventDestroy(started_);
+    if (ended_) (void)cudaEventDestroy(ended_);
+    if (mark_) observers_state().cancel(mark_);
+    if (who_ & ranges) observers_state().pop_range();
+  }
+  /// Waits for the end of the work; gives how long it took, and when it began, in nanoseconds. Ends the events.
+  static int64_t read_clock(void* started, void* ended, int device, int64_t* begin) noexcept {
+    auto* const first = static_cast<cudaEvent_t>(started);
+    auto* const last = static_cast<cudaEvent_t>(ended);
+    ClockOrigin const& origin = clock_origins()[device];
+    float before = 0, took = 0;
+    bool const known = first && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, first, last) == cudaSuccess;
+    if (known && origin.event && cudaEventElapsedTime(&before, origin.event, first) == cudaSuccess) {
+      *begin = origin.host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
+    }
+    if (first) (void)cudaEventDestroy(first);
+    if (last) (void)cudaEventDestroy(last);
+    (void)cudaGetLastError();
+    return known ? static_cast<int64_t>(static_cast<double>(took) * 1e6) : 0;
+  }
+
+  int device_;
+  cudaStream_t stream_;
+  unsigned who_ = 0;
+  bool capturing_ = false;
+  LaunchName name_;
+  Mark mark_ = 0;
+  cudaEvent_t started_ = nullptr, ended_ = nullptr;
+};
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
 
 #if defined(__CUDACC__)
 
@@ -31,13 +161,18 @@ inline int64_t full_grid(int device) {
   return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
 }
 
-/// Starts kernel(argument). `what` names it in messages. Throws CudaError, DeviceUnavailable.
+/// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
+/// CudaError, DeviceUnavailable.
 template <class Argument>
-void launch(int device, char const* what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
+void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
+  if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
   DeviceGuard const guard(device);
+  cudaStream_t const stream = current_stream(device);
   void* arguments[] = {const_cast<void*>(static_cast<void const*>(&argument))};
-  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, current_stream(device));
+  ObservedWork work(device, stream, what);
+  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
   check(device, code, "launching ", what);
+  work.enqueued();
 }
 
 }  // namespace detail::cuda

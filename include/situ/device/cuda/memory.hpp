@@ -2,19 +2,30 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 
+#include <situ/device/cuda/errors.hpp>
+#include <situ/device/cuda/launch.hpp>
 #include <situ/device/cuda/stream.hpp>
+#include <situ/device/memory_statistics.hpp>
+#include <situ/device/observe.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
+
+static_assert(max_devices == max_cuda_devices);
+
 inline namespace SITU_ABI_CUDA {
 
 #if defined(SITU_WITH_CUDA)
 
+/// Whether a device is there and has been used.
+inline bool is_ready(int device) noexcept {
+  return device >= 0 && device < device_count() && __atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE);
+}
+
 /// Bytes that the pool holds, used or kept; 0 where the device has not been used.
 inline int64_t reserved_bytes(int device) noexcept {
-  if (device < 0 || device >= device_count() || !__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE)) return 0;
+  if (!is_ready(device)) return 0;
   cudaMemPool_t pool = nullptr;
   uint64_t bytes = 0;
   if (cudaDeviceGetDefaultMemPool(&pool, device) != cudaSuccess ||
@@ -25,42 +36,91 @@ inline int64_t reserved_bytes(int device) noexcept {
   return static_cast<int64_t>(bytes);
 }
 
+/// Free and all memory of a GPU; zeros where there is none of that number.
+struct DeviceMemory {
+  int64_t free = 0, total = 0;
+};
+inline DeviceMemory device_memory(int device) {
+  if (device < 0 || device >= device_count()) return {};
+  DeviceGuard const guard(device);
+  std::size_t free = 0, total = 0;
+  check(device, cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+inline void use_device(int device) { require_device(device); }
+
+/// Gives what the pool keeps back to the driver, but for `kept` bytes in all. Waits for the device.
+inline void empty_cache(int device, std::size_t kept = 0) {
+  if (!is_ready(device)) return;
+  DeviceGuard const guard(device);
+  cudaMemPool_t pool = nullptr;
+  check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
+}
+
+inline void set_release_threshold(int device, int64_t bytes) {
+  DeviceGuard const guard(device);
+  cudaMemPool_t pool = nullptr;
+  auto threshold = static_cast<uint64_t>(bytes);
+  check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
+}
+
+/// Throws CudaError while this thread records a graph on the device.
+inline void refuse_while_recording(int device, char const* what) {
+  if (SITU_LIKELY(!current_streams()[device].recorder)) return;
+  fail<CudaError>("cuda:", device, ": ", what, " while work on this device is recorded: what is recorded has not run");
+}
+
 /// What Cuda<N> asks of the CUDA runtime, with the number of the device as an argument.
 struct Runtime {
   /// Throws OutOfMemory, DeviceUnavailable, CudaError. The memory may be used by what is enqueued from now on.
   static void* allocate(int device, std::size_t bytes) {
+    Place const place{device_kind::cuda, device};
     DeviceGuard const guard(device);
-    cudaStream_t const stream = current_stream(device);
+    cudaStream_t stream = current_stream(device);
+    StreamRecorder* const recorder = current_streams()[device].recorder;
+    if (SITU_UNLIKELY(recorder != nullptr)) {
+      if (void* const kept = recorder->reuse(recorder, bytes)) return kept;
+      stream = recorder->memory_stream ? static_cast<cudaStream_t>(recorder->memory_stream) : cudaStreamLegacy;
+    }
+    ObservedAllocation allocation(place, bytes);
+    MemoryCounters& counters = memory_counters(place);
+    if (SITU_UNLIKELY(!counters.within_limit(bytes))) fail_memory(device, bytes, nullptr);
     void* memory = nullptr;
     cudaError_t code = cudaMallocAsync(&memory, bytes, stream);
-    if (code == cudaErrorMemoryAllocation) {  // what is freed in other streams comes back when they have run
-      (void)cudaGetLastError();
-      code = cudaDeviceSynchronize();
-      if (code == cudaSuccess) code = cudaMallocAsync(&memory, bytes, stream);
-    }
-    if (code == cudaErrorMemoryAllocation) fail_memory(device, bytes);
+    if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) code = allocate_again(device, bytes, stream, memory);
+    if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) fail_memory(device, bytes, "cudaMallocAsync");
     check(device, code, "cudaMallocAsync of ", bytes, " bytes");
-    count_allocation(device, static_cast<int64_t>(bytes));
-    return memory;
+    counters.add(static_cast<int64_t>(bytes));
+    if (SITU_UNLIKELY(counters.limit != 0)) keep_limit(device, bytes, stream, memory);
+    if (SITU_UNLIKELY(recorder != nullptr)) recorder->keep(recorder, memory, bytes);
+    return allocation.done(memory);
   }
 
   /// Freed when what is enqueued has run. Reports an error instead of throwing it; accepts that the driver is unloading at exit.
   static void deallocate(int device, void* memory, std::size_t bytes) noexcept {
+    Place const place{device_kind::cuda, device};
+    if (StreamRecorder* const recorder = current_streams()[device].recorder; SITU_UNLIKELY(recorder != nullptr) && recorder->take_back(recorder, memory)) return;
+    ObservedAllocation::released(place, bytes);
+    memory_counters(place).remove(static_cast<int64_t>(bytes));
     int previous = device;
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
     if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
     if (previous != device) (void)cudaSetDevice(previous);
-    count_allocation(device, -static_cast<int64_t>(bytes));
-    if (code == cudaSuccess || code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed) return;
-    (void)cudaGetLastError();
-    std::fprintf(stderr, "situ: cuda:%d: cudaFreeAsync failed: %s (%s)\n", device, cudaGetErrorName(code), cudaGetErrorString(code));
+    report(device, "cudaFreeAsync", code);
   }
 
   /// Within the device; enqueued.
   static void copy(int device, void* to, void const* from, std::size_t bytes) {
     DeviceGuard const guard(device);
+    Place const here{device_kind::cuda, device};
+    ObservedWork work(device, current_stream(device), here, here, bytes);
     check(device, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, current_stream(device)), "cudaMemcpyAsync of ", bytes, " bytes");
+    work.enqueued();
   }
 
   /// From or to the host; after what is enqueued, and done when it returns.
@@ -71,48 +131,31 @@ struct Runtime {
     copy_and_wait(device, to, from, bytes, cudaMemcpyDeviceToHost);
   }
 
-  /// From another GPU; enqueued in the receiver's stream. It waits for the sender's stream, which then waits for the copy.
+  /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
     require_device(device);
     connect(device, peer);
-    Event sent, received;
-    {
-      DeviceGuard const guard(peer);
-      sent.record(peer);
-    }
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
-    check(device, cudaStreamWaitEvent(stream, sent.event, 0), "cudaStreamWaitEvent");
+    ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, bytes);
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
-    received.record(device);
-    DeviceGuard const back(peer);
-    check(peer, cudaStreamWaitEvent(current_stream(peer), received.event, 0), "cudaStreamWaitEvent");
+    work.enqueued();
   }
 
   static void synchronize(int device) {
+    refuse_while_recording(device, "synchronize was called");
     DeviceGuard const guard(device);
+    ObservedWait const wait({device_kind::cuda, device});
     check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
  private:
-  /// Of the device that is current when it is recorded; the driver keeps it alive until it has happened.
-  struct Event {
-    cudaEvent_t event = nullptr;
-    Event() = default;
-    Event(Event const&) = delete;
-    Event& operator=(Event const&) = delete;
-    ~Event() {
-      if (event) (void)cudaEventDestroy(event);
-    }
-    void record(int device) {
-      check(device, cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
-      check(device, cudaEventRecord(event, current_stream(device)), "cudaEventRecord");
-    }
-  };
-
   static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
+    refuse_while_recording(device, "a copy that the host waits for was asked for");
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
+    Place const here{device_kind::cuda, device};
+    ObservedTransfer const transfer(kind == cudaMemcpyHostToDevice ? here : place_of<Cpu>, kind == cudaMemcpyHostToDevice ? place_of<Cpu> : here, bytes);
     check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
     check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
@@ -136,15 +179,34 @@ struct Runtime {
     __atomic_fetch_or(&peers, bit, __ATOMIC_RELEASE);
   }
 
-  [[noreturn]] __attribute__((noinline, cold)) static void fail_memory(int device, std::size_t bytes) {
+  /// When all that is freed in any stream has come back, and what the pool keeps has been given back.
+  __attribute__((noinline, cold)) static cudaError_t allocate_again(int device, std::size_t bytes, cudaStream_t stream, void*& memory) {
     (void)cudaGetLastError();
+    if (is_capturing(stream) || current_streams()[device].recorder) return cudaErrorMemoryAllocation;
+    __atomic_fetch_add(&memory_counters({device_kind::cuda, device}).retries, 1, __ATOMIC_RELAXED);
+    empty_cache(device);
+    return cudaMallocAsync(&memory, bytes, stream);
+  }
+
+  /// The pool may hold more than is in use: under a limit it gives that back.
+  __attribute__((noinline, cold)) static void keep_limit(int device, std::size_t bytes, cudaStream_t stream, void* memory) {
+    int64_t const limit = __atomic_load_n(&memory_counters({device_kind::cuda, device}).limit, __ATOMIC_RELAXED);
+    if (limit == 0 || reserved_bytes(device) <= limit || is_capturing(stream) || current_streams()[device].recorder) return;
+    empty_cache(device, static_cast<std::size_t>(limit));
+    if (reserved_bytes(device) <= limit) return;
+    deallocate(device, memory, bytes);
+    fail_memory(device, bytes, nullptr);
+  }
+
+  [[noreturn]] __attribute__((noinline, cold)) static void fail_memory(int device, std::size_t bytes, char const* call) {
+    (void)cudaGetLastError();
+    Place const place{device_kind::cuda, device};
     std::size_t free = 0, total = 0;
     (void)cudaMemGetInfo(&free, &total);
     (void)cudaGetLastError();
-    fail<OutOfMemory>("cuda:", device, ": cudaMallocAsync of ", bytes, " bytes failed: cudaErrorMemoryAllocation (out of memory): ", free, " of ", total,
-                      " bytes are free, ", __atomic_load_n(&process_state().devices[device].allocated, __ATOMIC_RELAXED),
-                      " are allocated by situ, ", reserved_bytes(device),
-                      " are reserved by its pool: free tensors, call gpu::empty_cache(), use float16, or work on smaller parts");
+    detail::fail_memory({place, bytes, static_cast<int64_t>(free), static_cast<int64_t>(total), reserved_bytes(device), -1, call,
+                         "Free tensors, use float16 or bfloat16, work on smaller parts, or see what else runs on this GPU (nvidia-smi)"},
+                        __atomic_load_n(&memory_counters(place).allocated, __ATOMIC_RELAXED));
   }
 };
 
@@ -154,6 +216,13 @@ using runtime_of = Runtime;
 #else
 
 inline int64_t reserved_bytes(int) noexcept { return 0; }
+struct DeviceMemory {
+  int64_t free = 0, total = 0;
+};
+inline DeviceMemory device_memory(int) { return {}; }
+inline void empty_cache(int) {}
+[[noreturn]] inline void use_device(int device) { fail<DeviceUnavailable>("cuda:", device, ": there is no such device: this program was built without CUDA"); }
+inline void set_release_threshold(int device, int64_t) { use_device(device); }
 
 /// In a build without CUDA, using any of this is one error.
 template <int N>

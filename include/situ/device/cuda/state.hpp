@@ -5,6 +5,7 @@
 
 #include <situ/core/scalar.hpp>
 #include <situ/device/fault.hpp>
+#include <situ/device/order.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -12,7 +13,6 @@ namespace detail::cuda {
 inline constexpr int max_devices = 64;
 
 struct DeviceState {
-  int64_t allocated = 0, peak = 0;  ///< bytes held by tensors, and the most there were
   uint64_t peers = 0;               ///< bit m: cuda:m may read this device's pool, or was found not to
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
@@ -23,6 +23,9 @@ struct ProcessState {
   int device_count = -1;  ///< -1: not looked up yet
   int probe_error = 0;    ///< why there is none: a cudaError_t, or -1 for no driver
   DeviceState devices[max_devices];
+  StreamDriver const* stream_driver = nullptr;  ///< set by files that are compiled with CUDA, so that all others share it
+  HostFunction* called = nullptr;               ///< host functions that have returned
+  StreamState* freeing[max_devices] = {};       ///< the streams of frees that wait for several others
 };
 
 /// One per process.
@@ -31,18 +34,10 @@ SITU_PROCESS_STATE ProcessState& process_state() {
   return state;
 }
 
-/// The current stream of each device in this thread; null is the device's legacy default stream, whatever the flags of a file.
-SITU_PROCESS_STATE void** current_streams() {
-  static thread_local constinit void* streams[max_devices] = {};
+/// The current stream of each device in this thread. Where it is not set it is the device's legacy default stream, whatever the flags of a file.
+SITU_PROCESS_STATE CurrentStream* current_streams() {
+  static thread_local constinit CurrentStream streams[max_devices] = {};
   return streams;
-}
-
-inline void count_allocation(int device, int64_t bytes) noexcept {
-  DeviceState& state = process_state().devices[device];
-  int64_t const now = __atomic_add_fetch(&state.allocated, bytes, __ATOMIC_RELAXED);
-  int64_t peak = __atomic_load_n(&state.peak, __ATOMIC_RELAXED);
-  while (now > peak && !__atomic_compare_exchange_n(&state.peak, &peak, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
 }
 
 /// Where the kernels of a device write down what they find wrong; null before its first use.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include <situ/core/error.hpp>
+#include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/state.hpp>
 
 #if defined(SITU_WITH_CUDA)
@@ -21,9 +22,7 @@ inline namespace SITU_ABI_CUDA {
 template <class... Parts>
 [[noreturn]] __attribute__((noinline, cold)) void fail_call(int device, cudaError_t code, Parts const&... call) {
   (void)cudaGetLastError();
-  bool const no_code = code == cudaErrorNoKernelImageForDevice || code == cudaErrorUnsupportedPtxVersion;
-  fail<CudaError>("cuda:", device, ": ", call..., " failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")",
-                  no_code ? ": compile for this GPU, with -arch=native or -arch=sm_XY" : "");
+  fail<CudaError>("cuda:", device, ": ", call..., " failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")", advice(code));
 }
 
 /// Throws CudaError unless code is success; `call` says what was called.
@@ -126,7 +125,7 @@ class DeviceGuard {
 
 /// The stream that this thread's work on the device goes to. The legacy default stream orders the work of all threads.
 inline cudaStream_t current_stream(int device) noexcept {
-  void* const stream = current_streams()[device];
+  void* const stream = current_streams()[device].native;
   return stream ? static_cast<cudaStream_t>(stream) : cudaStreamLegacy;
 }
 

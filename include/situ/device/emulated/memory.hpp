@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 
 #include <situ/config.hpp>
+#include <situ/device/memory_statistics.hpp>
+#include <situ/device/observe.hpp>
 #if SITU_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
@@ -28,6 +30,8 @@ class Pool {
 
   std::size_t capacity = 0;  ///< what blocks may take in all
   std::size_t used = 0;      ///< what they take, rounded up to the alignment
+  std::size_t reserved = 0;  ///< what a driver would hold: used, and kept for what comes
+  std::size_t keep = SIZE_MAX;  ///< how much of what is freed is kept
   int64_t blocks = 0;        ///< how many there are
 
   static constexpr std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -80,6 +84,7 @@ class Pool {
 #endif
       if (piece.size == 0) erase(k);
       used += size;
+      if (used > reserved) reserved = used;
       ++blocks;
       return memory;
     }
@@ -93,6 +98,7 @@ class Pool {
 #endif
     used -= size;
     --blocks;
+    trim(keep);
     std::size_t low = 0, high = count_;  // to the first piece behind this one
     while (low < high) {
       std::size_t const middle = (low + high) / 2;
@@ -117,6 +123,12 @@ class Pool {
       if (pieces_[k].size > largest + margin) largest = pieces_[k].size - margin;
     }
     return largest < capacity - used ? largest : capacity - used;
+  }
+
+  /// Keeps no more than that many bytes, or what is used.
+  void trim(std::size_t kept) {
+    std::size_t const most = kept > used ? kept : used;
+    if (reserved > most) reserved = most;
   }
 
   void open() {
@@ -155,6 +167,23 @@ class Pool {
   Piece* pieces_ = nullptr;  ///< what is free, by offset; no two touch
   std::size_t count_ = 0, room_ = 0;
 };
+
+inline constexpr Place place(int ordinal) { return {device_kind::emulated, ordinal}; }
+
+/// Throws OutOfMemory with what the pool knows.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_pool(int ordinal, Pool const& pool, std::size_t bytes) {
+  int64_t const allocated = __atomic_load_n(&memory_counters(place(ordinal)).allocated, __ATOMIC_RELAXED);
+  fail_memory({place(ordinal), bytes, static_cast<int64_t>(pool.capacity - pool.used), static_cast<int64_t>(pool.capacity), static_cast<int64_t>(pool.reserved),
+               static_cast<int64_t>(pool.largest_free()), nullptr,
+               "Free tensors, work on smaller parts, or give the device more with emulated::configure({.memory = ...})"},
+              allocated);
+}
+
+/// What a tensor gave back, which the pool gets later.
+inline void uncount(int ordinal, std::size_t bytes) noexcept {
+  ObservedAllocation::released(place(ordinal), bytes);
+  memory_counters(place(ordinal)).remove(static_cast<int64_t>(bytes));
+}
 
 }  // namespace detail::emulated
 }  // namespace situ::inline SITU_ABI

@@ -65,15 +65,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
- private:
-  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
-  template <int K, class Node, class T, class... Ts, class S, class... Done>
-  SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
-    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
-    else return apply(node, done..., x);
-  }
+  /// The function of a node, of operands that are what it takes.
   template <class Op, class... Ts, class... Xs>
   SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
     using R = typename Apply<Op, Ts...>::value_type;
@@ -86,6 +78,16 @@ struct Evaluator {
       if constexpr (functions::is_cast<Op>) return rounded_to<R, N, Isa>(y);
       else return y;
     }
+  }
+
+ private:
+  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
+  template <int K, class Node, class T, class... Ts, class S, class... Done>
+  SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
+    using Wanted = typename Node::types::template operand<K>;
+    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
+    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
+    else return apply(node, done..., x);
   }
 };
 

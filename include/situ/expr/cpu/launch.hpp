@@ -6,6 +6,7 @@
 
 #include <situ/expr/cpu/evaluate.hpp>
 #include <situ/expr/cpu/tiles.hpp>
+#include <situ/expr/formula.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -22,6 +23,7 @@ struct BoundTree : Run<Operands> {
   MoverFunctions const* movers[Operands];
   int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
   int lanes;            ///< elements of an AVX-512 pack
+  Formula const* formula;
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
@@ -91,6 +93,7 @@ SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, boo
 /// All operands contiguous: elements [first, last).
 template <int Operands, int TreeBytes>
 struct ContiguousKernel {
+  static constexpr char const* operation = nullptr;  // the formula is all
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
 
@@ -107,6 +110,7 @@ struct ContiguousKernel {
 /// Any strides: tiles [first, last) of the grid.
 template <int Operands, int TreeBytes>
 struct StridedKernel {
+  static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
   TileGrid grid;
@@ -146,7 +150,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   if constexpr (is_immediate<D>) {
-    if (SITU_LIKELY(n <= bound.grain)) {
+    if (SITU_LIKELY(n <= bound.grain) && !is_observed(profiles | ranges)) {
       bound.count = n;
       bound.origin = 0;
       return bound.run_contiguous(bound, false);
@@ -201,6 +205,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
+  bound.formula = &formula_of<Tree>;
   for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_mover(std::type_identity<Tree>{}, o - 1);
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;

@@ -35,6 +35,9 @@ struct TileGrid {
   int64_t elements = 1;    ///< of a tile
 };
 
+/// Adds a box of consecutive elements (layers of rows of `count`) to where the strides say; strides of 0 sum along an axis.
+using AccumulateFunction = void (*)(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
+
 /// What the walk needs of a geometry: operand o's stride along axis k is strides[o * max_rank + k], in elements.
 struct StridedSpace {
   TileGrid grid;
@@ -45,6 +48,10 @@ struct StridedSpace {
   bool stream;  ///< write the result past the caches
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];
+  int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
+  AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
+
+  bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
   int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
@@ -59,11 +66,12 @@ struct StridedSpace {
     grid = {};
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
-    bool buffers = false, transposes = false;
+    bool buffers = accumulate != nullptr, transposes = false;
     grid.row_axis = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
       if (element_sizes[o] > widest) widest = element_sizes[o];
+      if (is_sum(o)) continue;
       if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
       if (distance(o, last()) <= 1) continue;
       for (int k = 0; k < last(); ++k) {
@@ -223,9 +231,9 @@ class TileWalk {
     for (int o = 0; o < space_.operands; ++o) {
       char* const from = at(o, l, r, c);
       bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
-      data[o] = dense ? from : static_cast<void*>(buffer_[o]);
+      data[o] = dense && !space_.is_sum(o) ? from : static_cast<void*>(buffer_[o]);
       mask[o] = -1;
-      if (dense || o == 0 || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      if (dense || o < space_.outputs || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
       bool const repeats = row_[o] == 0 && layer_[o] == 0;
       if (repeats && step_[o] == 0) {
         data[o] = repeated(o, from), mask[o] = 0;
@@ -236,6 +244,7 @@ class TileWalk {
       move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
       kept = {from, rows * layers, count};
     }
+    if (space_.outputs > 1 || space_.accumulate) return run_outputs(data, mask, l, r, c, layers, rows, count);
     if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
     run_(self_, data, mask, layers * rows * count, false);
     int const size = space_.element_sizes[0];
@@ -244,6 +253,16 @@ class TileWalk {
                                c == 0, c + count == columns_);
     } else {
       move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
+    }
+  }
+
+  /// The same where there are several outputs, or sums.
+  void run_outputs(void* const* data, int64_t const* mask, int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
+    run_(self_, data, mask, layers * rows * count, false);
+    for (int o = 0; o < space_.outputs; ++o) {
+      if (!space_.movers[o]) continue;
+      if (space_.is_sum(o)) space_.accumulate[o](at(o, l, r, c), layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
+      else if (data[o] == buffer_[o]) move(o, at(o, l, r, c), row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
     }
   }
 

@@ -178,16 +178,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, held.operands, j, index);
   }
 
- private:
-  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
-  template <int K, class Node, class T, class... Ts, class H, class... Done>
-  SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,
-                                                   Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    compute_t<Wanted> const x = convert_scalar<compute_t<Wanted>>(value(rest.head, held.head, j, index));
-    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, held.tail, j, index, done..., x);
-    else return apply(node, done..., x);
-  }
+  /// The function of a node, of operands that are what it takes.
   template <class Op, class... Ts, class... Xs>
   SITU_DEVICE __forceinline__ static compute_t<typename Apply<Op, Ts...>::value_type> apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
     using R = typename Apply<Op, Ts...>::value_type;
@@ -199,6 +190,17 @@ struct Evaluator {
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));
     }
+  }
+
+ private:
+  /// Evaluates the operands one after the other, converted to what the function takes, then the function.
+  template <int K, class Node, class T, class... Ts, class H, class... Done>
+  SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,
+                                                   Done const&... done) {
+    using Wanted = typename Node::types::template operand<K>;
+    compute_t<Wanted> const x = convert_scalar<compute_t<Wanted>>(value(rest.head, held.head, j, index));
+    if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, held.tail, j, index, done..., x);
+    else return apply(node, done..., x);
   }
 };
 

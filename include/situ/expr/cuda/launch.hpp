@@ -7,6 +7,7 @@
 
 #include <situ/device/cuda/launch.hpp>
 #include <situ/expr/cuda/evaluate.hpp>
+#include <situ/expr/formula.hpp>
 
 #if defined(__CUDACC__)
 
@@ -80,31 +81,60 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
 
 /// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
 /// operands which run across the rows find their neighbours in its cache.
-template <class P>
-struct StridedArguments {
-  static constexpr int operands = P::leaves + 1;
-  typename P::tree_type tree;
-  void* data[operands];
-  int strides[operands][max_rank];
+template <int Operands>
+struct StridedOperands {
+  static constexpr int operands = Operands;
+  void* data[Operands];
+  int strides[Operands][max_rank];
   FastDivisor sizes[max_rank];     ///< of the outer axes
   FastDivisor tile_columns;        ///< tiles side by side
   unsigned rows, inner;
   int outer_rank;                  ///< the innermost axis has this number
   int column_bits;                 ///< a tile is 2^column_bits threads wide
   uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+};
+
+template <class P>
+struct StridedArguments : StridedOperands<P::leaves + 1> {
+  typename P::tree_type tree;
   explicit StridedArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
-template <class A>
+/// Where a thread stands: how many of its N neighbours exist, the number of the first one, and how far it lies from each operand's first.
+template <int N, class A>
+SITU_DEVICE __forceinline__ int locate(A const& arguments, int64_t& index, int64_t* offsets) {
+  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
+  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
+  int const bits = arguments.column_bits;
+  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
+  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
+  if (row >= arguments.rows || column >= arguments.inner) return 0;
+  index = static_cast<int64_t>(row) * arguments.inner + column;
+#pragma unroll
+  for (int o = 0; o < A::operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
+#pragma unroll 1
+  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
+    unsigned const q = arguments.sizes[k].quotient(row);
+    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
+    row = q;
+#pragma unroll
+    for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
+  }
+  return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
+}
+
+/// The inputs of a tree; number K is operand K + First.
+template <class A, int First = 1>
 struct StridedSource {
   A const& arguments;
   int64_t const* offsets;
   int count;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[K + 1][arguments.outer_rank], count);
+    constexpr int o = K + First;
+    T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
+    if (count == N && (arguments.vectors >> o & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], count);
   }
 };
 
@@ -112,28 +142,10 @@ template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
-  constexpr int N = lanes_of<P>, operands = P::leaves + 1;
-  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
-  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
-  int const bits = arguments.column_bits;
-  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
-  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
-  if (row >= arguments.rows || column >= arguments.inner) return;
-  int const count = arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
-
-  int64_t const index = static_cast<int64_t>(row) * arguments.inner + column;
-  int64_t offsets[operands];
-#pragma unroll
-  for (int o = 0; o < operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
-#pragma unroll 1
-  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
-    unsigned const q = arguments.sizes[k].quotient(row);
-    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
-    row = q;
-#pragma unroll
-    for (int o = 0; o < operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
-  }
-
+  constexpr int N = lanes_of<P>;
+  int64_t index, offsets[P::leaves + 1];
+  int const count = locate<N>(arguments, index, offsets);
+  if (count == 0) return;
   Held<Tree, N> held;
   hold(held, StridedSource<StridedArguments<P>>{arguments, offsets, count});
   Lanes<Out, N> result;
@@ -154,6 +166,15 @@ struct StridedSpace {
   int64_t sizes[max_rank];
   int64_t strides[64][max_rank];
   int const* element_sizes;
+
+  template <int Operands>
+  StridedSpace(Geometry<Operands> const& where, int const* element_sizes) : operands(Operands), rank(where.rank), element_sizes(element_sizes) {
+    for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
+    for (int o = 0; o < Operands; ++o) {
+      data[o] = where.data[o];
+      for (int k = 0; k < rank; ++k) strides[o][k] = where.strides[o][k];
+    }
+  }
 
   /// Moves operand pointers by `steps` along axis k.
   void advance(int k, int64_t steps) {
@@ -234,33 +255,39 @@ void launch_contiguous(int device, P const& program, int const* element_sizes) {
   int64_t const full = full_grid(device);
   while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
   int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, "an elementwise kernel", contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  launch(device, {}, contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
 }
 
-template <class P>
-void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
-  constexpr int N = lanes_of<P>;
-  StridedArguments<P> arguments(tree);
+/// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
+template <int Operands>
+dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
   arguments.outer_rank = space.rank - 1;
   arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
   arguments.vectors = 0;
   int64_t rows = 1;
   for (int k = 0; k < space.rank; ++k) {
     if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
-    for (int o = 0; o <= P::leaves; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
+    for (int o = 0; o < Operands; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
   }
-  for (int o = 0; o <= P::leaves; ++o) {
+  for (int o = 0; o < Operands; ++o) {
     arguments.data[o] = space.data[o];
-    if (space.takes_vectors(o, N)) arguments.vectors |= uint64_t{1} << o;
+    if (space.takes_vectors(o, lanes)) arguments.vectors |= uint64_t{1} << o;
   }
-  int64_t const columns = (space.sizes[space.rank - 1] + N - 1) / N;
+  int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
   int const bits = space.column_bits(columns);
   int64_t const tile_columns = (columns + (int64_t{1} << bits) - 1) >> bits;
   int64_t const tile_rows = (rows + (block_threads >> bits) - 1) / (block_threads >> bits);
   arguments.rows = static_cast<unsigned>(rows);
   arguments.column_bits = bits;
   arguments.tile_columns = FastDivisor::of(tile_columns);
-  launch(device, "an elementwise kernel", strided_kernel<P>, dim3(static_cast<unsigned>(tile_columns * tile_rows)), block_threads, arguments);
+  return dim3(static_cast<unsigned>(tile_columns * tile_rows));
+}
+
+template <class P>
+void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
+  StridedArguments<P> arguments(tree);
+  dim3 const blocks = bind_part(arguments, space, lanes_of<P>);
+  launch(device, {}, strided_kernel<P>, blocks, block_threads, arguments);
 }
 
 template <class P>
@@ -271,15 +298,7 @@ void launch_program(int device, P const& program) {
   int element_sizes[P::leaves + 1];
   for (int o = 0; o <= P::leaves; ++o) element_sizes[o] = element_size<P>(o);
   if (where.contiguous) return launch_contiguous(device, program, element_sizes);
-  StridedSpace space;
-  space.operands = P::leaves + 1;
-  space.rank = where.rank;
-  space.element_sizes = element_sizes;
-  for (int k = 0; k < where.rank; ++k) space.sizes[k] = where.sizes[k];
-  for (int o = 0; o <= P::leaves; ++o) {
-    space.data[o] = where.data[o];
-    for (int k = 0; k < where.rank; ++k) space.strides[o][k] = where.strides[o][k];
-  }
+  StridedSpace space(where, element_sizes);
   struct Context {
     int device;
     P const& program;

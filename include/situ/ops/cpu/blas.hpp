@@ -8,7 +8,6 @@
 #include <situ/ops/cpu/gemm.hpp>
 
 #if defined(SITU_WITH_BLAS)
-#define SITU_ABI_BLAS with_blas
 #ifndef SITU_BLAS_INT
 #define SITU_BLAS_INT int
 #endif
@@ -22,8 +21,6 @@ void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
 }
 #undef SITU_TEXT
 #undef SITU_TEXT_OF
-#else
-#define SITU_ABI_BLAS without_blas
 #endif
 
 namespace situ::inline SITU_ABI {

@@ -32,6 +32,12 @@ struct Product {
   /// for count <= j < width. 64 bytes behind the end may be written as well.
   void (*pack_b)(void const* source, sum_type* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) = nullptr;
   void const* source = nullptr;  ///< for `pack_b`
+  /// Beside `pack_b`, where A lies in pieces: so many columns, then those `piece_step` elements on. 0: it is one. `pack_b` is never
+  /// asked for columns of two pieces at once.
+  int64_t piece = 0, piece_step = 0;
+
+  /// The first element of A's column k.
+  T const* a_column(int64_t column) const { return piece == 0 ? a + column * a_k : a + column / piece * piece_step + column % piece * a_k; }
 };
 
 /// Blocks: A's rows of `depth` elements, three units high, fill half of a first cache of 32 KiB; B's block half of a second one of 1 MiB.
@@ -134,9 +140,9 @@ struct Multiplication {
       T const* a = p.a + i * p.a_i;
       if (SITU_UNLIKELY(p.pack_b != nullptr)) {
         C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
-        for (int64_t k = 0; k < p.k; ++k, a += p.a_k) {
+        for (int64_t k = 0; k < p.k; ++k) {
           p.pack_b(p.source, row, N, k, 1, j, N);
-          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(*a) * row[l];
+          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
         }
       } else {
         T const* b = p.b + j * p.b_j;
@@ -176,7 +182,7 @@ struct Multiplication {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
-      pack_panel<T>(to + done * depth, height, p.a + (i + done) * p.a_i + k * p.a_k, p.a_i, p.a_k, count, depth);
+      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
@@ -202,7 +208,7 @@ struct Multiplication {
   /// Rows [i0, i1) and columns [j0, j1).
   void run(int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
     Product<T> const& p = product;
-    int64_t const parts = (p.k + block_depth<C> - 1) / block_depth<C>;
+    int64_t const parts = block_parts();
     if (is_product_type<T> && p.c_j == 1) {
       sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
       finishes = p.finish != nullptr;
@@ -246,10 +252,16 @@ struct Multiplication {
   }
 
  private:
+  /// How many blocks of k there are: as many as A's pieces, or more.
+  int64_t block_parts() const {
+    Product<T> const& p = product;
+    int64_t const piece = p.piece == 0 ? p.k : p.piece;
+    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+  }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const deepest = (p.k + parts - 1) / parts;
+    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
@@ -268,12 +280,13 @@ struct Multiplication {
       block.i = i;
       block.product = this;
       block.store = &store;
-      for (int64_t k = 0; k < p.k; k += deepest) {
-        block.depth = p.k - k < deepest ? p.k - k : deepest;
+      for (int64_t k = 0; k < p.k; k += block.depth) {
+        int64_t const left = piece - k % piece;
+        block.depth = left < deepest ? left : deepest;
         block.accumulate = accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == p.k;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
-        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a + i * p.a_i + k * p.a_k);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
           block.columns = j1 - j < block_columns ? j1 - j : block_columns;

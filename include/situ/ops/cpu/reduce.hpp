@@ -83,7 +83,7 @@ struct ReduceKernel {
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
-    space.advance(base, 0, space.kept, output);
+    if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     Total total = empty();
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -113,28 +113,16 @@ struct ReduceKernel {
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
-    int64_t const part = unit % plan.units_per_output;
-    int64_t const strip = unit / plan.units_per_output % plan.strips;
-    int64_t const outer = unit / plan.units_per_output / plan.strips;
-    int const axis = space.kept - 1;
-    int64_t const column = strip * strip_columns;
-    int64_t const columns = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
+    char* base[max_operands];
+    auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
     int64_t const padded = (columns + 63) / 64 * 64;
-    int64_t const first = part * plan.rows_per_unit;
-    int64_t const end = first + plan.rows_per_unit < space.count ? first + plan.rows_per_unit : space.count;
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
-    char* base[max_operands];
-    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
-    space.advance(base, 0, axis, outer);
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     for (int64_t block = first; block < end; block += block_rows) {
       int64_t const block_end = block + block_rows < end ? block + block_rows : end;
-      if constexpr (indexed) {
-        for (int64_t c = 0; c < padded; ++c) values[c] = A(0), wheres[c] = 0;
-      }
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
         int const rows = rows_together(space, row, block_end, row_bytes);
@@ -148,7 +136,8 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block));
+            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block),
+                                                  static_cast<int64_t const*>(row_bytes), rows);
           } else {
             dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
           }
@@ -162,7 +151,6 @@ struct ReduceKernel {
         dispatch<SetAsideBody<R, A, Total>>(values, totals, padded);
       }
     }
-    int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
   }
 

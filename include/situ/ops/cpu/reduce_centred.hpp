@@ -230,18 +230,9 @@ struct CentredKernel {
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, E* buffer, C* centres, unsigned char* scratch, int64_t unit) const {
-    int64_t const part = unit % plan.units_per_output;
-    int64_t const strip = unit / plan.units_per_output % plan.strips;
-    int64_t const outer = unit / plan.units_per_output / plan.strips;
-    int const axis = space.kept - 1;
-    int64_t const column = strip * strip_columns;
-    int64_t const columns = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
-    int64_t const first = part * plan.rows_per_unit;
-    int64_t const end = first + plan.rows_per_unit < space.count ? first + plan.rows_per_unit : space.count;
-    C* const spreads = centres + strip_columns + 64;
     char* base[max_operands];
-    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]) + column * space.stride(o, axis) * space.element_sizes[o];
-    space.advance(base, 0, axis, outer);
+    auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
+    C* const spreads = centres + strip_columns + 64;
     for (int64_t row = first; row < end;) {
       constexpr int most = CentredStrip<R>::most_rows;
       int const rows = end - row < most ? static_cast<int>(end - row) : most;
@@ -269,7 +260,6 @@ struct CentredKernel {
       dispatch<CentredStrip<R>>(static_cast<E const* const*>(from), rows, columns, centres, spreads, static_cast<C>(row - first), ahead);
       row += rows;
     }
-    int64_t const output = outer * plan.columns + column;
     for (int64_t c = 0; c < columns; ++c) {
       deliver(output + c, part, end > first ? Total{static_cast<double>(end - first), centres[c], spreads[c]} : R::identity());
     }

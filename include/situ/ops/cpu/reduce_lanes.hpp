@@ -38,10 +38,11 @@ struct CombineBody {
 
   static constexpr bool finds_extremum = std::is_floating_point_v<A> && requires { R::extremum; };
 
-  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite.
+  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
+  /// went through keep_order: -ffast-math would do without the product.
   template <class P>
-  SITU_INLINE static void quickly(P& best, P& odd, P const& x) {
-    odd = multiply_add(x, P(A(0)), odd);
+  SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
+    odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
     if constexpr (math::detail::has_avx512<A, P::lanes, typename P::isa_type>) {  // g++ 12 makes a comparison and a blend of it
       auto const v = x.v;
@@ -73,15 +74,15 @@ struct CombineBody {
           P b = none, c = none, d = none, e = none;
           if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
             int64_t const start = i;
-            P odd = P(A(0)), even = odd;
+            P const zero = keep_order(P(A(0)));
+            P odd = zero, even = zero;
             for (; i < stop; i += 4 * N) {
-              quickly(b, odd, value<Isa, N>(tree, run, i));
-              quickly(c, even, value<Isa, N>(tree, run, i + N));
-              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N));
-              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N));
+              quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+              quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
             }
-            P const all = odd + even;
-            if (SITU_UNLIKELY(any_of(all != all))) i = start, b = c = d = e = none;
+            if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
           }
           for (; i < stop; i += 4 * N) {
             b = R::combine(b, value<Isa, N>(tree, run, i));
@@ -178,7 +179,7 @@ struct CombineBody {
   };
 };
 
-/// The pack code of argmin and argmax: values and, beside them, indices as lanes of the same size.
+/// The pack code of argmin and argmax: the best values first, as without an index; then their places, where they beat those before.
 template <class R, class Tree, int Operands>
 struct IndexBody {
   using T = typename Tree::value_type;
@@ -186,8 +187,9 @@ struct IndexBody {
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   static constexpr int sign = std::is_same_v<R, reducers::argmax<T>> ? 1 : -1;
-  static constexpr int together = 1;
+  static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+  using Best = std::conditional_t<(sign > 0), reducers::max<A>, reducers::min<A>>;
 
   template <class Isa, int N>
   SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
@@ -199,22 +201,76 @@ struct IndexBody {
     if constexpr (std::is_floating_point_v<A>) return better | (math::isnan(x) & !math::isnan(best));
     else return better;
   }
+  /// best = the better one; see CombineBody::quickly for floats.
+  template <class P>
+  SITU_INLINE static void quickly(P& best, [[maybe_unused]] P& odd, P const& x, [[maybe_unused]] P const& zero) {
+    if constexpr (std::is_floating_point_v<A>) CombineBody<Best, Tree, Operands>::quickly(best, odd, x, zero);
+    else best = select(sign > 0 ? x > best : x < best, x, best);
+  }
+  /// Whether quickly() met what it cannot compare, or infinities.
+  template <class P>
+  SITU_INLINE static bool is_odd([[maybe_unused]] P const& odd) {
+    if constexpr (std::is_floating_point_v<A>) return any_of(math::isnan(odd));
+    else return false;
+  }
 
   struct Row {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
+      reducers::indexed<A> found{A(0), -1};
+      int64_t i = 0;
+      P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
+      while (i + 4 * N <= run.count) {
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
+        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        P b = none, c = none, d = none, e = none, odd = zero, even = zero;
+        for (; i < stop; i += 4 * N) {
+          quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+          quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+          quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+          quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+        }
+        if (SITU_UNLIKELY(is_odd(odd + even))) {
+          found = merged(found, search<Isa, N>(tree, run, start, stop));
+          continue;
+        }
+        quickly(b, odd, c, zero);
+        quickly(d, odd, e, zero);
+        quickly(b, odd, d, zero);
+        A lanes[N];
+        b.store(lanes);
+        A best = lanes[0];
+        for (int k = 1; k < N; ++k) best = (sign > 0 ? lanes[k] > best : lanes[k] < best) ? lanes[k] : best;
+        if (found.index >= 0 && !Wide::beats(best, found.value)) continue;
+        found.value = best;
+        P const wanted(best);
+        int64_t at = start;
+        while (!any_of(value<Isa, N>(tree, run, at) == wanted)) at += N;
+        value<Isa, N>(tree, run, at).store(lanes);
+        for (int k = N - 1; k >= 0; --k) {
+          if (lanes[k] == best) found.index = at + k;
+        }
+      }
+      if (i < run.count) found = merged(found, search<Isa, N>(tree, run, i, run.count));
+      *result = found;
+    }
+
+   private:
+    /// Elements [i, n), where any of them may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       P best(A(0));
       Q where(I(0)), here;
-      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(k));
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(i + k));
       bool first = true;
-      int64_t i = 0, n = run.count;
-      int lanes_used = static_cast<int>(n < N ? n : N);
+      int const lanes_used = static_cast<int>(n - i < N ? n - i : N);
       for (;;) {
         for (; i + N <= n; i += N) {
           P const x = value<Isa, N>(tree, run, i);
@@ -236,39 +292,95 @@ struct IndexBody {
       where.store(indices);
       reducers::indexed<A> found{values[0], indices[0]};
       for (int k = 1; k < lanes_used; ++k) found = merged(found, {values[k], indices[k]});
-      *result = found;
+      return found;
     }
   };
 
+  /// `rows` rows, `row_bytes` apart operand by operand, the first of which has the number `row`: 0 starts the strip. Rows that come next are
+  /// asked for at the same time.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
       Tree const tree = *tree_;
-      Run<Operands> run = *run_;
-      alignas(64) unsigned char buffers[Operands][64];
-      int64_t i = 0, n = run.count;
-      for (;;) {
-        for (; i + N <= n; i += N) {
-          P const x = value<Isa, N>(tree, run, i), best = P::load(bests + i);
-          auto const m = beats(x, best);
-          select(row == 0 ? typename P::mask_type(true) : m, x, best).store(bests + i);
-          select(row == 0 ? typename P::mask_type(true) : m, Q(row), Q::load(wheres + i)).store(wheres + i);
+      Run<Operands> const run = *run_;
+      int64_t bytes[Operands];
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+      P const zero = keep_order(P(A(0)));
+      pack<I, N, Isa> const begin(row == 0 ? I(1) : row);
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        P odd = zero;
+        int first = 0;
+        P best = P::load(bests + i);
+        auto where = pack<I, N, Isa>::load(wheres + i);
+        Run<Operands> at = run;
+        if (row == 0) {
+          best = value<Isa, N>(tree, at, i);
+          where = pack<I, N, Isa>(I(0));
+          odd = multiply_add(best, zero, odd);
+          step(at, bytes, i, rows);
+          first = 1;
         }
-        if (i >= n) return;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
-        bests += i, wheres += i;
-        i = 0, n = N;
+        pack<I, N, Isa> here(begin);
+        for (int r = first; r < rows; ++r) {
+          P const x = value<Isa, N>(tree, at, i);
+          step(at, bytes, i, rows);
+          where = select(sign > 0 ? x > best : x < best, here, where);
+          quickly(best, odd, x, zero);
+          here = here + pack<I, N, Isa>(I(1));
+        }
+        if (SITU_UNLIKELY(is_odd(odd))) {
+          search<Isa, N>(tree, run, bests + i, wheres + i, row, bytes, rows, i);
+        } else {
+          best.store(bests + i);
+          where.store(wheres + i);
+        }
+      }
+      if (i >= run.count) return;
+      Run<Operands> at = run;
+      for (int r = 0; r < rows; ++r) {
+        alignas(64) unsigned char buffers[Operands][64];
+        Run<Operands> tail = at;
+        buffer_tail<N>(std::type_identity<Tree>{}, tail, buffers, i, static_cast<int>(run.count - i));
+        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+
+   private:
+    SITU_INLINE static void step(Run<Operands>& at, int64_t const* bytes, int64_t i, int rows) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+        at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+    /// One pack of columns, where any element may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, I* wheres, I row, int64_t const* bytes, int rows, int64_t i) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      for (int r = 0; r < rows; ++r) {
+        P const x = value<Isa, N>(tree, at, i);
+        I const number = static_cast<I>(row + r);
+        if (number == 0) {
+          x.store(bests);
+          Q(I(0)).store(wheres);
+        } else {
+          P const best = P::load(bests);
+          auto const m = beats(x, best);
+          select(m, x, best).store(bests);
+          select(m, Q(number), Q::load(wheres)).store(wheres);
+        }
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
     }
   };
 
-  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) {
-    using Wide = reducers::arg_extremum<A, sign>;
-    return Wide::merge(a, b);
-  }
+  using Wide = reducers::arg_extremum<A, sign>;
+  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) { return Wide::merge(a, b); }
 };
 
 /// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.

@@ -60,6 +60,25 @@ struct ReduceSpace {
     return rows;
   }
 
+  /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
+  struct Strip {
+    int axis;
+    int64_t part, output, columns, first, end;
+  };
+  Strip strip_of(ReducePlan const& plan, int64_t unit, char** base) const {
+    Strip strip{};
+    strip.axis = kept - 1;
+    strip.part = unit % plan.units_per_output;
+    int64_t const column = unit / plan.units_per_output % plan.strips * plan.strip_columns, outer = unit / plan.units_per_output / plan.strips;
+    strip.output = outer * plan.columns + column;
+    strip.columns = plan.columns - column < plan.strip_columns ? plan.columns - column : plan.strip_columns;
+    strip.first = strip.part * plan.rows_per_unit;
+    strip.end = strip.first + plan.rows_per_unit < count ? strip.first + plan.rows_per_unit : count;
+    for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(data[o]) + column * stride(o, strip.axis) * element_sizes[o];
+    advance(base, 0, strip.axis, outer);
+    return strip;
+  }
+
   /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`.
   ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows) const {
     ReducePlan plan{};

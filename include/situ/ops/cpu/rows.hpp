@@ -8,7 +8,8 @@
 
 #include <situ/core/storage.hpp>
 #include <situ/expr/cpu/launch.hpp>
-#include <situ/ops/cpu/rows_math.hpp>
+#include <situ/ops/cpu/columns.hpp>
+#include <situ/ops/cpu/rows_bodies.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -295,18 +296,18 @@ struct RowKernel {
     int64_t const output = from.output;
     Part p{0, sizes[plan.kept], plan.length};
     if (plan.in_parts()) p = part(number, from);
-    if (plan.direct) {
-      dispatch<CopyColumnsBody<C>>(reinterpret_cast<C const*>(from.of[1]), strides[1][plan.kept], buffer, pitch, columns, p.count);
-    } else {
-      fill(buffer, from, plan.cut_axis, p.extent, columns, pitch);
-    }
+    C* x = buffer;
+    int64_t x_pitch = pitch;
+    C const* const source = plan.direct ? reinterpret_cast<C const*>(from.of[1]) : nullptr;
+    if (plan.direct && stage == RowStage::write && columns == pitch) x = const_cast<C*>(source), x_pitch = strides[1][plan.kept];
+    else if (!plan.direct || stage == RowStage::write) fill(buffer, from, plan.cut_axis, p.extent, columns, pitch);
     int64_t const high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
     C* const found = buffer + padded(plan.width) * high;
     if (stage != RowStage::write) {
       if (stage == RowStage::whole) {
-        dispatch<GatherColumnsBody<Op, RowMath<Op>::keeps>>(&op, buffer, pitch, p.count, found, true);
+        dispatch<GatherColumnsBody<Op, RowMath<Op>::keeps>>(&op, source, strides[1][plan.kept], buffer, pitch, columns, p.count, found, true);
       } else {
-        dispatch<GatherColumnsBody<Op, false>>(&op, buffer, pitch, p.count, found, false);
+        dispatch<GatherColumnsBody<Op, false>>(&op, source, strides[1][plan.kept], buffer, pitch, columns, p.count, found, false);
         for (int64_t k = 0; k < columns; ++k) {
           statistics[(row * plan.columns + column + k) * plan.parts + number] = RowMath<Op>::column(found[k], found[pitch + k], found[2 * pitch + k], p.count);
         }
@@ -326,11 +327,11 @@ struct RowKernel {
       move_output(place, p.first + i);
       int64_t const in_run = (p.first + i) % run;
       int64_t const count = p.count - i < run - in_run ? p.count - i : run - in_run;
-      C const* const x = buffer + i * pitch;
+      C const* const rows = x + i * x_pitch;
       C const* const coefficients = found;
       int64_t const out_pitch = strides[0][plan.rank - 2];
-      if (stage == RowStage::whole) dispatch<WriteColumnsBody<Op, RowMath<Op>::keeps>>(&op, x, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
-      else dispatch<WriteColumnsBody<Op, false>>(&op, x, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
+      if (stage == RowStage::whole) dispatch<WriteColumnsBody<Op, RowMath<Op>::keeps>>(&op, rows, x_pitch, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
+      else dispatch<WriteColumnsBody<Op, false>>(&op, rows, x_pitch, pitch, columns, count, coefficients, out + place.output, out_pitch, p.first + i, plan.stream);
       i += count;
     }
   }
@@ -373,7 +374,7 @@ SITU_NOINLINE inline RowPlan plan_rows(int rank, int kept, int along, bool strip
   if (strips) {
     plan.width = held / length / 16 * 16;
     if (plan.width > widest_strip) plan.width = widest_strip;
-    if (plan.width < 16) plan.width = columns < widest_strip ? columns : widest_strip, longest = held / ((plan.width + 15) / 16 * 16);
+    if (plan.width < 64) plan.width = columns < widest_strip ? columns : widest_strip, longest = held / ((plan.width + 15) / 16 * 16);
     if (plan.width > columns) plan.width = columns;
     if ((plan.width + 15) / 16 * 16 * length > held && longest == held) longest = held / ((plan.width + 15) / 16 * 16);
     plan.strip_count = (columns + plan.width - 1) / plan.width;

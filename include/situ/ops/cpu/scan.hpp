@@ -216,6 +216,7 @@ struct ScanKernel {
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 2048, rows_together = 8, most_lines = 16;
+  static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
   ScanPlan plan{};
@@ -235,16 +236,9 @@ struct ScanKernel {
   /// Cuts the work by shapes and strides alone.
   void cut(int64_t grain) {
     int const along = kept();
-    int votes = 0;
     bool dense = true;  // along the scanned axis
-    for (int o = 0; o < operands; ++o) {
-      int64_t const s = stride(o, along);
-      dense = dense && (s == 1 || (o > 0 && s == 0));
-      if (along == 0) continue;
-      int64_t const a = s < 0 ? -s : s, b = stride(o, along - 1) < 0 ? -stride(o, along - 1) : stride(o, along - 1);
-      if (a != 0 && b != 0) votes += b < a ? 1 : -1;
-    }
-    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && votes > 0;
+    for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
+    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && stride(0, along) != 1;
     plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
@@ -267,7 +261,7 @@ struct ScanKernel {
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
-    for (int o = 1; o < operands; ++o) gathered += tile_columns * space.element_sizes[o] + 64;
+    for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
     std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     auto* const memory = static_cast<unsigned char*>(::operator new(2 * chains + held + static_cast<std::size_t>(gathered), std::align_val_t{64}));
@@ -286,6 +280,19 @@ struct ScanKernel {
   }
 
  private:
+  /// Whether a kernel cannot read an operand where it lies: lines, or rows of a strip, are copied beside each other, a box of them at a time.
+  bool is_boxed(int o) const {
+    int const along = kept();
+    int64_t const s = stride(o, plan.by_strips ? along - 1 : along);
+    if (s == 1 || Elementwise::element_size(o) == 0) return false;
+    return s != 0 || operands == 2 || (plan.by_strips && stride(o, along) != 0);
+  }
+  bool is_boxed() const {
+    bool any = false;
+    for (int o = 1; o < operands; ++o) any = any || is_boxed(o);
+    return any;
+  }
+
   struct Work {
     ReduceSpace const& space;
     ReduceFeed feed;
@@ -380,40 +387,72 @@ struct ScanKernel {
     }
   }
 
+  /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.
+  void fill_boxes(Work& work, char* const* places, int down, int step, int64_t rows, int64_t count) const {
+    unsigned char* panel = work.scratch;
+    for (int o = 1; o < operands; ++o) {
+      if (!is_boxed(o)) continue;
+      int const size = work.space.element_sizes[o];
+      movers_for(size).move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
+      panel += most_lines * panel_pitch * size;
+    }
+  }
+  /// Binds the operands of a run of `count` elements along `step`: row `row` of the boxes, and others where they lie.
+  void bind(Work& work, Run<operands>& run, char* const* places, int step, int64_t row, int64_t count) const {
+    unsigned char* panel = work.scratch;
+    for (int o = 1; o < operands; ++o) {
+      int const size = work.space.element_sizes[o];
+      run.data[o] = places[o];
+      run.mask[o] = -1;
+      if (is_boxed(o)) {
+        run.data[o] = panel + row * panel_pitch * size;
+        panel += most_lines * panel_pitch * size;
+      } else if (stride(o, step) == 0 && size > 0) {
+        movers_for(size).gather(work.feed.splats[o], places[o], 0, 64 / size);
+        run.data[o] = work.feed.splats[o], run.mask[o] = 0;
+      }
+    }
+    run.mask[0] = -1;
+    run.count = count;
+    run.origin = 0;
+  }
+
   void run_lines(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept();
     int64_t const out_stride = stride(0, along);
-    int64_t const tile = plan.group_lines == 1 ? row_run : tile_columns;
+    int64_t const tile = plan.group_lines == 1 && !is_boxed() ? row_run : tile_columns;
+    int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
-    bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % program.where.sizes[along - 1] + lines <= program.where.sizes[along - 1];
+    bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
     auto const movers = movers_for(static_cast<int>(sizeof(Out)));
     for (int64_t begin = first; begin < stop; begin += tile) {
-      int64_t const tile_end = begin + tile < stop ? begin + tile : stop;
+      int64_t const count = begin + tile < stop ? tile : stop - begin;
+      char* place[max_operands];
+      int64_t boxed = 0, behind = 0;  // lines in the boxes
       for (int64_t k = 0; k < lines; ++k) {
-        char* place[max_operands];
-        for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
+        for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]) + begin * stride(o, along) * work.space.element_sizes[o];
         work.space.advance(place, 0, along, line + k);
-        char* const to = place[0] + output_offset(line + k, begin);
-        Out* const held = work.held + k * tile_columns;
-        for (int64_t i = begin; i < tile_end;) {
-          char* from[max_operands];
-          for (int o = 1; o < operands; ++o) from[o] = place[o] + i * stride(o, along) * work.space.element_sizes[o];
-          int64_t const count = work.feed.bring(work.space, from, along, tile_end - i, work.scratch);
-          Out* const out = out_stride == 1 ? reinterpret_cast<Out*>(to) + (i - begin) : held + (i - begin);
-          Run<operands> run;
-          start(work, run, out, count);
-          int64_t const bytes[operands] = {};
-          int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
-          dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
-          i += count;
+        if (k == behind) {
+          boxed = k;
+          behind = k + width - (line + k) % width;
+          if (behind > lines) behind = lines;
+          fill_boxes(work, place, along - 1, along, behind - boxed, count);
         }
-        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, held, 0, 1, 1, tile_end - begin});
+        char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line + k, begin);
+        Out* const out = out_stride == 1 ? reinterpret_cast<Out*>(to) : work.held + k * tile_columns;
+        Run<operands> run;
+        bind(work, run, place, along, k - boxed, count);
+        run.data[0] = out;
+        int64_t const bytes[operands] = {};
+        int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
+        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
       if (out_stride == 1 || !side_by_side || pass == scan_pass::totals) continue;
       char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line, begin);
       constexpr int64_t places = 16;
-      for (int64_t i = 0; i < tile_end - begin; i += places) {
-        int64_t const rows = tile_end - begin - i < places ? tile_end - begin - i : places;
+      for (int64_t i = 0; i < count; i += places) {
+        int64_t const rows = count - i < places ? count - i : places;
         movers.move({to + i * out_stride * static_cast<int64_t>(sizeof(Out)), out_stride, 1, work.held + i, 1, tile_columns, rows, lines});
       }
     }
@@ -421,26 +460,26 @@ struct ScanKernel {
 
   void run_strip(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept(), across = along - 1;
-    bool in_step = true;  // every row of an operand looks alike
-    for (int o = 1; o < operands; ++o) in_step = in_step && (stride(o, across) == 1 || (stride(o, across) == 0 && stride(o, along) == 0 && operands > 2));
+    bool const boxed = is_boxed();
+    int64_t const most_rows = boxed ? most_lines : rows_together, most_columns = boxed ? tile_columns : strip_columns;
     int64_t bytes[operands];
-    for (int o = 0; o < operands; ++o) bytes[o] = stride(o, along) * work.space.element_sizes[o];
+    for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {
-      int64_t const rows = !in_step ? 1 : stop - row < rows_together ? stop - row : rows_together;
+      int64_t const rows = stop - row < most_rows ? stop - row : most_rows;
       char* place[max_operands];
-      for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
+      for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]) + (o > 0 ? row * stride(o, along) * work.space.element_sizes[o] : 0);
       work.space.advance(place, 0, along, line);
-      char* const to = place[0] + output_offset(line, row);
+      place[0] = static_cast<char*>(program.where.data[0]) + output_offset(line, row);
       for (int64_t i = 0; i < lines;) {
-        char* from[max_operands];
-        for (int o = 1; o < operands; ++o) from[o] = place[o] + row * bytes[o] + i * stride(o, across) * work.space.element_sizes[o];
-        int64_t const count = work.feed.bring(work.space, from, across, lines - i, work.scratch);
+        int64_t const count = lines - i < most_columns ? lines - i : most_columns;
         Run<operands> run;
-        char* const at = to + i * static_cast<int64_t>(sizeof(Out));
-        start(work, run, at, count);
-        int const told = bytes[0] % 64 == 0 ? flags(at) : flags(at) & 1;
+        if (boxed) fill_boxes(work, place, along, across, rows, count);
+        bind(work, run, place, across, 0, count);
+        run.data[0] = place[0];
+        int const told = bytes[0] % 64 == 0 ? flags(place[0]) : flags(place[0]) & 1;
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + i), work.chains + i, told);
+        for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }
       row += rows;

@@ -1,8 +1,13 @@
-/// Convolution on a GPU: the matrix of pixels, for as many images at a time as a quarter of a gigabyte holds, and batched products.
+/// Convolution on a GPU: by cuDNN with SITU_WITH_CUDNN, else, and where cuDNN has no algorithm, by the matrix of pixels of as many images at a
+/// time as a quarter of a gigabyte holds, and batched products.
 #pragma once
 
 #include <situ/ops/conv2d_plan.hpp>
-#include <situ/ops/matmul.hpp>
+#include <situ/ops/cuda/matmul.hpp>
+#include <situ/tensor/tensor.hpp>
+#if defined(SITU_WITH_CUDNN)
+#include <situ/ops/cuda/cudnn.hpp>
+#endif
 #if defined(__CUDACC__)
 #include <situ/device/cuda/launch.hpp>
 #endif
@@ -48,60 +53,120 @@ __global__ void __launch_bounds__(block_threads) pixel_kernel(const __grid_const
 }  // namespace cuda
 #endif
 
-#if defined(__CUDACC__) || !defined(SITU_WITH_CUDA)
-inline constexpr bool can_convolve_on_cuda = true;
-#else
-inline constexpr bool can_convolve_on_cuda = false;
-#endif
-
 inline namespace SITU_ABI_COMPILER {
-/// Runs a planned convolution on D, which has CUDA's kernels. Weights and bias are contiguous.
-template <class D, class T>
-void launch_convolution(cuda_kernels, [[maybe_unused]] ConvolutionPlan const& plan, [[maybe_unused]] Tensor<T, D> const& x, [[maybe_unused]] T const* weights,
-                        [[maybe_unused]] T const* bias, [[maybe_unused]] T* result, [[maybe_unused]] int64_t groups) {
+inline namespace SITU_ABI_CUDNN {
+
 #if defined(__CUDACC__)
+
+/// A planned convolution as products with the matrix of pixels.
+template <class D, class T>
+void convolve_by_products(ConvolutionPlan const& plan, Tensor<T, D> const& x, T const* weights, T const* bias, T* result, int64_t groups) {
+  constexpr int device = device_traits<D>::ordinal;
   Layout const& layout = x.layout();
   int const at = layout.rank() - 3;
   int64_t const windows = plan.windows.outputs(), depth = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel;
   int64_t const rows = depth * groups, outputs = plan.outputs * groups;
-  if (plan.images * outputs * windows == 0) return;
   if (windows > INT32_MAX) fail<ShapeError>("conv2d: images of ", windows, " windows were given; on Cuda at most ", INT32_MAX, " are possible");
-  int64_t const bytes_per_image = (rows * windows > 0 ? rows * windows : 1) * static_cast<int64_t>(sizeof(T));
+  if (bias) {  // first, and the sums onto it: they are rounded once
+    Layout const all({plan.images, outputs, windows});
+    auto const spread = Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(bias), Layout{all.shape, {0, 1, 0}}));
+    evaluate<D>(result, all, true, spread);
+  } else if (depth == 0) {
+    cuda::DeviceGuard const guard(device);
+    cuda::check(device, cudaMemsetAsync(result, 0, static_cast<std::size_t>(plan.images * outputs * windows) * sizeof(T), cuda::current_stream(device)),
+                "cudaMemsetAsync");
+  }
+  if (depth == 0) return;
+  int64_t const bytes_per_image = rows * windows * static_cast<int64_t>(sizeof(T));
   int64_t at_once = (int64_t{1} << 28) / bytes_per_image;
   if (at_once < 1) at_once = 1;
   if (at_once > plan.images) at_once = plan.images;
   Temporary<D> const scratch(static_cast<std::size_t>(at_once * bytes_per_image));
+  auto* const pixels = static_cast<T*>(scratch.get());
   for (int64_t first = 0; first < plan.images; first += at_once) {
     int64_t const images = plan.images - first < at_once ? plan.images - first : at_once;
     int64_t const step_image = at == 1 ? layout.strides[0] : 0;
     cuda::PixelArguments<T> p{x.data() + first * step_image, step_image, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2],
-                              plan.windows, images, rows, cuda::FastDivisor::of(plan.windows.x.windows), static_cast<T*>(scratch.get())};
-    auto const clamped = [](int64_t n) { return static_cast<unsigned>(n < 1 ? 1 : n > 65535 ? 65535 : n); };
-    if (rows > 0) {
-      cuda::launch(device_traits<D>::ordinal, "conv2d", cuda::pixel_kernel<T>,
-                   dim3(static_cast<unsigned>((windows + cuda::block_threads - 1) / cuda::block_threads), clamped(rows), clamped(images)),
-                   cuda::block_threads, p);
-    }
+                              plan.windows, images, rows, cuda::FastDivisor::of(plan.windows.x.windows), pixels};
+    auto const clamped = [](int64_t n) { return static_cast<unsigned>(n > 65535 ? 65535 : n); };
+    cuda::launch(device, "conv2d", cuda::pixel_kernel<T>,
+                 dim3(static_cast<unsigned>((windows + cuda::block_threads - 1) / cuda::block_threads), clamped(rows), clamped(images)), cuda::block_threads, p);
     ProductPlan product;
     product.m = plan.outputs, product.n = windows, product.k = depth;
-    product.a_i = depth, product.a_k = 1, product.b_k = windows, product.b_j = 1;
     product.rank = 2;
     product.sizes[0] = images, product.sizes[1] = groups;
     product.a[0] = 0, product.a[1] = plan.outputs * depth;
     product.b[0] = rows * windows, product.b[1] = depth * windows;
     product.c[0] = outputs * windows, product.c[1] = plan.outputs * windows;
-    launch_product<D, identity, T>(cuda_kernels{}, product, weights, static_cast<T const*>(scratch.get()), result + first * outputs * windows, nullptr);
+    cuda::CublasProduct one{product.m, product.n, depth, {product.m, depth, depth, 1}, {depth, windows, windows, 1}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+    one.onto = bias != nullptr;
+    (void)cublas_launch<identity, T>(device, product, one, weights, pixels, result + first * outputs * windows, nullptr);
   }
-  if (bias) {
-    auto const view = [](T const* data, Shape const& shape) { return Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(data), Layout(shape))); };
-    auto const sums = view(result, {plan.images, outputs, windows});
-    evaluate<D>(result, sums.layout(), true, sums + view(bias, {outputs, 1}));
+}
+
+#endif
+
+#if defined(SITU_WITH_CUDNN) && defined(SITU_WITH_CUDA)
+
+/// Elements at a multiple of 16 bytes, where cuDNN's kernels want them: as they lie, or a copy.
+template <class T, class D>
+class AlignedElements {
+ public:
+  AlignedElements(T const* from, int64_t count)
+      : bytes_(reinterpret_cast<std::uintptr_t>(from) % 16 == 0 ? 0 : static_cast<std::size_t>(count) * sizeof(T)), copy_(bytes_), from_(from) {
+    if (bytes_ > 0) device_traits<D>::copy(copy_.get(), from, bytes_);
   }
+  T const* data() const { return bytes_ > 0 ? static_cast<T const*>(copy_.get()) : from_; }
+
+ private:
+  std::size_t bytes_;
+  Temporary<D> copy_;
+  T const* from_;
+};
+
+/// Gives whether cuDNN has taken a planned convolution.
+template <class D, class T>
+bool convolve_by_cudnn(ConvolutionPlan const& plan, Tensor<T, D> const& x, T const* weights, T const* bias, T* result, int64_t groups) {
+  int64_t const outputs = plan.outputs * groups;
+  AlignedElements<T, D> const w(weights, outputs * plan.channels * plan.windows.y.kernel * plan.windows.x.kernel), b(bias, bias ? outputs : 0);
+  if (x.is_contiguous()) {
+    AlignedElements<T, D> const images(x.data(), x.size());
+    return cuda::cudnn_convolution<D, T>(plan, groups, images.data(), w.data(), b.data(), result);
+  }
+#if defined(__CUDACC__)
+  auto packed = Tensor<T, D>::uninitialized(x.shape(), "conv2d");
+  evaluate<D>(packed.data(), packed.layout(), true, x);
+  return cuda::cudnn_convolution<D, T>(plan, groups, packed.data(), w.data(), b.data(), result);
 #else
-  static_assert(can_convolve_on_cuda || !sizeof(T),
-                "situ: convolving_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+  fail<LayoutError>("conv2d: images of strides ", x.layout().strides, " were given, and cuDNN takes contiguous ones: compile the file with nvcc, which makes ",
+                    "a kernel that packs them, or pass a contiguous tensor");
 #endif
 }
+
+#endif
+
+/// Runs a planned convolution on D, which has CUDA's kernels; enqueued on the device's current stream. Weights and bias are contiguous.
+template <class D, class T>
+void launch_convolution(cuda_kernels, [[maybe_unused]] ConvolutionPlan const& plan, [[maybe_unused]] Tensor<T, D> const& x, [[maybe_unused]] T const* weights,
+                        [[maybe_unused]] T const* bias, [[maybe_unused]] T* result, [[maybe_unused]] int64_t groups) {
+#if defined(SITU_WITH_CUDA)
+  if (plan.images * plan.outputs * groups * plan.windows.outputs() == 0) return;
+#if defined(SITU_WITH_CUDNN)
+  if (convolve_by_cudnn<D>(plan, x, weights, bias, result, groups)) return;
+#endif
+#if defined(__CUDACC__)
+  convolve_by_products<D>(plan, x, weights, bias, result, groups);
+#elif defined(SITU_WITH_CUDNN)
+  fail<CudaError>("conv2d: cuDNN has no deterministic algorithm for images of shape ", x.shape(), ", which become ", plan.shape,
+                  ": compile the file with nvcc, which makes a kernel that does it in another way");
+#else
+  static_assert(compiled_by_nvcc<T>, "situ: convolving_on_Cuda_needs_nvcc_or_SITU_WITH_CUDNN: this file is not compiled by nvcc; name it .cu, define "
+                                     "SITU_WITH_CUDNN, or move the tensors to the host");
+#endif
+#endif
+}
+
+}  // namespace SITU_ABI_CUDNN
 }  // namespace SITU_ABI_COMPILER
 
 }  // namespace detail

@@ -4,11 +4,9 @@
 #pragma once
 
 #include <situ/device/cuda/device.hpp>
+#include <situ/ops/cuda/library.hpp>
 
 #if defined(SITU_WITH_CUDA)
-
-#include <dlfcn.h>
-#include <pthread.h>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -71,29 +69,8 @@ inline constexpr int cublas_compute_32f = 68, cublas_compute_64f = 70, cublas_de
 template <class T>
 inline constexpr int cublas_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 14;
 
-/// A library of the CUDA toolkit, of the runtime's major version where it is there. Throws CudaError.
-inline void* open_library(char const* name) {
-  int const major = CUDART_VERSION / 1000;
-  for (std::string const& file : {text("lib", name, ".so.", major), text("lib", name, ".so")}) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  char const* const why = ::dlerror();
-  fail<CudaError>("cuda: lib", name, ".so.", major, " was not found: ", why ? why : "no reason is known",
-                  "; install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
-}
-
-template <class F>
-void find_function(F*& to, void* library, char const* name) {
-  to = reinterpret_cast<F*>(::dlsym(library, name));
-  if (!to) fail<CudaError>("cuda: ", name, " was not found: cuBLAS is older than CUDA 12; install the one of CUDA ", CUDART_VERSION / 1000);
-}
-
-class CublasLock {
- public:
-  CublasLock() { ::pthread_mutex_lock(&cublas_state().mutex); }
-  CublasLock(CublasLock const&) = delete;
-  CublasLock& operator=(CublasLock const&) = delete;
-  ~CublasLock() { ::pthread_mutex_unlock(&cublas_state().mutex); }
+struct CublasLock : MutexLock {
+  CublasLock() : MutexLock(cublas_state().mutex) {}
 };
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_cublas(int device, int status, char const* call) {
@@ -154,6 +131,7 @@ struct CublasProduct {
   void const* b;
   void* c;
   int64_t a_step, b_step, c_step, batches;
+  bool onto = false;  ///< adds to what C holds
 };
 
 template <class T>
@@ -170,7 +148,7 @@ void cublas_product(int device, CublasProduct const& p) {
   check_cublas(device, state.blas.set_stream(handle, current_stream(device)), "cublasSetStream");
   check_cublas(device,
                state.blas.gemm(handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
-                               &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
+                               p.onto ? &one : &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
                "cublasGemmStridedBatchedEx");
 }
 

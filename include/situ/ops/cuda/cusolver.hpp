@@ -32,7 +32,19 @@ struct SolverFunctions {
                int* info);
   int (*syevd_size)(void* handle, int jobz, int uplo, int n, T const* a, int lda, T const* w, int* size);
   int (*syevd)(void* handle, int jobz, int uplo, int n, T* a, int lda, T* w, T* work, int size, int* info);
+  int (*potrf_batched)(void* handle, int uplo, int n, T** a, int lda, int* info, int batches);
+  int (*syevj_size)(void* handle, int jobz, int uplo, int n, T const* a, int lda, T const* w, int* size, void* options, int batches);
+  int (*syevj_batched)(void* handle, int jobz, int uplo, int n, T* a, int lda, T* w, T* work, int size, int* info, void* options, int batches);
+  int (*gesvdj_size)(void* handle, int jobz, int m, int n, T const* a, int lda, T const* s, T const* u, int ldu, T const* v, int ldv, int* size, void* options,
+                     int batches);
+  int (*gesvdj_batched)(void* handle, int jobz, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* v, int ldv, T* work, int size, int* info, void* options,
+                        int batches);
   // of cuBLAS
+  int (*getrf_batched)(void* handle, int n, T* const* a, int lda, int* pivots, int* info, int batches);
+  int (*getrs_batched)(void* handle, int trans, int n, int nrhs, T const* const* a, int lda, int const* pivots, T* const* b, int ldb, int* info_on_host,
+                       int batches);
+  int (*getri_batched)(void* handle, int n, T const* const* a, int lda, int const* pivots, T* const* c, int ldc, int* info, int batches);
+  int (*geqrf_batched)(void* handle, int m, int n, T* const* a, int lda, T* const* tau, int* info_on_host, int batches);
   int (*geam)(void* handle, int transa, int transb, int m, int n, T const* alpha, T const* a, int lda, T const* beta, T const* b, int ldb, T* c, int ldc);
   int (*copy)(void* handle, int n, T const* x, int incx, T* y, int incy);
   int (*pack_triangle)(void* handle, int uplo, int n, T const* a, int lda, T* packed);
@@ -43,6 +55,10 @@ struct SolverLibrary {
   int (*create)(void** handle);
   int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
+  int (*syevj_options_create)(void** options);
+  int (*syevj_options_destroy)(void* options);
+  int (*gesvdj_options_create)(void** options);
+  int (*gesvdj_options_destroy)(void* options);
   SolverFunctions<float> of_float;
   SolverFunctions<double> of_double;
 
@@ -54,15 +70,7 @@ struct SolverLibrary {
 };
 
 /// cuSOLVER counts its versions on its own: that of CUDA 13 is 12. Throws CudaError.
-inline void* open_cusolver() {
-  constexpr int version = CUDART_VERSION / 1000 == 11 ? 11 : CUDART_VERSION / 1000 - 1;
-  for (std::string const& file : {text("libcusolver.so.", version), std::string("libcusolver.so")}) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  char const* const why = ::dlerror();
-  fail<CudaError>("cuda: libcusolver.so.", version, " was not found: ", why ? why : "no reason is known",
-                  "; install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
-}
+inline void* open_cusolver() { return open_library("cusolver", CUDART_VERSION / 1000 == 11 ? 11 : CUDART_VERSION / 1000 - 1); }
 
 template <class T>
 SolverFunctions<T> solver_functions(void* solver, void* blas, char const* letter) {
@@ -81,6 +89,15 @@ SolverFunctions<T> solver_functions(void* solver, void* blas, char const* letter
   find_function(f.gesvd, solver, (s + "gesvd").c_str());
   find_function(f.syevd_size, solver, (s + "syevd_bufferSize").c_str());
   find_function(f.syevd, solver, (s + "syevd").c_str());
+  find_function(f.potrf_batched, solver, (s + "potrfBatched").c_str());
+  find_function(f.syevj_size, solver, (s + "syevjBatched_bufferSize").c_str());
+  find_function(f.syevj_batched, solver, (s + "syevjBatched").c_str());
+  find_function(f.gesvdj_size, solver, (s + "gesvdjBatched_bufferSize").c_str());
+  find_function(f.gesvdj_batched, solver, (s + "gesvdjBatched").c_str());
+  find_function(f.getrf_batched, blas, (b + "getrfBatched").c_str());
+  find_function(f.getrs_batched, blas, (b + "getrsBatched").c_str());
+  find_function(f.getri_batched, blas, (b + "getriBatched").c_str());
+  find_function(f.geqrf_batched, blas, (b + "geqrfBatched").c_str());
   find_function(f.geam, blas, (b + "geam").c_str());
   find_function(f.copy, blas, (b + "copy_v2").c_str());
   find_function(f.pack_triangle, blas, (b + "trttp").c_str());
@@ -97,6 +114,10 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
     find_function(all.create, solver, "cusolverDnCreate");
     find_function(all.destroy, solver, "cusolverDnDestroy");
     find_function(all.set_stream, solver, "cusolverDnSetStream");
+    find_function(all.syevj_options_create, solver, "cusolverDnCreateSyevjInfo");
+    find_function(all.syevj_options_destroy, solver, "cusolverDnDestroySyevjInfo");
+    find_function(all.gesvdj_options_create, solver, "cusolverDnCreateGesvdjInfo");
+    find_function(all.gesvdj_options_destroy, solver, "cusolverDnDestroyGesvdjInfo");
     all.of_float = solver_functions<float>(solver, blas, "S");
     all.of_double = solver_functions<double>(solver, blas, "D");
     return all;
@@ -144,6 +165,22 @@ class SolverCall {
  private:
   DeviceGuard guard_;
   int device_;
+};
+
+/// The options of a routine by Jacobi's method, as they are by default: to the precision of the type, sorted.
+class JacobiOptions {
+ public:
+  JacobiOptions(int device, int (*create)(void** options), int (*destroy)(void* options)) : destroy_(destroy) {
+    check_solver(device, create(&options_), "cusolverDnCreateSyevjInfo or cusolverDnCreateGesvdjInfo");
+  }
+  JacobiOptions(JacobiOptions const&) = delete;
+  JacobiOptions& operator=(JacobiOptions const&) = delete;
+  ~JacobiOptions() { (void)destroy_(options_); }
+  void* get() const { return options_; }
+
+ private:
+  int (*destroy_)(void* options);
+  void* options_ = nullptr;
 };
 
 /// For calls of cuBLAS: the same, with the one handle that all of situ uses, which is locked meanwhile.

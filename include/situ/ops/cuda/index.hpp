@@ -6,6 +6,7 @@
 #include <situ/device/cuda/device.hpp>
 #include <situ/expr/cuda/launch.hpp>
 #include <situ/ops/cuda/scatter.hpp>
+#include <situ/ops/cuda/walk.hpp>
 
 #if defined(__CUDACC__)
 
@@ -41,7 +42,7 @@ struct OneHotArguments {
   OneHotProgram<Word, I> program;
   int64_t size;
   bool wide;
-  FastDivisor classes;
+  WalkedAxis classes;
 };
 
 template <class Word, class I>
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_con
   auto const& program = arguments.program;
   int64_t const k = global_thread();
   if (k >= arguments.size) return;
-  int64_t const p = arguments.wide ? k / program.classes : arguments.classes.quotient(static_cast<uint32_t>(k));
+  int64_t const p = arguments.classes.quotient(k, arguments.wide);
   int64_t const column = k - p * program.classes, i = static_cast<int64_t>(program.index[p]);
   program.out[k] = i == column ? program.one : Word{};
   if (column == 0 && (i < 0 || i >= program.classes)) record(program.bounds, i, p);
@@ -65,27 +66,14 @@ struct SelectRowsArguments {
   IndexBounds bounds;
   int rank, axis;  ///< of the rows
   bool wide;       ///< more threads than fast division reaches
-  int64_t threads, run, chunks;
-  FastDivisor fast_chunks;
-  int64_t sizes[max_rank];
-  FastDivisor fast[max_rank];
+  int64_t threads, run;
+  WalkedAxis chunks;
+  WalkedAxis sizes[max_rank];
   int64_t strides[operands][max_rank];
   int64_t run_strides[operands];
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   explicit SelectRowsArguments(typename P::tree_type const& formula) : tree(formula) {}
-};
-
-template <class A>
-struct SelectRowsSource {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_strides[K + 1], count);
-  }
+  SITU_DEVICE int64_t run_stride(int operand) const { return run_strides[operand]; }
 };
 
 template <class P, class I>
@@ -95,8 +83,8 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   constexpr int N = lanes_of<P>;
   int64_t const thread = global_thread();
   if (thread >= arguments.threads) return;
-  int64_t row = arguments.wide ? thread / arguments.chunks : arguments.fast_chunks.quotient(static_cast<uint32_t>(thread));
-  int64_t const column = (thread - row * arguments.chunks) * N, left = arguments.run - column;
+  int64_t row = arguments.chunks.quotient(thread, arguments.wide);
+  int64_t const column = (thread - row * arguments.chunks.size) * N, left = arguments.run - column;
   int const count = left < N ? static_cast<int>(left) : N;
 
   int64_t offsets[A::operands];
@@ -105,8 +93,8 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   bool good = true;
 #pragma unroll 1
   for (int k = arguments.rank - 1; k >= 0; --k) {
-    int64_t const q = arguments.wide ? row / arguments.sizes[k] : arguments.fast[k].quotient(static_cast<uint32_t>(row));
-    int64_t const place = row - q * arguments.sizes[k];
+    int64_t const q = arguments.sizes[k].quotient(row, arguments.wide);
+    int64_t const place = row - q * arguments.sizes[k].size;
     int64_t from = place;
     row = q;
     if (k == arguments.axis) {
@@ -124,7 +112,7 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
   result.clear();
   if (good) {
     Held<typename P::tree_type, N> held;
-    hold(held, SelectRowsSource<A>{arguments, offsets, count});
+    hold(held, WalkSource<A>{arguments, offsets, count});
 #pragma unroll
     for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, j, int64_t{0}))));
   }
@@ -148,9 +136,9 @@ template <class D, class Word, class I>
 void launch_one_hot(cuda_kernels, OneHotProgram<Word, I> const& program) {
   // Without classes every index is wrong, and nothing is there to be written: the kernel looks at the first of them.
   int64_t const size = program.classes > 0 ? program.count * program.classes : program.count;
-  cuda::OneHotArguments<Word, I> arguments{program, size, size >= int64_t{1} << 31, {}};
+  cuda::OneHotArguments<Word, I> arguments{program, size, size >= cuda::index_limit, {}};
   if (program.classes == 0) return cuda::record_on_host(program.bounds, 0, 0);
-  arguments.classes = cuda::FastDivisor::of(arguments.wide ? 1 : program.classes);
+  arguments.classes = cuda::WalkedAxis::of(program.classes);
   cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, I>, cuda::blocks_for(size), cuda::block_threads, arguments);
 }
 
@@ -179,39 +167,36 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
     ++o;
   });
   int const behind = shape.rank() - axis - 1;
-  int64_t inner_sizes[max_rank], inner_strides[operands][max_rank];
+  int64_t sizes[max_rank], inner_sizes[max_rank], inner_strides[operands][max_rank];
   arguments.rank = 0;
   for (int k = 0; k < axis; ++k) {
-    arguments.sizes[k] = shape[k];
+    sizes[k] = shape[k];
     for (o = 0; o < operands; ++o) arguments.strides[o][k] = strides[o][k];
   }
   for (int k = 0; k < behind; ++k) {
     inner_sizes[k] = shape[axis + 1 + k];
     for (o = 0; o < operands; ++o) inner_strides[o][k] = strides[o][axis + 1 + k];
   }
-  arguments.axis = coalesce(arguments.sizes, &arguments.strides[0][0], operands, axis);
+  arguments.axis = coalesce(sizes, &arguments.strides[0][0], operands, axis);
   int const inner_rank = coalesce(inner_sizes, &inner_strides[0][0], operands, behind);
   arguments.rank = arguments.axis;
   auto const add_axis = [&](int64_t extent, auto const& stride) {
-    arguments.sizes[arguments.rank] = extent;
+    sizes[arguments.rank] = extent;
     for (int p = 0; p < operands; ++p) arguments.strides[p][arguments.rank] = stride(p);
     ++arguments.rank;
   };
   add_axis(selected, [&](int p) { return strides[p][axis]; });
   for (int k = 0; k + 1 < inner_rank; ++k) add_axis(inner_sizes[k], [&](int p) { return inner_strides[p][k]; });
   arguments.run = inner_rank > 0 ? inner_sizes[inner_rank - 1] : 1;
-  arguments.chunks = (arguments.run + N - 1) / N;
-  arguments.threads = size / arguments.run * arguments.chunks;
-  arguments.wide = arguments.threads >= int64_t{1} << 31;
-  arguments.fast_chunks = cuda::FastDivisor::of(arguments.wide ? 1 : arguments.chunks);
-  for (int k = 0; k < arguments.rank; ++k) arguments.fast[k] = cuda::FastDivisor::of(arguments.wide ? 1 : arguments.sizes[k]);
+  arguments.chunks = cuda::WalkedAxis::of((arguments.run + N - 1) / N);
+  arguments.threads = size / arguments.run * arguments.chunks.size;
+  arguments.wide = arguments.threads >= cuda::index_limit;
+  for (int k = 0; k < arguments.rank; ++k) arguments.sizes[k] = cuda::WalkedAxis::of(sizes[k]);
   arguments.vectors = 0;
-  for (o = 0; o < operands; ++o) {
-    arguments.run_strides[o] = inner_rank > 0 ? inner_strides[o][inner_rank - 1] : 1;
-    auto const bytes = static_cast<std::uintptr_t>(N * cuda::element_size<P>(o));
-    bool fits = arguments.run_strides[o] == 1 && arguments.run >= N && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
-    for (int k = 0; k < arguments.rank; ++k) fits = fits && arguments.strides[o][k] % N == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+  for (int p = 0; p < operands; ++p) {
+    arguments.run_strides[p] = inner_rank > 0 ? inner_strides[p][inner_rank - 1] : 1;
+    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_size<P>(p), N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
+    if (arguments.run >= N && fits) arguments.vectors |= uint64_t{1} << p;
   }
   arguments.index = index;
   arguments.bounds = bounds;

@@ -1,122 +1,15 @@
-/// Linear algebra on a GPU: cuSOLVER, one call for each matrix of a batch. Written for cusolverDn's 32-bit interface.
-///
-/// Launches no kernel of situ's own, so that host compilers can compile it too: copies between layouts are the runtime's where
-/// rows stay rows, and cuBLAS' (geam, copy) where they do not; triangles are cut out by packing and unpacking them.
+/// Linear algebra on a GPU: cuSOLVER and cuBLAS. Many small matrices go into one call, where there is a routine for batches; others into
+/// one call each. Written for the libraries' 32-bit interfaces; launches no kernel of situ's own but copies, so that host compilers can
+/// compile it too.
 #pragma once
 
-#include <situ/device/cuda/device.hpp>
-#include <situ/ops/cuda/cusolver.hpp>
+#include <situ/ops/cuda/linalg_copy.hpp>
 #include <situ/ops/linalg_common.hpp>
 
 #if defined(SITU_WITH_CUDA)
 
 namespace situ::inline SITU_ABI {
 namespace detail {
-namespace cuda {
-inline namespace SITU_ABI_CUDA {
-
-/// A number for the libraries' 32-bit interface. Throws ShapeError.
-inline int as_int(int64_t n, char const* what) {
-  if (n > INT32_MAX || n < -INT32_MAX) fail<ShapeError>("linear algebra on cuda: ", what, " ", n, " does not fit the 32 bits of cuBLAS and cuSOLVER; use contiguous()");
-  return static_cast<int>(n);
-}
-inline int leading(int64_t n) { return n > 1 ? static_cast<int>(n) : 1; }
-
-/// Calls f(offset in `to`, offset in `from`) for every index of the batch axes of two layouts of one shape.
-template <class F>
-void for_each_pair(Layout const& to, Layout const& from, F f) {
-  int const batch = to.rank() - 2;
-  int64_t const count = product(batch_of(to.shape));
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i, there = 0, here = 0;
-    for (int k = batch - 1; k >= 0; --k) {
-      there += rest % to.shape[k] * to.strides[k];
-      here += rest % to.shape[k] * from.strides[k];
-      rest /= to.shape[k];
-    }
-    f(there, here);
-  }
-}
-
-/// Copies matrices of any strides to matrices whose rows or columns are contiguous.
-template <class T>
-void copy_matrices(int device, T* to, Layout const& target, T const* from, Layout const& source) {
-  if (target.size() == 0) return;
-  DeviceGuard const guard(device);
-  int const rank = target.rank();
-  if (rank == 1) return copy_matrices(device, to, unsqueezed(target, 0), from, unsqueezed(source, 0));
-  int row = rank - 2, column = rank - 1;  // in what follows the target's columns are contiguous, as the libraries want them
-  if (target.strides[column] == 1 && !(target.strides[row] == 1 && target.shape[column] == 1)) row = rank - 1, column = rank - 2;
-  int64_t const m = target.shape[row], n = target.shape[column], step = target.strides[column];
-  int64_t const s0 = m == 1 ? 1 : source.strides[row], s1 = n == 1 ? (s0 == 1 ? m : 1) : source.strides[column];
-  cudaStream_t const stream = current_stream(device);
-  if (s0 == 1 && s1 >= m) {
-    for_each_pair(target, source, [&](int64_t there, int64_t here) {
-      check(device,
-            cudaMemcpy2DAsync(to + there, static_cast<std::size_t>(n == 1 ? m : step) * sizeof(T), from + here, static_cast<std::size_t>(s1) * sizeof(T),
-                              static_cast<std::size_t>(m) * sizeof(T), static_cast<std::size_t>(n), cudaMemcpyDeviceToDevice, stream),
-            "cudaMemcpy2DAsync");
-    });
-    return;
-  }
-  BlasCall<T> const call(device);
-  int const ms = as_int(m, "an extent of"), ns = as_int(n, "an extent of"), ld = leading(n == 1 ? m : as_int(step, "a stride of"));
-  if (s1 == 1 && s0 >= n) {
-    T const one = 1, zero = 0;
-    int const lds = as_int(s0, "a stride of");
-    for_each_pair(target, source, [&](int64_t there, int64_t here) {
-      call.check(call.f.geam(call.handle, as_its_transpose, as_it_is, ms, ns, &one, from + here, lds, &zero, to + there, ld, to + there, ld), "cublas geam");
-    });
-    return;
-  }
-  int const increment = as_int(s0, "a stride of");
-  for_each_pair(target, source, [&](int64_t there, int64_t here) {
-    for (int64_t j = 0; j < n; ++j) {
-      T const* const first = from + here + j * s1;  // a negative increment starts from the other end
-      call.check(call.f.copy(call.handle, ms, s0 < 0 ? first + (m - 1) * s0 : first, increment, to + there + j * step, 1), "cublas copy");
-    }
-  });
-}
-
-/// Keeps one triangle of n x n matrices, as cuBLAS sees them, and sets the rest to 0: their rows are `ld` apart, they `stride`.
-template <class T, class D>
-void cut_triangle(int device, T* a, int64_t n, int64_t ld, int64_t stride, int64_t count, int uplo) {
-  if (n < 2) return;
-  Temporary<D> const packed(static_cast<std::size_t>(n * (n + 1) / 2) * sizeof(T));
-  BlasCall<T> const call(device);
-  auto* const triangle = static_cast<T*>(packed.get());
-  for (int64_t i = 0; i < count; ++i) {
-    T* const matrix = a + i * stride;
-    call.check(call.f.pack_triangle(call.handle, uplo, leading(n), matrix, leading(ld), triangle), "cublas trttp");
-    check(device,
-          cudaMemset2DAsync(matrix, static_cast<std::size_t>(ld) * sizeof(T), 0, static_cast<std::size_t>(n) * sizeof(T), static_cast<std::size_t>(n),
-                            current_stream(device)),
-          "cudaMemset2DAsync");
-    call.check(call.f.unpack_triangle(call.handle, uplo, leading(n), triangle, matrix, leading(ld)), "cublas tpttr");
-  }
-}
-
-/// `count` matrices that are 1 on the diagonal and 0 elsewhere. Waits.
-template <class T>
-void fill_identity(int device, T* a, int64_t rows, int64_t columns, int64_t count) {
-  if (count * rows * columns == 0) return;
-  DeviceGuard const guard(device);
-  int64_t const diagonal = rows < columns ? rows : columns;
-  std::vector<T> const ones(static_cast<std::size_t>(diagonal), T(1));
-  cudaStream_t const stream = current_stream(device);
-  check(device, cudaMemsetAsync(a, 0, static_cast<std::size_t>(count * rows * columns) * sizeof(T), stream), "cudaMemsetAsync");
-  for (int64_t i = 0; i < count; ++i) {
-    check(device,
-          cudaMemcpy2DAsync(a + i * rows * columns, static_cast<std::size_t>(columns + 1) * sizeof(T), ones.data(), sizeof(T), sizeof(T),
-                            static_cast<std::size_t>(diagonal), cudaMemcpyHostToDevice, stream),
-          "cudaMemcpy2DAsync");
-  }
-  check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");  // the ones end here
-}
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace cuda
-
 /// Every function takes fresh tensors that it may write over, and enqueues.
 template <class D>
 struct Linalg<D, cuda_kernels> {
@@ -132,7 +25,7 @@ struct Linalg<D, cuda_kernels> {
     if (to.is_contiguous() && from.is_contiguous() && to.shape() == from.shape()) {
       device_traits<D>::copy(to.data(), from.data(), static_cast<std::size_t>(to.size()) * sizeof(T));
     } else {
-      cuda::copy_matrices(device, to.data(), to.layout(), from.data(), expanded(from.layout(), to.shape(), "linear algebra"));
+      cuda::copy_matrices<D>(to.data(), to.layout(), from.data(), expanded(from.layout(), to.shape(), "linear algebra"));
     }
   }
 
@@ -150,7 +43,17 @@ struct Linalg<D, cuda_kernels> {
     auto result = Tensor<T, D>::uninitialized(a.shape(), "inv");
     Temporary<D> const pivots(static_cast<std::size_t>(shape.count() * shape.rows) * sizeof(int));
     factor(a, static_cast<int*>(pivots.get()), reports.data());
-    cuda::fill_identity(device, result.data(), shape.rows, shape.rows, shape.count());
+    int64_t const n = shape.rows, count = shape.count();
+    if (cuda::in_one_call(n, count)) {
+      Temporary<D> const infos(static_cast<std::size_t>(count) * sizeof(int));  // as the factorisation reports
+      cuda::MatrixPointers<T, D> const factors(a.data(), n * n, count), results(result.data(), n * n, count);
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getri_batched(call.handle, cuda::leading(n), factors.data(), cuda::leading(n), static_cast<int const*>(pivots.get()), results.data(),
+                                      cuda::leading(n), static_cast<int*>(infos.get()), cuda::as_int(count, "a batch of")),
+                 "cublas getriBatched");
+      return result;
+    }
+    cuda::fill_identity<D>(result.data(), n, n, count);
     // The factors are those of the transpose, and so is what lies in the result: solved as it is, both cancel.
     solve_factored(a, static_cast<int const*>(pivots.get()), result, BatchMap(shape.batch, shape.batch), cuda::as_it_is);
     return result;
@@ -171,8 +74,15 @@ struct Linalg<D, cuda_kernels> {
       factor(a, static_cast<int*>(pivots.get()), reports.data());
       {
         cuda::BlasCall<T> const call(device);
-        for (int64_t i = 0; i < count; ++i) {
-          call.check(call.f.copy(call.handle, cuda::leading(n), a.data() + i * n * n, cuda::leading(n) + 1, static_cast<T*>(diagonals.get()) + i * n, 1), "cublas copy");
+        auto* const to = static_cast<T*>(diagonals.get());
+        if (count > n && n * n <= INT32_MAX && count <= INT32_MAX) {  // the k-th elements of all diagonals at once
+          for (int64_t k = 0; k < n; ++k) {
+            call.check(call.f.copy(call.handle, static_cast<int>(count), a.data() + k * (n + 1), static_cast<int>(n * n), to + k, cuda::leading(n)), "cublas copy");
+          }
+        } else {
+          for (int64_t i = 0; i < count; ++i) {
+            call.check(call.f.copy(call.handle, cuda::leading(n), a.data() + i * n * n, cuda::leading(n) + 1, to + i * n, 1), "cublas copy");
+          }
         }
       }
       device_traits<D>::copy_to_host(diagonal.data(), diagonals.get(), numbers * sizeof(T));
@@ -204,7 +114,11 @@ struct Linalg<D, cuda_kernels> {
     if (n == 0) return clear(reports, count);
     if (count == 0) return;
     int const order = cuda::leading(n), uplo = upper ? cuda::fill_lower : cuda::fill_upper;
-    {
+    if (cuda::in_one_call(n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
+      cuda::SolverCall<T> const call(device);
+      call.check(call.f.potrf_batched(call.handle, uplo, order, matrices.data(), order, reports.data(), cuda::as_int(count, "a batch of")), "cusolver potrfBatched");
+    } else {
       cuda::SolverCall<T> const call(device);
       int size = 0;
       call.check(call.f.potrf_size(call.handle, uplo, order, a.data(), order, &size), "cusolver potrf_bufferSize");
@@ -213,7 +127,7 @@ struct Linalg<D, cuda_kernels> {
         call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), size, reports.data() + i), "cusolver potrf");
       }
     }
-    cuda::cut_triangle<T, D>(device, a.data(), n, n, n * n, count, uplo);
+    cuda::cut_triangle<D>(a.data(), n, n, n * n, count, uplo);
   }
 
   template <class T>
@@ -221,7 +135,7 @@ struct Linalg<D, cuda_kernels> {
     MatrixShape const as(a.shape(), "qr"), rs(r.shape(), "qr");
     int64_t const m = as.columns, n = rs.columns, k = m < n ? m : n, count = as.count();
     if (count == 0) return;
-    if (k == 0) return cuda::fill_identity(device, a.data(), as.rows, m, count);
+    if (k == 0) return cuda::fill_identity<D>(a.data(), as.rows, m, count);
     int const rows = cuda::leading(m), columns = cuda::leading(n), reflectors = cuda::leading(k), qs = cuda::leading(q_columns);
     int factor_size = 0, product_size = 0;
     cuda::SolverCall<T> const call(device);
@@ -232,7 +146,13 @@ struct Linalg<D, cuda_kernels> {
     call.check(call.f.orgqr_size(call.handle, rows, qs, reflectors, a.data(), rows, tau, &product_size), "cusolver orgqr_bufferSize");
     int const size = factor_size > product_size ? factor_size : product_size;
     Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-    for (int64_t i = 0; i < count; ++i) {
+    if (cuda::in_one_call(m > n ? m : n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), as.rows * m, count), places(tau, k, count);
+      cuda::BlasCall<T> const blas(device);
+      int wrong = 0;
+      blas.check(blas.f.geqrf_batched(blas.handle, rows, columns, matrices.data(), rows, places.data(), &wrong, cuda::as_int(count, "a batch of")), "cublas geqrfBatched");
+    }
+    for (int64_t i = 0; i < count && !cuda::in_one_call(m > n ? m : n, count); ++i) {
       call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver geqrf");
     }
     if (rs.rows > k) {
@@ -240,7 +160,7 @@ struct Linalg<D, cuda_kernels> {
     }
     auto const factored = a.slice(-2, 0, n).transpose(-2, -1);  // [..., m, n]
     write(r.slice(-2, 0, k), Tensor<T, D>(factored.slice(-2, 0, k)));
-    cuda::cut_triangle<T, D>(device, r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
+    cuda::cut_triangle<D>(r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
     for (int64_t i = 0; i < count; ++i) {
       call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver orgqr");
     }
@@ -253,7 +173,7 @@ struct Linalg<D, cuda_kernels> {
     int64_t const m = shape.rows, n = shape.columns, k = shape.smaller(), count = shape.count();
     if (count == 0) return;
     if (k == 0) {
-      if (job == 'A') cuda::fill_identity(device, u.data(), m, m, count), cuda::fill_identity(device, vh.data(), n, n, count);
+      if (job == 'A') cuda::fill_identity<D>(u.data(), m, m, count), cuda::fill_identity<D>(vh.data(), n, n, count);
       return clear(reports, count);
     }
     bool const tall = m > n, vectors = job != 'N';
@@ -263,11 +183,12 @@ struct Linalg<D, cuda_kernels> {
     if (tall) {
       matrix = Tensor<T, D>::uninitialized(with_axes(shape.batch, n, m), "svd");
       write(matrix, Tensor<T, D>(a.transpose(-2, -1)));
-      if (vectors) {
+      if (vectors && !cuda::by_jacobi(rows, count)) {
         left = Tensor<T, D>::uninitialized(with_axes(shape.batch, left_columns, m), "svd");
         right = Tensor<T, D>::uninitialized(vh.shape(), "svd");
       }
     }
+    if (cuda::by_jacobi(rows, count)) return svd_of_small(matrix, s, u, vh, tall, vectors, reports);
     {
       int const ms = cuda::leading(rows), ns = cuda::leading(columns);
       auto const letter = static_cast<signed char>(job);
@@ -298,6 +219,16 @@ struct Linalg<D, cuda_kernels> {
     int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
     int size = 0;
     cuda::SolverCall<T> const call(device);
+    if (cuda::by_jacobi(n, count)) {
+      auto const& library = cuda::solver_library();
+      cuda::JacobiOptions const options(device, library.syevj_options_create, library.syevj_options_destroy);
+      int const batches = cuda::as_int(count, "a batch of");
+      call.check(call.f.syevj_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size, options.get(), batches), "cusolver syevjBatched_bufferSize");
+      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(work.get()), size, reports.data(), options.get(), batches),
+                 "cusolver syevjBatched");
+      return;
+    }
     call.check(call.f.syevd_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size), "cusolver syevd_bufferSize");
     Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
     for (int64_t i = 0; i < count; ++i) {
@@ -313,11 +244,54 @@ struct Linalg<D, cuda_kernels> {
     cuda::check(device, cudaMemsetAsync(reports.data(), 0, static_cast<std::size_t>(count) * sizeof(int32_t), cuda::current_stream(device)), "cudaMemsetAsync");
   }
 
+  /// `matrix` holds the columns of matrices that are not wider than tall: of those that were given, or of their transposes. Jacobi's
+  /// routine gives both sides whole, and V itself rather than its transpose.
+  template <class T>
+  static void svd_of_small(Tensor<T, D>& matrix, Tensor<T, D>& s, Tensor<T, D>& u, Tensor<T, D>& vh, bool tall, bool vectors, MatrixReports<D> const& reports) {
+    MatrixShape const shape(matrix.shape(), "svd");
+    int64_t const rows = shape.columns, columns = shape.rows;
+    Tensor<T, D> left, right;
+    if (vectors) {
+      left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
+      right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
+    }
+    {
+      int const ms = cuda::leading(rows), ns = cuda::leading(columns), batches = cuda::as_int(shape.count(), "a batch of");
+      int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
+      T *const us = vectors ? left.data() : nullptr, *const vs = vectors ? right.data() : nullptr;
+      auto const& library = cuda::solver_library();
+      cuda::JacobiOptions const options(device, library.gesvdj_options_create, library.gesvdj_options_destroy);
+      int size = 0;
+      cuda::SolverCall<T> const call(device);
+      call.check(call.f.gesvdj_size(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, &size, options.get(), batches),
+                 "cusolver gesvdjBatched_bufferSize");
+      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(work.get()), size, reports.data(),
+                                       options.get(), batches),
+                 "cusolver gesvdjBatched");
+    }
+    if (!vectors) return;
+    if (tall) {
+      write(u, Tensor<T, D>(left.slice(-2, 0, u.size(-1)).transpose(-2, -1)));
+      write(vh, right);
+    } else {
+      write(u, Tensor<T, D>(right.transpose(-2, -1)));
+      write(vh, Tensor<T, D>(left.slice(-2, 0, vh.size(-2))));
+    }
+  }
+
   template <class T>
   static void factor(Tensor<T, D>& a, int* pivots, int32_t* reports) {
     MatrixShape const shape(a.shape(), "solve");
     int64_t const n = shape.rows, count = shape.count();
     if (count == 0) return;
+    if (cuda::in_one_call(n, count)) {
+      cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getrf_batched(call.handle, cuda::leading(n), matrices.data(), cuda::leading(n), pivots, reports, cuda::as_int(count, "a batch of")),
+                 "cublas getrfBatched");
+      return;
+    }
     cuda::SolverCall<T> const call(device);
     if (n == 0) {
       cuda::check(device, cudaMemsetAsync(reports, 0, static_cast<std::size_t>(count) * sizeof(int32_t), cuda::current_stream(device)), "cudaMemsetAsync");
@@ -339,6 +313,15 @@ struct Linalg<D, cuda_kernels> {
     int64_t const n = bs.columns, columns = bs.rows, count = bs.count();
     if (count * n * columns == 0) return;
     int const order = cuda::leading(n);
+    if (cuda::in_one_call(n, count) && MatrixShape(factors.shape(), "solve").count() == count) {
+      cuda::MatrixPointers<T, D> const matrices(factors.data(), n * n, count), right_sides(b.data(), n * columns, count);
+      int wrong = 0;
+      cuda::BlasCall<T> const call(device);
+      call.check(call.f.getrs_batched(call.handle, trans, order, cuda::leading(columns), matrices.data(), order, pivots, right_sides.data(), order, &wrong,
+                                      cuda::as_int(count, "a batch of")),
+                 "cublas getrsBatched");
+      return;
+    }
     cuda::SolverCall<T> const call(device);
     Temporary<D> const info(sizeof(int));
     for (int64_t i = 0; i < count; ++i) {

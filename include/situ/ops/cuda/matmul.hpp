@@ -110,10 +110,15 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
       at_a += place * plan.a[axis], at_b += place * plan.b[axis], at_c += place * plan.c[axis];
     }
     one.a = a + at_a, one.b = b + at_b, one.c = c + at_c;
-    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) continue;
+    cuda::ObservedWork work(device, cuda::current_stream(device), "matmul (cuBLAS)");
+    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) {
+      work.enqueued();
+      continue;
+    }
     if (epilogue && call > 0) fail<CudaError>("cuda:", device, ": cublasLtMatmulAlgoGetHeuristic finds an algorithm for some of these products only");
     epilogue = false;
     cuda::cublas_product<T>(device, one);
+    work.enqueued();
   }
   return epilogue || (!bias && activation == 0);
 }

@@ -2,13 +2,13 @@
 ///
 /// A thread takes runs of neighbouring elements along the innermost reduced axis; the threads that work on one output stand
 /// side by side in a block where that axis is the dense one, and across it where a kept axis is, so that accesses coalesce
-/// either way. How the work is cut depends on shapes, strides and constants alone, never on the GPU, and nothing is
-/// atomic: the results are the same from run to run.
+/// either way.
 #pragma once
 
+#include <situ/core/storage.hpp>
 #include <situ/device/cuda/device.hpp>
-#include <situ/device/cuda/launch.hpp>
-#include <situ/expr/cuda/evaluate.hpp>
+#include <situ/ops/cuda/teams.hpp>
+#include <situ/ops/cuda/walk.hpp>
 #include <situ/ops/reduce_program.hpp>
 #include <situ/ops/reducers_centred.hpp>
 
@@ -17,50 +17,12 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-inline constexpr int64_t reduction_blocks = 1024;  // work is cut into parts until there are this many blocks
-inline constexpr int chain_length = 128;           // steps of a thread before a floating sum is put aside
-
-/// How the threads of a block are shared out: `lanes` of them work on one output.
-struct ReductionTeams {
-  int lanes;         ///< a power of 2
-  bool side_by_side; ///< the lanes of an output are neighbours; else the outputs are
-
-  SITU_HOST_DEVICE int outputs() const { return block_threads / lanes; }
-  SITU_DEVICE int lane() const { return static_cast<int>(side_by_side ? threadIdx.x % static_cast<unsigned>(lanes) : threadIdx.x / static_cast<unsigned>(outputs())); }
-  SITU_DEVICE int output() const { return static_cast<int>(side_by_side ? threadIdx.x / static_cast<unsigned>(lanes) : threadIdx.x % static_cast<unsigned>(outputs())); }
-  SITU_DEVICE int stride() const { return side_by_side ? 1 : outputs(); }
-};
-
-/// Joins the accumulators of a team, in an order that is always the same; lane 0 returns the whole. For all threads of a block.
-template <class R>
-SITU_DEVICE typename R::accumulator join(ReductionTeams const& teams, typename R::accumulator mine) {
-  __shared__ typename R::accumulator parts[block_threads];
-  int const lane = teams.lane(), stride = teams.stride();
-  int const me = static_cast<int>(threadIdx.x);
-  parts[me] = mine;
-#pragma unroll 1
-  for (int half = teams.lanes / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (lane < half) {
-      mine = R::merge(mine, parts[me + half * stride]);
-      parts[me] = mine;
-    }
-  }
-  return mine;
-}
-
-/// An axis of a walk: its extent, divided by quickly where 32 bits suffice.
-struct WalkedAxis {
-  int64_t size;
-  FastDivisor fast;
-};
-
 template <class P>
 struct ReduceArguments {
-  static constexpr int inputs = P::leaves;
+  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
   typename P::tree_type tree;
-  void const* data[inputs + 1];
-  int64_t strides[inputs + 1][max_rank];  ///< kept axes, then reduced ones; of input o - 1
+  void const* data[operands];
+  int64_t strides[operands][max_rank];  ///< kept axes, then reduced ones
   WalkedAxis sizes[max_rank];
   int kept_rank, run_axis;  ///< run_axis is the last one: -1 when nothing is reduced
   bool wide;                ///< numbers of rows or outputs exceed 31 bits
@@ -70,61 +32,47 @@ struct ReduceArguments {
   int64_t steps_per_part;
   int64_t rows_per_stride, runs_per_stride;  ///< `lanes` steps further
   int parts;
-  ReductionTeams teams;
-  uint64_t vectors;  ///< bit o: input o - 1 takes 16-byte accesses
+  Teams teams;
+  uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
-  void* result;      ///< outputs, or accumulators of `parts` parts for each output
+  void* result;      ///< outputs, or totals of `parts` parts for each output
   explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
+  SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
+};
+
+/// Joins what several threads, or steps, have come to; sums of floats in double.
+template <class R>
+struct merge_totals {
+  using Total = typename R::total;
+  SITU_DEVICE Total operator()(Total const& a, Total const& b) const {
+    if constexpr (std::is_same_v<Total, typename R::accumulator>) return R::merge(a, b);
+    else return detail::added(a, b);
+  }
 };
 
 /// How many neighbouring elements a thread takes at once.
 template <class P>
 inline constexpr int reduction_lanes = P::leaves == 0 ? 4 : 16 / widest_input<typename P::tree_type>;
 
-template <class A>
-struct ReduceSource {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
-    if (count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_axis < 0 ? 0 : arguments.strides[K + 1][arguments.run_axis], count);
-  }
-};
-
-/// Adds to the offsets of all inputs what index `i` of the axes [first, last) does, the last one running fastest.
-template <class A>
-SITU_DEVICE __forceinline__ void walk(A const& arguments, int first, int last, int64_t i, int64_t* offsets) {
-#pragma unroll 1
-  for (int k = last - 1; k >= first; --k) {
-    int64_t q;
-    if (arguments.wide) q = i / arguments.sizes[k].size;
-    else q = arguments.sizes[k].fast.quotient(static_cast<uint32_t>(i));
-    int64_t const place = i - q * arguments.sizes[k].size;
-    i = q;
-#pragma unroll
-    for (int o = 1; o <= A::inputs; ++o) offsets[o] += arguments.strides[o][k] * place;
-  }
-}
-
 template <class P>
 __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Accumulator = typename R::accumulator;
+  using Total = typename R::total;
   constexpr int N = reduction_lanes<P>, inputs = P::leaves;
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
+  constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
   constexpr int rounds = N > 4 || inputs > 3 ? 1 : 2;
-  ReductionTeams const teams = arguments.teams;
+  Teams const teams = arguments.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
-  Accumulator total = R::identity(), sum = R::identity();
+  Total total = static_cast<Total>(R::identity());
+  Accumulator sum = R::identity();
   if (output < arguments.outputs) {
     int64_t kept[inputs + 1] = {};
-    walk(arguments, 0, arguments.kept_rank, output, kept);
+    walk<1>(arguments, 0, arguments.kept_rank, output, kept);
     int64_t step = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part;
     int64_t const end = step + arguments.steps_per_part < arguments.steps ? step + arguments.steps_per_part : arguments.steps;
     step += lane;
@@ -141,9 +89,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         counts[r] = left < N ? static_cast<int>(left) : N;
         first[r] = row * arguments.run + run * N;
 #pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + (arguments.run_axis < 0 ? 0 : arguments.strides[o][arguments.run_axis] * (run * N));
-        if (step < end && row > 0) walk(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
-        hold(held[r], ReduceSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + arguments.run_stride(o) * (run * N);
+        if (step < end && row > 0) walk<1>(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
+        hold(held[r], WalkSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
         step += teams.lanes;
         row += arguments.rows_per_stride;
         run += arguments.runs_per_stride;
@@ -173,53 +121,46 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         }
       }
       if constexpr (floats) {
-        if (chain % chain_length == 0) {
-          total = R::merge(total, sum);
+        if (chain % chain_steps == 0) {
+          total = merge_totals<R>{}(total, static_cast<Total>(sum));
           sum = R::identity();
         }
       }
     }
-    if constexpr (floats) total = R::merge(total, sum);
-    else total = sum;
+    if constexpr (floats) total = merge_totals<R>{}(total, static_cast<Total>(sum));
+    else total = static_cast<Total>(sum);
   }
 
-  total = join<R>(teams, total);
+  total = join_team<false>(teams, total, merge_totals<R>{});
   if (lane != 0 || output >= arguments.outputs) return;
-  if (arguments.parts > 1) static_cast<Accumulator*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
+  if (arguments.parts > 1) static_cast<Total*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
   else static_cast<typename P::out_type*>(arguments.result)[output] = finished<R>(total, arguments.count, arguments.parameter);
 }
 
 template <class R>
 struct JoinArguments {
-  typename R::accumulator const* parts;
+  typename R::total const* parts;
   typename R::result* result;
   int64_t outputs, count;
   double parameter;
   int parts_per_output;
-  ReductionTeams teams;
+  Teams teams;
 };
 
 /// The second launch: the parts of every output become one.
 template <class R>
 __global__ void __launch_bounds__(block_threads) join_kernel(const __grid_constant__ JoinArguments<R> arguments) {
-  ReductionTeams const teams = arguments.teams;
+  Teams const teams = arguments.teams;
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  typename R::accumulator total = R::identity();
+  auto total = static_cast<typename R::total>(R::identity());
   if (output < arguments.outputs) {
 #pragma unroll 1
     for (int k = teams.lane(); k < arguments.parts_per_output; k += teams.lanes) {
-      total = R::merge(total, arguments.parts[output * arguments.parts_per_output + k]);
+      total = merge_totals<R>{}(total, arguments.parts[output * arguments.parts_per_output + k]);
     }
   }
-  total = join<R>(teams, total);
+  total = join_team<false>(teams, total, merge_totals<R>{});
   if (teams.lane() == 0 && output < arguments.outputs) arguments.result[output] = finished<R>(total, arguments.count, arguments.parameter);
-}
-
-/// The least power of 2 that is no less than n, at most `limit`.
-inline int power_of_2_above(int64_t n, int limit) {
-  int result = 1;
-  while (result < limit && result < n) result *= 2;
-  return result;
 }
 
 /// Orders the reduced axes by the largest stride that an input has along them, outer first, and joins them again. For reducers
@@ -261,17 +202,6 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Gives device memory back when the work that uses it has been enqueued.
-template <class D>
-struct Scratch {
-  void* memory;
-  std::size_t bytes;
-  explicit Scratch(std::size_t n) : memory(device_traits<D>::allocate(n)), bytes(n) {}
-  Scratch(Scratch const&) = delete;
-  Scratch& operator=(Scratch const&) = delete;
-  ~Scratch() { device_traits<D>::deallocate(memory, bytes); }
-};
-
 /// Everything of the arguments that does not depend on memory, and the blocks to launch.
 template <class P>
 dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
@@ -292,24 +222,20 @@ dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
   arguments.runs = (arguments.run + N - 1) / N;
   int64_t const rows = program.count == 0 ? 0 : program.count / arguments.run;
   arguments.steps = arguments.runs * rows;
-  arguments.wide = program.outputs >= (int64_t{1} << 31) || rows >= (int64_t{1} << 31);
+  arguments.wide = program.outputs >= index_limit || rows >= index_limit;
   arguments.vectors = 0;
   for (int k = 0; k < rank; ++k) {
-    arguments.sizes[k].size = where.sizes[k];
-    if (where.sizes[k] > 0 && where.sizes[k] < (int64_t{1} << 31)) arguments.sizes[k].fast = FastDivisor::of(where.sizes[k]);
-    else arguments.sizes[k].fast = FastDivisor::of(1);
+    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
     for (int o = 0; o < operands; ++o) arguments.strides[o][k] = where.strides[o][k];
   }
   for (int o = 1; o < operands; ++o) {
-    auto const bytes = static_cast<std::uintptr_t>(N * input_size(std::type_identity<typename P::tree_type>{}, o - 1));
     arguments.data[o] = where.data[o];
-    bool fits = reduces && where.strides[o][rank - 1] == 1 && reinterpret_cast<std::uintptr_t>(where.data[o]) % bytes == 0;
-    for (int k = 0; k + 1 < rank; ++k) fits = fits && where.strides[o][k] % N == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+    int const bytes = input_size(std::type_identity<typename P::tree_type>{}, o - 1);
+    if (reduces && takes_vectors(where.data[o], bytes, N, where.strides[o][rank - 1], where.strides[o], rank - 1)) arguments.vectors |= uint64_t{1} << o;
   }
   arguments.data[0] = nullptr;
 
-  ReductionTeams& teams = arguments.teams;
+  Teams& teams = arguments.teams;
   teams.side_by_side = reduced_axis_is_dense(&where.strides[0][0], operands, kept, rank);
   if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
     teams.lanes = power_of_2_above((arguments.steps + 3) / 4, block_threads);
@@ -318,10 +244,7 @@ dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
   } else {
     teams.lanes = block_threads / power_of_2_above(program.outputs, 32);
   }
-  int64_t const blocks = (program.outputs + teams.outputs() - 1) / teams.outputs();
-  int64_t parts = blocks < reduction_blocks ? (reduction_blocks + blocks - 1) / blocks : 1;
-  int64_t const most_parts = arguments.steps / (4 * teams.lanes);
-  if (parts > most_parts) parts = most_parts > 1 ? most_parts : 1;
+  int64_t const blocks = teams.blocks(program.outputs), parts = parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes);
   arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
   arguments.parts = static_cast<int>(parts);
   arguments.rows_per_stride = arguments.runs > 0 && arguments.runs < arguments.steps ? teams.lanes / arguments.runs : 0;
@@ -338,7 +261,7 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
-  using Accumulator = typename R::accumulator;
+  using Total = typename R::total;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
   constexpr int device = device_traits<D>::ordinal;
@@ -348,19 +271,18 @@ void launch_reduce(cuda_kernels, P const& program) {
   arguments.result = program.where.data[0];
   if (arguments.parts == 1) return cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
 
-  cuda::Scratch<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Accumulator));
-  arguments.result = scratch.memory;
+  Temporary<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Total));
+  arguments.result = scratch.get();
   cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
   cuda::JoinArguments<R> join;
-  join.parts = static_cast<Accumulator const*>(scratch.memory);
+  join.parts = static_cast<Total const*>(scratch.get());
   join.result = static_cast<typename R::result*>(program.where.data[0]);
   join.outputs = program.outputs;
   join.count = program.count;
   join.parameter = program.parameter;
   join.parts_per_output = arguments.parts;
   join.teams = {cuda::power_of_2_above(arguments.parts, cuda::block_threads), true};
-  unsigned const join_blocks = static_cast<unsigned>((program.outputs + join.teams.outputs() - 1) / join.teams.outputs());
-  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(join_blocks), cuda::block_threads, join);
+  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(program.outputs))), cuda::block_threads, join);
 }
 
 }  // namespace SITU_ABI_COMPILER

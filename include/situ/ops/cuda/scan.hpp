@@ -6,7 +6,8 @@
 #pragma once
 
 #include <situ/core/storage.hpp>
-#include <situ/ops/cuda/reduce.hpp>
+#include <situ/ops/cuda/teams.hpp>
+#include <situ/ops/cuda/walk.hpp>
 #include <situ/ops/scan_program.hpp>
 
 #if defined(__CUDACC__)
@@ -49,11 +50,11 @@ SITU_DEVICE typename S::element team_scan(int lanes, typename S::element x, type
 
 template <class P>
 struct ScanArguments {
-  static constexpr int inputs = P::leaves + 1;  ///< the output is the last one
+  static constexpr int operands = P::leaves + 2;  ///< the inputs from number 1 on; the output is the last one
   using A = typename P::element;
   typename P::tree_type tree;
-  void const* data[inputs + 1];
-  int64_t strides[inputs + 1][max_rank];
+  void const* data[operands];
+  int64_t strides[operands][max_rank];
   WalkedAxis sizes[max_rank];
   int run_axis;
   bool wide;  ///< the number of lines exceeds 31 bits
@@ -64,6 +65,7 @@ struct ScanArguments {
   typename P::out_type* out;
   A* totals;  ///< of all parts of a line, then of the next line
   explicit ScanArguments(typename P::tree_type const& tree) : tree(tree) {}
+  SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
 };
 
 /// How many neighbouring elements a thread takes at once.
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
   bool const mine = line < arguments.lines;
   int const along = arguments.run_axis;
   int64_t kept[output + 1] = {};
-  if (mine) walk(arguments, 0, along, line, kept);
+  if (mine) walk<1>(arguments, 0, along, line, kept);
 
   int64_t first = static_cast<int64_t>(blockIdx.y) * arguments.part_length;
   int64_t const end = first + arguments.part_length < arguments.length ? first + arguments.part_length : arguments.length;
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
 #pragma unroll
     for (int o = 1; o <= output; ++o) offsets[o] = kept[o] + arguments.strides[o][along] * at;
     Held<Tree, N> held;
-    hold(held, ReduceSource<ScanArguments<P>>{arguments, offsets, count});
+    hold(held, WalkSource<ScanArguments<P>>{arguments, offsets, count});
     A values[N];
     A running = S::identity();
 #pragma unroll
@@ -164,14 +166,13 @@ dim3 plan_scan(P const& program, ScanArguments<P>& arguments) {
   arguments.run_axis = along;
   arguments.lines = program.lines;
   arguments.length = program.length;
-  arguments.wide = program.lines >= (int64_t{1} << 31);
+  arguments.wide = program.lines >= index_limit;
   arguments.vectors = 0;
   arguments.totals = nullptr;
   arguments.pass = scan_pass::whole;
   arguments.out = static_cast<typename P::out_type*>(where.data[0]);
   for (int k = 0; k < where.rank; ++k) {
-    arguments.sizes[k].size = where.sizes[k];
-    arguments.sizes[k].fast = FastDivisor::of(where.sizes[k] < (int64_t{1} << 31) ? where.sizes[k] : 1);
+    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
     for (int o = 1; o < output; ++o) arguments.strides[o][k] = where.strides[o][k];
     arguments.strides[output][k] = where.strides[0][k];
   }
@@ -181,9 +182,7 @@ dim3 plan_scan(P const& program, ScanArguments<P>& arguments) {
     int const n = o == 0 ? out_lanes : N;
     int const size = o == 0 ? static_cast<int>(sizeof(typename P::out_type)) : input_size(std::type_identity<typename P::tree_type>{}, o - 1);
     if (o > 0) arguments.data[o] = where.data[o];
-    bool fits = where.strides[o][along] == 1 && reinterpret_cast<std::uintptr_t>(where.data[o]) % static_cast<std::uintptr_t>(n * size) == 0;
-    for (int k = 0; k < along; ++k) fits = fits && where.strides[o][k] % n == 0;
-    if (fits) arguments.vectors |= uint64_t{1} << o;
+    if (takes_vectors(where.data[o], size, n, where.strides[o][along], where.strides[o], along)) arguments.vectors |= uint64_t{1} << o;
   }
 
   // A thread for each line where lines lie side by side, for most operands; else a team.

@@ -8,6 +8,7 @@
 #include <situ/core/storage.hpp>
 #include <situ/device/cuda/device.hpp>
 #include <situ/ops/cuda/block_scan.hpp>
+#include <situ/ops/cuda/walk.hpp>
 #include <situ/ops/index_program.hpp>
 
 #if defined(__CUDACC__)
@@ -38,15 +39,14 @@ struct IndexWalk {
   int rank;
   bool wide;
   int64_t count;
-  int64_t sizes[max_rank];
-  FastDivisor fast[max_rank];
+  WalkedAxis sizes[max_rank];
+  static constexpr int operands = Operands;
   int64_t strides[Operands][max_rank];
 
   explicit IndexWalk(IndexSpace<Operands> const& space) : rank(space.rank), wide(false), count(space.count()) {
-    wide = count >= int64_t{1} << 31;
+    wide = count >= index_limit;
     for (int k = 0; k < rank; ++k) {
-      sizes[k] = space.sizes[k];
-      fast[k] = FastDivisor::of(wide ? 1 : sizes[k]);
+      sizes[k] = WalkedAxis::of(space.sizes[k]);
       for (int o = 0; o < Operands; ++o) strides[o][k] = space.strides[o][k];
     }
   }
@@ -54,14 +54,7 @@ struct IndexWalk {
   SITU_DEVICE void offsets(int64_t p, int64_t* result) const {
 #pragma unroll
     for (int o = 1; o < Operands; ++o) result[o] = 0;
-#pragma unroll 1
-    for (int k = rank - 1; k >= 0; --k) {
-      int64_t const q = wide ? p / sizes[k] : fast[k].quotient(static_cast<uint32_t>(p));
-      int64_t const place = p - q * sizes[k];
-      p = q;
-#pragma unroll
-      for (int o = 1; o < Operands; ++o) result[o] += strides[o][k] * place;
-    }
+    walk<1>(*this, 0, rank, p, result);
   }
 };
 

@@ -9,14 +9,14 @@ namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
 template <class T>
-struct SelectArguments {
+struct TopkArguments {
   TopkProblem<T> problem;
   T* values;         ///< k of each row, in the order in which they stand
   int64_t* indices;
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) select_kernel(const __grid_constant__ SelectArguments<T> a) {
+__global__ void __launch_bounds__(block_threads) topk_kernel(const __grid_constant__ TopkArguments<T> a) {
   using K = sort_key_t<T>;
   __shared__ uint32_t counts[256];
   __shared__ unsigned chosen;
@@ -97,8 +97,8 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
     }
     return;
   }
-  cuda::SelectArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
-  cuda::launch(device, "topk", cuda::select_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
+  cuda::TopkArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
+  cuda::launch(device, "topk", cuda::topk_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
   launch_sort<D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
   cuda::ComposeArguments<int64_t> const compose{found.indices, problem.indices, count, problem.k};
   cuda::launch(device, "topk", cuda::compose_kernel<int64_t>, dim3(static_cast<unsigned>((count + cuda::block_threads - 1) / cuda::block_threads)), cuda::block_threads, compose);

@@ -1,0 +1,327 @@
+/// The CPU's backward kernel of a formula: one pass that writes the gradients of all of its slots.
+///
+/// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
+#pragma once
+
+#include <situ/autograd/derivative.hpp>
+#include <situ/expr/cpu/launch.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// How lanes of packs are handled on both ways.
+template <class Isa, int N>
+struct PackLanes {
+  template <class Tree, class S>
+  SITU_INLINE static auto value(Tree const& tree, S const& source) {
+    return Evaluator<Isa, N>::value(tree, source);
+  }
+  template <class Wanted, class From, class X>
+  SITU_INLINE static auto operand(X const& x) {
+    return operand_lanes<Wanted, From, Isa, N>(x);
+  }
+  template <class To, class From, class X>
+  SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
+    return convert_lanes<To, From, Isa, N>(x);
+  }
+  template <class Op, class... Ts, class... Xs>
+  SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
+    return Evaluator<Isa, N>::apply(node, xs...);
+  }
+  template <class Op, class... Ts, class Y, class... Xs>
+  SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
+    if constexpr (functions::is_mapped<Op>) {
+      using Types = Fields<typename Apply<Op, Ts...>::value_type, typename Ts::value_type...>;
+      return node.op.template lanes_derivative<N, Isa>(std::type_identity<Types>{}, y, xs...);
+    } else {
+      return Op::derivative(xs..., y);
+    }
+  }
+};
+
+/// Formula and seed, as one thing to be launched.
+template <class F, class S>
+struct BackwardTrees {
+  F formula;
+  S seed;
+};
+
+/// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
+struct BackwardMasks {
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+};
+
+template <class F, class S, class Slots, int Inputs>
+struct BackwardBody;
+template <class F, class S, class... Ts, int Inputs>
+struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
+  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), operands = outputs + Inputs;
+  static constexpr int widest_lane = [] {
+    int result = widest<F> > widest<S> ? widest<F> : widest<S>;
+    for (int w : {static_cast<int>(sizeof(compute_t<Ts>))...}) result = w > result ? w : result;
+    return result;
+  }();
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / widest_lane;
+
+  /// Stores gradients: over what is there, or on top of it.
+  template <class Isa>
+  struct Sink {
+    Run<operands> const& run;
+    int64_t i;
+    uint64_t needed, accumulated, summed;
+    template <int J, class T, class X>
+    SITU_INLINE void put(X const& gradient) const {
+      constexpr int N = lanes_in<Isa>;
+      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
+      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
+        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(run.data[J]) + i);
+      }
+      T* const to = static_cast<T*>(run.data[J]) + i;
+      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
+      else store_lanes<T, N, Isa>(gradient, to);
+    }
+  };
+
+  template <class Isa>
+  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, Run<operands> const* run_, BackwardMasks const* masks_) {
+    constexpr int N = lanes_in<Isa>;
+    using Lanes = PackLanes<Isa, N>;
+    BackwardTrees<F, S> const trees = *trees_;
+    Run<operands> const run = *run_;
+    BackwardMasks const masks = *masks_;
+    int64_t i = 0;
+    for (; i + N <= run.count; i += N) {
+      Source<Isa, N> const source{run.data + (outputs - 1), run.mask + (outputs - 1), i, run.origin};
+      auto const kept = Reverse<Lanes>::up(trees.formula, source);
+      auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
+      Sink<Isa> sink{run, i, masks.needed, masks.accumulated, masks.summed};
+      Reverse<Lanes>::down(trees.formula, kept, seed, sink);
+    }
+    return i;
+  }
+};
+
+template <class F, class S, class Slots, int Inputs>
+SITU_NOINLINE int64_t start_backward(void const* trees, Run<BackwardBody<F, S, Slots, Inputs>::operands> const* run, BackwardMasks const* masks) {
+  return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
+}
+
+/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable.
+template <int Operands, int TreeBytes>
+struct BoundBackward {
+  static_assert(Operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  void* data[Operands];
+  int64_t (*start)(void const*, Run<Operands> const*, BackwardMasks const*);
+  int sizes[Operands];
+  MoverFunctions const* movers[Operands];
+  BackwardMasks masks;
+  uint64_t repeated;  ///< inputs of one element, which stands for all
+  int outputs;
+  int lanes;  ///< elements of an AVX-512 pack
+  int64_t grain;
+  alignas(16) unsigned char trees[TreeBytes];
+
+  void run_contiguous(Run<Operands> const& run) const {
+    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : start(trees, &run, &masks);
+    if (done != run.count) run_tail(run, done);
+  }
+  /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
+    alignas(64) unsigned char buffers[Operands][64];
+    Run<Operands> tail;
+    int const left = static_cast<int>(run.count - done);
+    for (int o = 0; o < Operands; ++o) {
+      tail.data[o] = buffers[o];
+      tail.mask[o] = run.mask[o];
+      bool const is_output = o < outputs;
+      if (run.mask[o] == 0) {
+        tail.data[o] = run.data[o];
+        continue;
+      }
+      if (is_output && !(masks.needed >> o & 1u)) continue;
+      bool shared = false;
+      for (int p = 0; is_output && p < o; ++p) {
+        if ((masks.needed >> p & 1u) && run.data[p] == run.data[o]) tail.data[o] = tail.data[p], shared = true;
+      }
+      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+    }
+    tail.count = lanes >> (2 - static_cast<int>(current_instruction_set()));
+    tail.origin = run.origin + done;
+    start(trees, &tail, &masks);
+    for (int o = 0; o < outputs; ++o) {
+      if (masks.needed >> o & 1u) copy_short(static_cast<char*>(run.data[o]) + done * sizes[o], tail.data[o], left * sizes[o]);
+    }
+  }
+};
+
+template <int Operands, int TreeBytes>
+struct ContiguousBackward {
+  BoundBackward<Operands, TreeBytes> bound;
+  void operator()(int64_t first, int64_t last) const {
+    alignas(64) unsigned char copies[Operands][64];
+    Run<Operands> run;
+    for (int o = 0; o < Operands; ++o) {
+      bool const repeats = bound.repeated >> o & 1u;
+      run.mask[o] = repeats ? 0 : -1;
+      run.data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.sizes[o]);
+      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.sizes[o]);
+    }
+    run.count = last - first;
+    run.origin = first;
+    bound.run_contiguous(run);
+  }
+};
+
+/// Adds a box of gradients to a sum. One for each type, whatever the formula.
+template <class T>
+struct AccumulateBody {
+  template <class Isa>
+  SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
+      if (to_step == 1 || count == 1) {  // rows are added to rows, or to one
+        int64_t c = 0;
+        for (; c + N <= count; c += N) {
+          if (to_row == 0) {
+            P sum = P::load(to + c);
+            for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
+            sum.store(to + c);
+          } else {
+            for (int64_t r = 0; r < rows; ++r) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
+          }
+        }
+        for (; c < count; ++c) {
+          for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] += from[r * count + c];
+        }
+      } else if (to_step == 0 && to_row == 0) {
+        *to += sum_of<Isa>(from, rows * count);
+      } else if (to_step == 0) {
+        for (int64_t r = 0; r < rows; ++r) to[r * to_row] += sum_of<Isa>(from + r * count, count);
+      } else {
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < count; ++c) to[r * to_row + c * to_step] += from[r * count + c];
+        }
+      }
+    }
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static T sum_of(T const* from, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    P sums[4] = {P(T(0)), P(T(0)), P(T(0)), P(T(0))};
+    int64_t c = 0;
+    for (; c + 4 * N <= count; c += 4 * N) {
+      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + P::load(from + c + k * N);
+    }
+    P const all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    T result(0);
+    for (int k = 0; k < N; ++k) result += all[k];
+    for (; c < count; ++c) result += from[c];
+    return result;
+  }
+};
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count) {
+  dispatch<AccumulateBody<T>>(static_cast<T*>(to), to_layer, to_row, to_step, static_cast<T const*>(from), layers, rows, count);
+}
+
+/// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
+/// that the result does not depend on who runs what.
+template <int Operands, int TreeBytes>
+struct StridedBackward {
+  BoundBackward<Operands, TreeBytes> bound;
+  TileGrid grid;
+  int rank;
+  int64_t groups;
+  int64_t sum_sizes[Operands];  ///< bytes of a group's sum
+  AccumulateFunction accumulate[Operands];
+  int64_t sizes[max_rank];
+  int64_t strides[Operands + 1][max_rank];  ///< the first are those of the space itself
+
+  StridedSpace space(void* const* data) const {
+    StridedSpace space{grid, rank, Operands, sizes, &strides[1][0], data, false, bound.movers, {}, bound.outputs, bound.masks.summed ? accumulate : nullptr};
+    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
+    return space;
+  }
+  void operator()(int64_t first, int64_t last) const {
+    if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
+    for (int64_t g = first; g < last; ++g) {
+      void* data[Operands];
+      for (int o = 0; o < Operands; ++o) {
+        data[o] = bound.data[o];
+        if (!(o < bound.outputs && (bound.masks.summed >> o & 1u))) continue;
+        data[o] = static_cast<char*>(data[o]) + g * sum_sizes[o];
+        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_sizes[o]));
+      }
+      run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
+    }
+  }
+
+ private:
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool) {
+    auto const& self = *static_cast<StridedBackward const*>(self_);
+    Run<Operands> run;
+    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = o < self.bound.outputs ? -1 : mask[o];
+    run.count = count;
+    run.origin = 0;
+    self.bound.run_contiguous(run);
+  }
+};
+
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Operands, TreeBytes> const& bound, int64_t n) {
+  ContiguousBackward<Operands, TreeBytes> const kernel{bound};
+  if constexpr (is_immediate<D>) {
+    if (n <= bound.grain) return kernel(0, n);
+  }
+  device_traits<D>::launch(kernel, n, bound.grain);
+}
+/// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void launch_strided_backward(BoundBackward<Operands, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
+  StridedBackward<Operands, TreeBytes> kernel;
+  kernel.bound = bound;
+  kernel.grid = {};
+  kernel.rank = bind_strides(layouts, Operands + 1, kernel.sizes, &kernel.strides[0][0]);
+  kernel.groups = groups;
+  for (int o = 0; o < bound.outputs; ++o) {
+    bool const sums = bound.masks.summed >> o & 1u;
+    kernel.sum_sizes[o] = sums ? layouts[o + 1]->size() * bound.sizes[o] : 0;
+    kernel.accumulate[o] = !sums ? nullptr : bound.sizes[o] == 8 ? &accumulate_box<double> : &accumulate_box<float>;
+  }
+  StridedSpace space = kernel.space(bound.data);
+  space.choose_grid();
+  kernel.grid = space.grid;
+  if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
+  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
+}
+
+/// Binds formula and seed; the operands' places are still to be set.
+template <class F, class S, int Inputs, int TreeBytes, class... Ts>
+SITU_INLINE void bind_backward(BoundBackward<static_cast<int>(sizeof...(Ts)) + Inputs, TreeBytes>& bound, F const& formula, S const& seed, Fields<Ts...>*) {
+  using Body = BackwardBody<F, S, Fields<Ts...>, Inputs>;
+  using Trees = BackwardTrees<F, S>;
+  static_assert(std::is_trivially_copyable_v<Trees>, "situ: what is mapped over tensors must be trivially copyable");
+  ::new (static_cast<void*>(bound.trees)) Trees{formula, seed};
+  bound.start = &start_backward<F, S, Fields<Ts...>, Inputs>;
+  bound.outputs = Body::outputs;
+  int o = 0;
+  ((bound.sizes[o] = static_cast<int>(sizeof(Ts)), bound.movers[o] = mover_of<Ts>, ++o), ...);
+  for (int k = 0; k < Inputs; ++k, ++o) {
+    MoverFunctions const* const mover = input_mover(std::type_identity<F>{}, k);
+    bound.movers[o] = mover ? mover : input_mover(std::type_identity<S>{}, k);
+    bound.sizes[o] = ElementwiseBody<F, float, 1>::element_size(k + 1) + ElementwiseBody<S, float, 1>::element_size(k + 1);
+  }
+  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
+  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
+  bound.lanes = 64 / Body::widest_lane;
+  bound.repeated = 0;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,239 @@
+/// The graph that gradients flow back through, with types forgotten: nodes, their counts, and the order of a backward pass.
+///
+/// A *node* is a leaf, or the result of a recorded operation. It holds its operation's inputs, counted; nothing points the other way.
+/// A result lies deeper than all of its inputs, so that a backward pass, which always takes the deepest node that a gradient has
+/// reached, has seen all uses of a node when it comes to it. No order of creation is needed, and no state of the process.
+#pragma once
+
+#include <vector>
+
+#include <situ/core/error.hpp>
+#include <situ/core/storage.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+class Flow;
+
+struct Node {
+  int64_t references = 1;  ///< held by results made of it, and one by all handles together
+  int64_t depth = 0;       ///< the longest way to a leaf
+  char const* name = nullptr;  ///< of the operation; null for a leaf
+  Node** inputs = nullptr;     ///< counted; null where no gradient is wanted
+  int input_count = 0;
+  bool queued = false;    ///< a gradient has reached it
+  bool target = false;    ///< of grad(): its gradient is kept apart
+  bool released = false;  ///< its backward has run, and what it saved is gone
+  bool hooked = false;    ///< somebody wants to see its gradient first
+  uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
+  Node* next = nullptr;   ///< in the list of those that die
+
+  Node() = default;
+  Node(Node const&) = delete;
+  Node& operator=(Node const&) = delete;
+  virtual ~Node() = default;
+
+  /// Shows the gradient that has arrived to the hooks, which may replace it.
+  virtual void call_hooks() = 0;
+  /// Passes on the gradient that has arrived.
+  virtual void backward(Flow& flow) = 0;
+  /// Keeps a copy of the gradient that has arrived, for grad().
+  virtual void capture() = 0;
+  /// Forgets what has arrived: the pass was given up.
+  virtual void forget() noexcept = 0;
+  /// Gives back what was saved for backward.
+  virtual void release() noexcept = 0;
+};
+
+/// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
+struct DyingNodes {
+  Node* first = nullptr;
+  bool running = false;
+};
+SITU_PROCESS_STATE constinit thread_local DyingNodes dying_nodes;
+
+/// Ends one reference.
+SITU_NOINLINE inline void drop(Node* node) noexcept {
+  if (!node || !count_down(node->references)) return;
+  DyingNodes& dying = dying_nodes;
+  node->next = dying.first;
+  dying.first = node;
+  if (dying.running) return;
+  dying.running = true;
+  while (Node* const last = dying.first) {
+    dying.first = last->next;
+    delete last;
+  }
+  dying.running = false;
+}
+
+/// Ends the references to the inputs.
+inline void drop_inputs(Node& node) noexcept {
+  for (int k = 0; k < node.input_count; ++k) drop(std::exchange(node.inputs[k], nullptr));
+  node.input_count = 0;
+}
+
+/// Nodes by depth, the deepest (or the shallowest) first. Holds references.
+class NodeHeap {
+ public:
+  explicit NodeHeap(bool deepest_first) : sign_(deepest_first ? 1 : -1) {}
+  NodeHeap(NodeHeap const&) = delete;
+  NodeHeap& operator=(NodeHeap const&) = delete;
+  ~NodeHeap() {
+    for (Node* node : nodes_) drop(node);
+  }
+  bool empty() const { return nodes_.empty(); }
+  std::vector<Node*> const& nodes() const { return nodes_; }
+
+  void push(Node* node) {
+    nodes_.push_back(node);
+    count_up(node->references);
+    std::size_t at = nodes_.size() - 1;
+    while (at > 0 && before(nodes_[at], nodes_[(at - 1) / 2])) {
+      std::swap(nodes_[at], nodes_[(at - 1) / 2]);
+      at = (at - 1) / 2;
+    }
+  }
+  /// The first; the reference passes to the caller.
+  Node* pop() {
+    Node* const first = nodes_.front();
+    nodes_.front() = nodes_.back();
+    nodes_.pop_back();
+    std::size_t at = 0, size = nodes_.size();
+    for (;;) {
+      std::size_t child = 2 * at + 1;
+      if (child >= size) break;
+      if (child + 1 < size && before(nodes_[child + 1], nodes_[child])) ++child;
+      if (!before(nodes_[child], nodes_[at])) break;
+      std::swap(nodes_[child], nodes_[at]);
+      at = child;
+    }
+    return first;
+  }
+
+ private:
+  bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
+  std::vector<Node*> nodes_;
+  int sign_;
+};
+
+/// One backward pass.
+class Flow {
+ public:
+  /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
+  Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
+  ~Flow() {  // with nodes left only when an operation has thrown
+    for (Node* node : waiting_.nodes()) {
+      node->queued = false;
+      node->forget();
+    }
+  }
+
+  /// Whether the gradient of an input is to be computed.
+  bool wants(Node const* input) const {
+    return input && (run_ == 0 || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
+  }
+  /// Whether gradients are themselves recorded.
+  bool creates_graph() const { return creates_graph_; }
+  bool for_targets() const { return run_ != 0; }
+  /// The node whose backward runs.
+  Node* running() const { return running_; }
+
+  /// A gradient has been added to a node's.
+  void arrived(Node* node) {
+    if (node->queued) return;
+    waiting_.push(node);
+    node->queued = true;
+  }
+
+  void run() {
+    while (!waiting_.empty()) {
+      struct Held {
+        Node* node;
+        ~Held() { drop(node); }
+      } const held{waiting_.pop()};
+      Node* const node = held.node;
+      node->queued = false;
+      struct Forget {
+        Node* node;
+        ~Forget() { node->forget(); }
+      } const forget{node};
+      if (SITU_UNLIKELY(node->hooked)) node->call_hooks();
+      if (node->target) node->capture();
+      if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
+      if (SITU_UNLIKELY(node->released)) {
+        fail<GradientError>("backward: what ", node->name ? node->name : "a leaf",
+                            " saved for its gradient was given back by the backward before; call that one as backward(retain_graph)");
+      }
+      running_ = node;
+      node->backward(*this);
+      if (!keeps_graph_ && node->name) node->release();
+    }
+  }
+
+ private:
+  NodeHeap waiting_{true};
+  bool keeps_graph_, creates_graph_;
+  uint64_t run_;
+  Node* running_ = nullptr;
+};
+
+/// The number of the next grad().
+SITU_PROCESS_STATE uint64_t next_gradient_run() {
+  static uint64_t runs = 0;
+  return __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED);
+}
+
+/// Marks every node below `root` by `run`: 2 run + 1 where an input is a target or leads to one.
+inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
+  NodeHeap found(false);
+  std::vector<Node*> open(roots, roots + count);
+  while (!open.empty()) {
+    Node* const node = open.back();
+    open.pop_back();
+    if (node->mark == 2 * run) continue;
+    node->mark = 2 * run;
+    found.push(node);
+    for (int k = 0; k < node->input_count; ++k) {
+      if (node->inputs[k]) open.push_back(node->inputs[k]);
+    }
+  }
+  while (!found.empty()) {  // the inputs come before what was made of them
+    Node* const node = found.pop();
+    for (int k = 0; k < node->input_count; ++k) {
+      Node const* const input = node->inputs[k];
+      if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
+    }
+    drop(node);
+  }
+}
+
+SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
+
+}  // namespace detail
+
+/// While it lives, operations of the calling thread are not recorded: `no_grad guard;`.
+class [[nodiscard]] no_grad {
+ public:
+  no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
+  no_grad(no_grad const&) = delete;
+  no_grad& operator=(no_grad const&) = delete;
+  ~no_grad() { detail::records_gradients = before_; }
+
+ private:
+  bool before_;
+};
+
+/// The opposite, inside of a no_grad.
+class [[nodiscard]] enable_grad {
+ public:
+  enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
+  enable_grad(enable_grad const&) = delete;
+  enable_grad& operator=(enable_grad const&) = delete;
+  ~enable_grad() { detail::records_gradients = before_; }
+
+ private:
+  bool before_;
+};
+
+}  // namespace situ::inline SITU_ABI

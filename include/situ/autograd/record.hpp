@@ -1,0 +1,152 @@
+/// Recording operations: views, transfers, and whatever has a rule for its gradient.
+#pragma once
+
+#include <situ/autograd/state.hpp>
+#include <situ/ops/reduce.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Whether an operation on these is recorded.
+template <class... Vs>
+bool is_recording(Vs const&... inputs) {
+  return records_gradients && (inputs.requires_grad() || ...);
+}
+
+/// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
+/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule whose body works on Variables
+/// too says so by `using twice = void`, and then serves second derivatives.
+template <class T, class D, class Rule, class... Vs>
+Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
+  if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
+  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Vs...>(name, std::move(value), std::move(rule), inputs...));
+}
+
+/// The name of a node: that of the formula's outermost function, as PyTorch writes names.
+struct NodeName {
+  char text[40] = {};
+};
+constexpr NodeName node_name(char const* function, bool unary) {
+  NodeName result;
+  char const* const text = function;
+  if (text[0] == 'o' && text[1] == 'p' && text[2] == 'e' && text[8] != '\0') {
+    char const* const name = text[8] == '+' ? "Add" : text[8] == '-' ? (unary ? "Neg" : "Sub") : text[8] == '*' ? "Mul" : text[8] == '/' ? "Div" : "Remainder";
+    for (int k = 0; name[k]; ++k) result.text[k] = name[k];
+    return result;
+  }
+  int at = 0;
+  bool upper = true;
+  for (int k = 0; text[k] && at < 39; ++k) {
+    if (text[k] == '_') {
+      upper = true;
+      continue;
+    }
+    bool const small = text[k] >= 'a' && text[k] <= 'z';
+    result.text[at++] = upper && small ? static_cast<char>(text[k] - 'a' + 'A') : text[k];
+    upper = false;
+  }
+  return result;
+}
+template <class Op, bool Unary>
+inline constexpr NodeName node_name_of = node_name(Op::name, Unary);
+
+/// A rule that works on Variables too.
+template <class F>
+struct Twice : F {
+  using twice = void;
+};
+template <class F>
+Twice<F> twice(F f) {
+  return {std::move(f)};
+}
+
+template <class T, class D>
+Tensor<T, D> values_of(Variable<T, D> const& variable) {
+  return variable.value();
+}
+
+/// A gradient summed over the axes that `shape` was broadcast along.
+template <class G>
+auto summed_to(G const& gradient, Shape const& shape) {
+  using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
+  if (gradient.shape() == shape) return Result(gradient);
+  Shape axes;
+  int const lead = gradient.rank() - shape.rank();
+  for (int k = 0; k < gradient.rank(); ++k) {
+    if (k < lead || (shape[k - lead] == 1 && gradient.shape()[k] != 1)) axes.push_back(k);
+  }
+  return Result(sum(gradient, axes, keepdim).reshape(shape));
+}
+
+inline Shape inverse_permutation(Shape const& axes) {
+  Shape result = axes;
+  for (int k = 0; k < axes.rank(); ++k) result[checked_axis(axes[k], axes.rank(), axes, "permute")] = k;
+  return result;
+}
+
+template <class T, class D>
+Tensor<T, D> one_gradient(Shape const& shape) {
+  return full<T>(shape, T(1.f), D{});
+}
+
+/// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
+template <class T, class D>
+Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
+  auto* const state = result.state();
+  StorageHead const* const head = state->value.storage_head();
+  state->is_view = head && head == of.state()->value.storage_head();
+  state->version = head ? head->version : 0;
+  return result;
+}
+/// A view of every element: `back` undoes it.
+template <class T, class D, class View, class Back>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back) {
+  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([back, whole = v.shape()](auto const& g, auto const& into) {
+                             if (into.needed()) into.add(back(g, whole));
+                           }),
+                           v),
+                    v);
+}
+/// A view of some elements.
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view) {
+  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+}
+/// The opposite: zeros of shape `whole`, with v where the view is.
+template <class View, class T, class D>
+Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape const& whole) {
+  Tensor<T, D> value = zeros<T>(whole, D{});
+  Tensor<T, D> part = view(value);
+  part.assign(v.value());
+  return record("Place", std::move(value), twice([view](auto const& g, auto const& into) {
+                  if (into.needed()) into.add(view(g));
+                }),
+                v);
+}
+template <class To, class T, class D>
+Variable<T, To> record_transfer(Variable<T, D> const& v) {
+  if constexpr (std::is_same_v<To, D>) return v;
+  else {
+    return record("To", v.value().to(To{}), twice([](auto const& g, auto const& into) {
+                    if (into.needed()) into.add(g.to(D{}));
+                  }),
+                  v);
+  }
+}
+
+}  // namespace detail
+
+/// A tensor, said to be a constant: an operand of formulas that gets no gradient.
+template <class E>
+  requires expression<E>
+auto constant(E&& e) {
+  return detail::evaluated(static_cast<E&&>(e));
+}
+/// A Variable's value, said to be a constant.
+template <class E>
+  requires differentiable<E>
+auto constant(E const& e) {
+  return detail::evaluated(detail::values_of(e));
+}
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,289 @@
+/// What stands behind a Variable: its state, what its operation saved, and where gradients are sent.
+#pragma once
+
+#include <situ/autograd/variable.hpp>
+#include <situ/tensor/factories.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The operation whose backward runs, for messages.
+SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
+struct OperationName {
+  char const* before;
+  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
+  OperationName(OperationName const&) = delete;
+  OperationName& operator=(OperationName const&) = delete;
+  ~OperationName() { running_operation = before; }
+};
+
+/// Throws GradientError when a saved tensor has been written in place.
+SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t version, Shape const& shape) {
+  if (SITU_LIKELY(!head || head->version == version)) return;
+  fail<GradientError>("backward: ", running_operation ? running_operation : "an operation", " needs a tensor of shape ", shape,
+                      " as it was when it was recorded, but ", head->writer ? head->writer : "a function",
+                      " has written to it in place since; write to a clone() of it, or after the backward");
+}
+
+/// The writer of a storage that the write of a Variable's part was recorded in.
+inline constexpr char recorded_write[] = "a recorded write";
+
+/// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class V>
+void check_view(V const& v) {
+  if constexpr (requires { v.state()->is_view; }) {
+    auto const* const state = v.state();
+    if (SITU_LIKELY(!state || !state->is_view)) return;
+    StorageHead const* const head = state->value.storage_head();
+    if (SITU_LIKELY(!head || head->version == state->version || head->writer != recorded_write)) return;
+    fail<GradientError>("a view of shape ", state->shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+  }
+}
+
+/// A Variable's place in the graph, with its value while handles can read it.
+template <class T, class D>
+struct State : Node {
+  int64_t handles = 1;
+  Tensor<T, D> value;
+  Shape shape;
+  Tensor<T, D> grad;      ///< what the user sees
+  Tensor<T, D> incoming;  ///< what has arrived in this pass
+  Tensor<T, D> captured;  ///< what grad() asked for
+  Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
+  Variable<T, D>* captured_recorded = nullptr;
+  Hook<T, D>* hooks = nullptr;
+  bool has_grad = false, requires_grad = false, retains_grad = false;
+  bool is_view = false;   ///< its value lies in that of another Variable
+  uint32_t version = 0;   ///< of a view: how often that had been written
+
+  explicit State(Tensor<T, D>&& v) : value(std::move(v)), shape(value.shape()) {}
+  ~State() override {
+    forget_recorded(incoming_recorded);
+    forget_recorded(captured_recorded);
+    while (hooks) remove_hook(hooks->number);
+  }
+
+  /// Adds to what has arrived. Memory that others see is not written.
+  template <class E>
+  void add(Flow& flow, E const& gradient) {
+    if (!queued) incoming = Tensor<T, D>(gradient);
+    else if constexpr (std::is_same_v<value_of<E>, T>) incoming = incoming + gradient;
+    else incoming = incoming + cast<T>(gradient);
+    flow.arrived(this);
+  }
+  template <class E>
+  void add_recorded(Flow& flow, E const& gradient) {
+    Variable<T, D> sum = [&] {
+      if (!incoming_recorded) return Variable<T, D>(gradient);
+      return Variable<T, D>(*incoming_recorded + gradient);
+    }();
+    forget_recorded(incoming_recorded);
+    incoming_recorded = new Variable<T, D>(std::move(sum));
+    flow.arrived(this);
+  }
+
+  void call_hooks() override {
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
+  }
+  void capture() override {
+    captured = incoming;
+    captured_recorded = std::exchange(incoming_recorded, nullptr);
+    if (captured_recorded) incoming_recorded = new Variable<T, D>(*captured_recorded);
+  }
+  void forget() noexcept override {
+    incoming = {};
+    forget_recorded(incoming_recorded);
+  }
+  void backward(Flow&) override { keep_grad(true); }
+  void release() noexcept override {}
+
+  /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
+  void keep_grad(bool last_use) {
+    if (has_grad) {
+      grad += incoming;
+    } else {
+      grad = last_use && is_own(incoming) ? std::move(incoming) : incoming.clone();
+      has_grad = true;
+    }
+  }
+  /// Whether nobody can tell when a gradient is written.
+  static bool is_own(Tensor<T, D> const& gradient) {
+    return gradient.is_contiguous() && gradient.use_count() == 1 && gradient.storage_head() && gradient.storage_head()->allocated_here;
+  }
+
+  int64_t add_hook(Hook<T, D>* hook) {
+    Hook<T, D>** last = &hooks;
+    while (*last) hook->number = (*last)->number, last = &(*last)->next;
+    *last = hook;
+    hooked = true;
+    return ++hook->number;
+  }
+  void remove_hook(int64_t number) noexcept {
+    for (Hook<T, D>** at = &hooks; *at; at = &(*at)->next) {
+      if ((*at)->number != number) continue;
+      delete std::exchange(*at, (*at)->next);
+      break;
+    }
+    hooked = hooks != nullptr;
+  }
+
+ private:
+  static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
+};
+
+/// Where an operation's backward sends the gradient of one of its inputs.
+template <class T, class D>
+class Into {
+ public:
+  using value_type = T;
+  using device_type = D;
+  Into(Flow& flow, Node* input) : flow_(flow), input_(input), state_(flow.wants(input) ? static_cast<State<T, D>*>(input) : nullptr) {}
+  bool needed() const { return state_ != nullptr; }
+  /// Of the input.
+  Shape const& shape() const { return state_->shape; }
+  /// Adds a gradient: a tensor or an expression of the input's shape, or of one that it was broadcast to.
+  template <class E>
+  void add(E const& gradient) const {
+    if (!needed()) return;
+    if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    else if (gradient.shape() == shape()) state_->add(flow_, gradient);
+    else state_->add(flow_, summed_to(gradient, shape()));
+  }
+  /// Adds a gradient of the input's shape in the type that it was summed in.
+  void add_sum(Tensor<compute_t<T>, result_device_t<D>> const& gradient) const {
+    if constexpr (std::is_same_v<compute_t<T>, T>) state_->add(flow_, gradient);
+    else state_->add(flow_, cast<T>(gradient));
+  }
+  /// Adds a gradient to the part of the input's that `view` shows.
+  template <class View, class U>
+  void add_part(View const& view, Tensor<U, D> const& gradient) const {
+    if (!needed()) return;
+    Tensor<T, D>& all = state_->incoming;
+    if (!state_->queued) all = zeros<T>(shape(), D{});
+    else if (all.use_count() != 1 || !all.is_contiguous()) all = all.clone();
+    Tensor<T, D> part = view(all);
+    part.assign(part + gradient);
+    flow_.arrived(state_);
+  }
+  template <class View, class U>
+  void add_part(View const& view, Variable<U, D> const& gradient) const {
+    if (needed()) state_->add_recorded(flow_, record_placed(view, gradient, shape()));
+  }
+
+  State<T, D>* state() const { return state_; }
+  /// The input's node, needed or not; null where it is a constant.
+  Node* input() const { return input_; }
+  Flow& flow() const { return flow_; }
+
+ private:
+  Flow& flow_;
+  Node* input_;
+  State<T, D>* state_;
+};
+
+/// A tensor that a backward needs, as it is now. Throws GradientError when it has been written in place since.
+template <class T, class D>
+class Saved {
+ public:
+  Saved() = default;
+  /// What an operation was called with.
+  explicit Saved(Variable<T, D> const& v) : Saved(v.value()) {
+    if (v.requires_grad()) {
+      state_ = v.state();
+      count_up(state_->references);
+    }
+  }
+  /// What is not differentiated: a constant, or the operation's own result.
+  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
+  Saved(Saved const& other) : value_(other.value_), version_(other.version_), state_(other.state_) {
+    if (state_) count_up(state_->references);
+  }
+  Saved(Saved&& other) noexcept : value_(std::move(other.value_)), version_(other.version_), state_(std::exchange(other.state_, nullptr)) {}
+  Saved& operator=(Saved other) noexcept {
+    std::swap(value_, other.value_);
+    std::swap(version_, other.version_);
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Saved() { drop(state_); }
+
+  Tensor<T, D> const& tensor() const {
+    check_unchanged(value_.storage_head(), version_, value_.shape());
+    return value_;
+  }
+  /// With its history.
+  Variable<T, D> variable() const {
+    tensor();
+    if (!state_) return Variable<T, D>(value_, false);
+    if (!state_->value.body()) state_->value = value_;
+    return Variable<T, D>::from_state(state_);
+  }
+  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable.
+  template <class G>
+  auto beside(G const&) const {
+    if constexpr (is_recorded<G>) return variable();
+    else return tensor();
+  }
+
+ private:
+  Tensor<T, D> value_;
+  uint32_t version_ = 0;
+  State<T, D>* state_ = nullptr;
+};
+
+/// The result of an operation: a node with the operation's backward in it.
+template <class T, class D, class Rule, class... Is>
+struct Recorded final : State<T, D> {
+  static constexpr int count = static_cast<int>(sizeof...(Is));
+  Node* edges[count];
+  union {
+    Rule rule;
+  };
+
+  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, Is const&... from) : State<T, D>(std::move(value)), edges{}, rule(std::move(r)) {
+    this->name = name;
+    this->inputs = edges;
+    this->input_count = count;
+    this->requires_grad = true;
+    int k = 0;
+    (connect(k++, from), ...);
+  }
+  ~Recorded() override {
+    if (!this->released) rule.~Rule();
+    drop_inputs(*this);
+  }
+
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    send(flow, std::make_index_sequence<sizeof...(Is)>{});
+  }
+  void release() noexcept override {
+    if (std::exchange(this->released, true)) return;
+    rule.~Rule();
+    drop_inputs(*this);
+  }
+
+ private:
+  template <class I>
+  void connect(int k, I const& from) {
+    check_view(from);
+    if (!from.requires_grad()) return;
+    auto* const state = from.state();
+    edges[k] = state;
+    count_up(state->references);
+    if (state->depth >= this->depth) this->depth = state->depth + 1;
+  }
+  template <std::size_t... Ks>
+  void send(Flow& flow, std::index_sequence<Ks...>) {
+    if (flow.creates_graph()) {
+      if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
+      else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
+    } else {
+      rule(std::as_const(this->incoming), Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

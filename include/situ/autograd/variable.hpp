@@ -1,0 +1,402 @@
+/// Variable: a tensor that records, so that gradients can flow back.
+///
+/// It is a type of its own, so that code without gradients pays nothing, and a gradient is not lost by accident: a Variable becomes a
+/// Tensor by `v.value()` or `v.detach()` only. Elementwise functions of Variables are formulas as those of Tensors are; a formula
+/// becomes a Variable, and one node of the graph, by `Variable y = e;` or as the argument of an operation.
+/// Tensors beside Variables are constants; so are comparisons and conversions to integers.
+#pragma once
+
+#include <situ/autograd/node.hpp>
+#include <situ/tensor/transfer.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// Keeps the graph after a backward pass, for another one: y.backward(retain_graph).
+struct retain_graph_t {};
+inline constexpr retain_graph_t retain_graph{};
+
+namespace detail {
+
+template <class T, class D>
+struct State;
+// Defined by record.hpp, formula.hpp and backward.hpp.
+template <class T, class D>
+Variable<T, D> recorded(Variable<T, D> const& v);
+template <class Op, class... Es>
+auto recorded(Map<Op, Es...> const& e);
+template <class T, class D, class E>
+Variable<T, D> recorded_as(E const& e);
+template <class T, class D, class View, class Back>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back);
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view);
+template <class View, class T, class D>
+Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape const& whole);
+template <class To, class T, class D>
+Variable<T, To> record_transfer(Variable<T, D> const& v);
+template <class G>
+auto summed_to(G const& gradient, Shape const& shape);
+Shape inverse_permutation(Shape const& axes);
+template <class T, class D>
+Tensor<T, D> one_gradient(Shape const& shape);
+// Defined by writes.hpp.
+template <class T, class D, class X>
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x);
+template <class T, class D, class InPlace, class Recorded, class X>
+void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+template <class T, class D, class InPlace, class Recorded, class X>
+void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorded const& recorded, X const& x);
+template <class T, class D>
+void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph);
+
+/// What may be written to elements of T on D.
+template <class X, class T, class D>
+concept written_to = (any_formula<X> && mixes_with<device_of<X>, D> && implicitly_converts_to<value_of<X>, T>) ||
+                     (number<std::remove_cvref_t<X>> && implicitly_converts_to<weak_t<T, typename canonical<std::remove_cvref_t<X>>::type>, T>);
+
+/// A function that sees a gradient on its way, and may replace it.
+template <class T, class D>
+struct Hook {
+  Hook* next = nullptr;
+  int64_t number = 0;
+  virtual ~Hook() = default;
+  virtual void call(Tensor<T, D>& gradient) = 0;
+};
+template <class T, class D, class F>
+struct HookOf final : Hook<T, D> {
+  F f;
+  explicit HookOf(F&& function) : f(std::move(function)) {}
+  void call(Tensor<T, D>& gradient) override {
+    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) f(std::as_const(gradient));
+    else gradient = Tensor<T, D>(f(std::as_const(gradient)));
+  }
+};
+
+}  // namespace detail
+
+/// Elements of a floating type T on device D, with their history: a counted handle.
+template <class T, class D>
+class Variable {
+  static_assert(floating<T>, "situ::Variable<T, D>: only float, double, float16 and bfloat16 have gradients; keep other elements in a Tensor");
+
+ public:
+  using value_type = T;
+  using device_type = D;
+
+  // ---- construction -----------------------------------------------------------------------------------------------
+
+  Variable() : Variable(Tensor<T, D>()) {}
+  Variable(Variable const& other) noexcept : state_(other.state_) {
+    if (state_) detail::count_up(state_->handles);
+  }
+  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Variable& operator=(Variable other) & noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~Variable() {
+    if (state_) end(state_);
+  }
+
+  /// A leaf that shares the tensor's storage and wants a gradient.
+  explicit Variable(Tensor<T, D> value) : Variable(std::move(value), true) {}
+  explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
+  /// A leaf with the value of an expression of tensors.
+  template <class E>
+    requires(expression<E> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>> && detail::becomes<E, T, D>)
+  explicit Variable(E&& e) : Variable(Tensor<T, D>(static_cast<E&&>(e))) {}
+  /// A leaf with values in braces.
+  Variable(std::initializer_list<detail::Nested<T>> values) : Variable(Tensor<T, D>(values)) {}
+  /// The result of a formula: one node.
+  template <class E>
+    requires(differentiable<E> && mixes_with<device_of<E>, D> && implicitly_converts_to<value_of<E>, T> &&
+             !std::derived_from<std::remove_cvref_t<E>, Variable>)
+  Variable(E&& e) : Variable(detail::recorded_as<T, D>(e)) {}
+  template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
+    requires((expression<E> || differentiable<E>) && !mixes_with<device_of<E>, D>)
+  Variable(E const&) = delete;
+  template <class E, class Error = error::conversion_would_lose_values__use_cast<value_of<E>, T>>
+    requires((expression<E> || differentiable<E>) && mixes_with<device_of<E>, D> && !implicitly_converts_to<value_of<E>, T>)
+  Variable(E&&) = delete;
+
+  // ---- what it is -------------------------------------------------------------------------------------------------
+
+  Shape const& shape() const { return state_->value.shape(); }
+  Shape const& strides() const { return state_->value.strides(); }
+  Layout const& layout() const { return state_->value.layout(); }
+  int rank() const { return shape().rank(); }
+  /// The number of elements.
+  int64_t size() const { return state_->value.size(); }
+  int64_t size(int64_t axis) const { return state_->value.size(axis); }
+  bool is_contiguous() const { return state_->value.is_contiguous(); }
+  D device() const { return {}; }
+  static constexpr situ::dtype dtype() { return dtype_of<T>; }
+  static constexpr bool is_cuda() { return Tensor<T, D>::is_cuda(); }
+  template <std::integral... Is>
+  T item(Is... indices) const {
+    return state_->value.item(indices...);
+  }
+  auto to_vector() const { return state_->value.to_vector(); }
+
+  // ---- gradients --------------------------------------------------------------------------------------------------
+
+  /// The value alone: shares the storage. What is written in place there is noticed by a backward that needs it.
+  Tensor<T, D> value() const { return state_->value; }
+  Tensor<T, D> detach() const { return state_->value; }
+  /// What backward has accumulated; empty, of shape [0], before.
+  Tensor<T, D> grad() const { return state_->grad; }
+  bool has_grad() const { return state_->has_grad; }
+  /// Forgets the gradient.
+  void zero_grad() {
+    state_->grad = {};
+    state_->has_grad = false;
+  }
+  bool requires_grad() const { return state_->requires_grad; }
+  /// Whether a leaf wants a gradient. Throws GradientError for what is not a leaf.
+  Variable& requires_grad(bool wanted) {
+    if (!is_leaf() && !wanted) {
+      detail::fail<GradientError>("requires_grad: this Variable is the result of ", state_->name, ": only a leaf can be frozen; use value() or no_grad");
+    }
+    state_->requires_grad = wanted;
+    return *this;
+  }
+  /// Whether it was made by the user, and not recorded.
+  bool is_leaf() const { return state_->name == nullptr; }
+  /// Keeps the gradient of what is not a leaf.
+  void retain_grad() {
+    check_requires_grad("retain_grad");
+    state_->retains_grad = true;
+  }
+  /// The name of the operation that made it, as `Mean`; null for a leaf.
+  char const* grad_fn() const { return state_->name; }
+
+  /// Computes the gradients of everything that this one number was made of, and adds them to their `grad()`.
+  /// Throws    GradientError when it has no history, has more than one element, when the graph was used up by a backward before, or
+  ///           when something that is needed was written in place.
+  /// Cost      one kernel for each formula; memory that was saved is given back on the way, unless retain_graph is asked for.
+  void backward() const { start_backward(false); }
+  void backward(retain_graph_t) const { start_backward(true); }
+  /// The same from a gradient of this Variable's shape: the vector of a vector-Jacobian product.
+  template <class E>
+    requires(expression<E> && detail::becomes<E, T, D>)
+  void backward(E const& seed) const {
+    start_backward(seed, false);
+  }
+  template <class E>
+    requires(expression<E> && detail::becomes<E, T, D>)
+  void backward(E const& seed, retain_graph_t) const {
+    start_backward(seed, true);
+  }
+
+  /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
+  /// Gives a number for remove_hook.
+  template <class F>
+  int64_t register_hook(F f) {
+    check_requires_grad("register_hook");
+    return state_->add_hook(new detail::HookOf<T, D, F>(std::move(f)));
+  }
+  void remove_hook(int64_t number) { state_->remove_hook(number); }
+
+  // ---- views, recorded ----------------------------------------------------------------------------------------------
+
+#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK) \
+  Variable NAME PARAMETERS const { return detail::record_view(*this, NODE, [=](auto const& x) { return x.CALL; }, [=](auto const& g, [[maybe_unused]] Shape const& whole) { return BACK; }); }
+#define SITU_RECORDED_PART(NODE, NAME, PARAMETERS, CALL) \
+  Variable NAME PARAMETERS const { return detail::record_part(*this, NODE, [=](auto const& x) { return x.CALL; }); }
+
+  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), g.reshape(whole))
+  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), g.reshape(whole))
+  SITU_RECORDED_VIEW("View", flatten, (), flatten(), g.reshape(whole))
+  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), g.transpose(axis0, axis1))
+  SITU_RECORDED_VIEW("T", t, (), t(), g.t())
+  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), g.permute(detail::inverse_permutation(axes)))
+  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), g.reshape(whole))
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), g.reshape(whole))
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), g.reshape(whole))
+  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), g.flip(axis))
+  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), g)
+  SITU_RECORDED_VIEW("Clone", clone, (), clone(), g)
+  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), detail::summed_to(g, whole))
+  SITU_RECORDED_PART("Select", select, (int64_t axis, int64_t index), select(axis, index))
+  SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, int64_t stop, int64_t step = 1), slice(axis, start, stop, step))
+  SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))
+#undef SITU_RECORDED_VIEW
+#undef SITU_RECORDED_PART
+  /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
+  /// VariablePart.
+  Variable operator[](int64_t index) const& {
+    return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
+  }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  Variable operator()(Is... indices) const& {
+    return detail::record_part(*this, "Slice", [=](auto const& x) { return x(indices...); });
+  }
+  template <class... Is>
+    requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
+  VariablePart<T, D> operator()(Is... indices) & {
+    return {std::as_const(*this)(indices...), *this};
+  }
+  /// One element, as a Variable of no axes.
+  template <std::integral... Is>
+  Variable operator()(Is... indices) const& {
+    return (*this)(static_cast<int64_t>(indices)..., ellipsis());
+  }
+  template <std::integral... Is>
+  VariablePart<T, D> operator()(Is... indices) & {
+    return (*this)(static_cast<int64_t>(indices)..., ellipsis());
+  }
+
+  /// v += e is recorded: v becomes the Variable of v + e. Without anything to record, as in the scope of a no_grad, the value is written in place.
+  /// Throws    GradientError for a leaf that requires a gradient, where gradients are recorded: `{ no_grad guard; w -= 0.1f * w.grad(); }`.
+#define SITU_RECORDED_IN_PLACE(SYMBOL)                                                                        \
+  template <class X>                                                                                          \
+    requires detail::written_to<decltype(std::declval<Variable const&>() SYMBOL std::declval<X const&>()), T, D> \
+  Variable& operator SYMBOL##=(X const& x)& {                                                                 \
+    detail::change(*this, "operator" #SYMBOL "=", [](auto& t, auto const& e) { t SYMBOL##= e; },              \
+                   [](auto const& a, auto const& e) { return a SYMBOL e; }, x);                               \
+    return *this;                                                                                             \
+  }                                                                                                           \
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
+    requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
+  Variable& operator SYMBOL##=(E const&)& = delete;
+  SITU_RECORDED_IN_PLACE(+)
+  SITU_RECORDED_IN_PLACE(-)
+  SITU_RECORDED_IN_PLACE(*)
+  SITU_RECORDED_IN_PLACE(/)
+#undef SITU_RECORDED_IN_PLACE
+
+  // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
+
+  template <situ::device To>
+  Variable<T, To> to(To) const {
+    return detail::record_transfer<To>(*this);
+  }
+  template <element U>
+  auto to() const {
+    return detail::recorded(cast<U>(*this));
+  }
+  template <element U, situ::device To>
+  auto to(To device) const {
+    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device);
+    else return to(device).template to<U>();
+  }
+  Variable<T, Cpu> cpu() const { return to(Cpu{}); }
+  template <int N = 0>
+  auto cuda() const {
+    return to(Cuda<N>{});
+  }
+
+  detail::State<T, D>* state() const { return state_; }
+  /// Another handle of a state; for situ's own use.
+  static Variable from_state(detail::State<T, D>* state) {
+    if (__atomic_fetch_add(&state->handles, 1, __ATOMIC_ACQ_REL) == 0) detail::count_up(state->references);
+    return Variable(state, adopted{});
+  }
+  /// The first handle of a new state; for situ's own use.
+  static Variable adopt(detail::State<T, D>* state) { return Variable(state, adopted{}); }
+
+ private:
+  struct adopted {};
+  Variable(detail::State<T, D>* state, adopted) : state_(state) {}
+
+  static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
+    if (SITU_LIKELY(!detail::count_down(state->handles))) return;
+    __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);
+    if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
+    detail::drop(state);
+  }
+  void check_requires_grad(char const* who) const {
+    if (!state_->requires_grad) {
+      detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
+    }
+  }
+  void start_backward(bool keeps_graph) const {
+    check_requires_grad("backward");
+    if (size() != 1) {
+      detail::fail<GradientError>("backward: shape ", shape(), " has ", size(), " elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
+    }
+    detail::run_backward(*this, detail::one_gradient<T, D>(shape()), keeps_graph);
+  }
+  template <class E>
+  void start_backward(E const& seed, bool keeps_graph) const {
+    check_requires_grad("backward");
+    if (!(seed.shape() == shape())) detail::fail<ShapeError>("backward: a gradient of shape ", seed.shape(), " was given for a Variable of shape ", shape());
+    detail::run_backward(*this, Tensor<T, D>(seed), keeps_graph);
+  }
+
+  detail::State<T, D>* state_;
+};
+
+/// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.
+///
+/// As an operand it is a Variable. On the left side it is written: `y[1] = e`, `y[1] += e`, where e is a Variable, a formula, a Tensor or a number that
+/// broadcasts to it. The elements of y are written in place, which a backward that needs them notices; y becomes the result of
+/// the write, and of what y and e were made of.
+///
+/// Gradient  of e: the part's; of what y was before: that of y, with 0 in the part.
+/// Throws    GradientError where gradients are recorded, and y is a leaf that requires one (write inside of a no_grad), is itself a view of
+///           another Variable, or has its history held by other Variables or formulas too: these would not know of e.
+template <class T, class D>
+class VariablePart : public Variable<T, D> {
+ public:
+  VariablePart(Variable<T, D>&& part, Variable<T, D>& whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const&) = default;
+
+  /// A name for a part is a Variable like others: assigning to it rebinds it.
+  VariablePart& operator=(VariablePart const& other) & noexcept {
+    Variable<T, D>::operator=(other);
+    return *this;
+  }
+  template <class X>
+    requires std::constructible_from<Variable<T, D>, X>
+  VariablePart& operator=(X&& x) & {
+    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    return *this;
+  }
+
+  void operator=(VariablePart const& other) && { detail::write_part(whole_, *this, static_cast<Variable<T, D> const&>(other)); }
+  template <detail::written_to<T, D> X>
+  void operator=(X&& x) && {
+    detail::write_part(whole_, *this, static_cast<X&&>(x));
+  }
+  template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
+    requires(any_formula<E> && !mixes_with<device_of<E>, D>)
+  void operator=(E&&) && = delete;
+
+#define SITU_CHANGE_PART(SYMBOL)                                                                                   \
+  template <class X>                                                                                               \
+    requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
+  void operator SYMBOL##=(X&& x)&& {                                                                               \
+    detail::change_part(whole_, *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+                        [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
+  }
+  SITU_CHANGE_PART(+)
+  SITU_CHANGE_PART(-)
+  SITU_CHANGE_PART(*)
+  SITU_CHANGE_PART(/)
+#undef SITU_CHANGE_PART
+
+  // A part of a part is one of the whole.
+  VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  template <class... Is>
+    requires(detail::any_index<Is> && ...)
+  VariablePart operator()(Is... indices) const {
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
+  }
+
+ private:
+  Variable<T, D>& whole_;
+};
+
+template <class T, class D>
+Variable(VariablePart<T, D>) -> Variable<T, D>;
+template <class T, class D>
+Variable(Tensor<T, D>) -> Variable<T, D>;
+template <class T, class D>
+Variable(Tensor<T, D>, bool) -> Variable<T, D>;
+template <class Op, class... Es>
+Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
+
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,218 @@
+/// Streams of GPUs, as device/order.hpp asks for them.
+#pragma once
+
+#include <utility>
+
+#include <situ/device/cuda/memory.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
+/// all of them.
+inline StreamDriver const* stream_driver();
+
+struct Streams {
+  static cudaStream_t native(StreamState const& stream) { return static_cast<cudaStream_t>(stream.native); }
+
+  static void open(StreamState& stream, int priority) {
+    DeviceGuard const guard(stream.ordinal);
+    int least = 0, greatest = 0;
+    check(stream.ordinal, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    int const clamped = priority > least ? least : priority < greatest ? greatest : priority;
+    cudaStream_t made = nullptr;
+    check(stream.ordinal, cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, clamped), "cudaStreamCreateWithPriority");
+    stream.native = made;
+  }
+  static void open_default(StreamState& stream) {
+    require_device(stream.ordinal);
+    stream.native = cudaStreamLegacy;
+  }
+  static void record(StreamState& stream, Moment const& moment) {
+    MomentState& to = *moment.state();
+    DeviceGuard const guard(stream.ordinal);
+    auto event = static_cast<cudaEvent_t>(to.native);
+    if (event && to.number != stream.ordinal) {  // an event belongs to one device
+      (void)cudaEventDestroy(event);
+      to.native = event = nullptr;
+    }
+    if (!event) {
+      check(stream.ordinal, cudaEventCreateWithFlags(&event, to.timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+      to.native = event;
+      to.number = stream.ordinal;
+    }
+    check(stream.ordinal, cudaEventRecord(event, native(stream)), "cudaEventRecord");
+  }
+  static void wait_for(StreamState& later, MomentState const& moment) {
+    DeviceGuard const guard(later.ordinal);
+    check(later.ordinal, cudaStreamWaitEvent(native(later), static_cast<cudaEvent_t>(moment.native), 0), "cudaStreamWaitEvent");
+  }
+  static bool passed(MomentState const& moment) {
+    if (!moment.native) return true;
+    return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
+  }
+  static void wait(MomentState const& moment) {
+    if (moment.native) check(static_cast<int>(moment.number), cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
+  }
+  static void drop(MomentState& moment) noexcept {
+    if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
+  }
+  static double milliseconds(MomentState const& from, MomentState const& to) {
+    float result = 0;
+    check(static_cast<int>(to.number), cudaEventElapsedTime(&result, static_cast<cudaEvent_t>(from.native), static_cast<cudaEvent_t>(to.native)), "cudaEventElapsedTime");
+    return result;
+  }
+  static bool idle(StreamState& stream) {
+    DeviceGuard const guard(stream.ordinal);
+    return is_done(stream.ordinal, cudaStreamQuery(native(stream)), "cudaStreamQuery");
+  }
+  static void synchronize(StreamState& stream) {
+    refuse_while_recording(stream.ordinal, "a stream was synchronised");
+    DeviceGuard const guard(stream.ordinal);
+    {
+      ObservedWait const wait(place(stream.ordinal), "Stream::synchronize", stream.native);
+      check(stream.ordinal, cudaStreamSynchronize(native(stream)), "cudaStreamSynchronize");
+    }
+    end_called();
+    check_fault(stream.ordinal);
+  }
+
+  /// A function that has been called is kept until the host comes by: what it holds may not be freed on a thread of the driver's.
+  static void call(StreamState& stream, HostFunction* function) {
+    constexpr auto run = [](void* given) {
+      auto* const called = static_cast<HostFunction*>(given);
+      run_host_function(called);
+      HostFunction*& head = process_state().called;
+      called->next = __atomic_load_n(&head, __ATOMIC_RELAXED);
+      while (!__atomic_compare_exchange_n(&head, &called->next, called, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+      }
+    };
+    DeviceGuard const guard(stream.ordinal);
+    if (current_streams()[stream.ordinal].recorder) {
+      fail<Error>("enqueue: cuda:", stream.ordinal, " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
+    }
+    end_called();
+    check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
+  }
+  static void end_called() noexcept {
+    HostFunction* called = __atomic_exchange_n(&process_state().called, nullptr, __ATOMIC_ACQUIRE);
+    while (called) {
+      HostFunction* const ended = std::exchange(called, called->next);
+      ended->end(ended);
+    }
+  }
+
+  /// On the only stream that used the memory; where there are several, on one that does nothing else, so that none of them waits for another.
+  static void free_after(int device, StorageHead& head, uint64_t const* notes, int count) noexcept {
+    CurrentStream& current = current_streams()[device];
+    void* const before = std::exchange(current.native, nullptr);
+    try {
+      StreamState const& only = state_of(notes[0]);
+      bool const is_there = only.ordinal == device && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
+      current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
+    } catch (...) {  // without an event nothing orders it but the host
+      if (DeviceSwitch const there(device); cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
+    }
+    Runtime::deallocate(device, head.memory, head.bytes);
+    current.native = before;
+  }
+
+  // ---- copies that page-locked memory takes part in, in this thread's stream
+
+  static void copy_pinned(int device, void* to, void const* from, std::size_t bytes, bool to_device) {
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    ObservedWork work(device, stream, to_device ? place(device) : place_of<Pinned>, to_device ? place_of<Pinned> : place(device), bytes);
+    check(device, cudaMemcpyAsync(to, from, bytes, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    work.enqueued();
+  }
+  static void copy_pinned_rows(int device, void* to, void const* from, PitchedCopy const& rows, bool to_device) {
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    ObservedWork work(device, stream, to_device ? place(device) : place_of<Pinned>, to_device ? place_of<Pinned> : place(device), rows.width * rows.count);
+    check(device,
+          cudaMemcpy2DAsync(to, rows.width, from, rows.pitch, rows.width, rows.count, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpy2DAsync of ", rows.count, " rows of ", rows.width, " bytes");
+    work.enqueued();
+  }
+  static StreamDriver const* driver() { return stream_driver(); }
+
+ private:
+  static constexpr Place place(int device) { return {device_kind::cuda, device}; }
+
+  struct DeviceSwitch {
+    int device, previous;
+    explicit DeviceSwitch(int to) noexcept : device(to), previous(to) {
+      if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
+    }
+    ~DeviceSwitch() {
+      if (previous != device) (void)cudaSetDevice(previous);
+    }
+  };
+
+  /// Behind everything that the notes stand for.
+  static void* freeing_stream(int device, uint64_t const* notes, int count) {
+    StreamLock const lock;
+    StreamState*& stream = process_state().freeing[device];
+    if (!stream) {
+      StreamState* const made = new_stream(stream_driver(), device);
+      try {
+        open(*made, 0);
+      } catch (...) {
+        delete made;
+        throw;
+      }
+      made->handles = 1;  // nobody else gets it
+      stream = add_stream(made);
+    }
+    for (int k = 0; k < count; ++k) {
+      if (Moment const moment = moment_of(notes[k])) wait_for(*stream, *moment.state());
+    }
+    return stream->native;
+  }
+
+  static bool is_done(int device, cudaError_t code, char const* call) {
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    check(device, code, call);
+    return true;
+  }
+};
+
+inline StreamDriver const* stream_driver() {
+  static constexpr StreamDriver functions{&Streams::open,         &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed, &Streams::wait,
+                                          &Streams::drop,         &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call,   &Streams::free_after};
+  return &functions;
+}
+template <int>
+using streams_of = Streams;
+inline bool const stream_driver_is_set = [] {
+  process_state().stream_driver = stream_driver();
+  return true;
+}();
+
+#else
+
+/// In a build without CUDA, a stream of a GPU is one error.
+template <int N>
+struct MissingStreams {
+  static_assert(N < 0, "situ: Cuda_needs_SITU_WITH_CUDA: this file is compiled without CUDA; link the CMake target situ::cuda (or define "
+                       "SITU_WITH_CUDA and link cudart), or compile with nvcc");
+  static StreamDriver const* driver();
+  static void end_called();
+  static void copy_pinned(int, void*, void const*, std::size_t, bool);
+  static void copy_pinned_rows(int, void*, void const*, PitchedCopy const&, bool);
+};
+template <int N>
+using streams_of = MissingStreams<N>;
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI

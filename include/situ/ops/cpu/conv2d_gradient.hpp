@@ -1,0 +1,366 @@
+/// The gradients of convolution on the CPU.
+///
+/// weights  products of the results' gradients with the matrix of pixels, transposed, which is gathered while it is packed; all images of
+///          a part are one product, and few parts, in a fixed order, are added up
+/// images   products of the transposed weights with the results' gradients: what every window sends back to its pixels, for some rows of
+///          windows at a time; then sums over the windows of each pixel, in a fixed order
+#pragma once
+
+#include <situ/ops/conv2d_plan.hpp>
+#include <situ/ops/cpu/conv2d.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The gradients of a convolution's results: windows lie `step_window` apart.
+template <class T>
+struct WindowGradients {
+  T const* data;
+  int64_t step_image, step_output, step_window;
+};
+
+/// The pixels of images [first, ...) as the matrix [windows of all images, channels * kernel height * kernel width].
+template <class T>
+struct TransposedPixels {
+  PixelMatrix<T> matrix;  ///< of the first image
+  int64_t step_image;
+  bool is_matrix;         ///< pixels lie in memory as the matrix has them, `matrix.step_x` apart
+};
+
+/// See Product::pack_b. Rows of the matrix that is not transposed are gathered, so that they stay in the first cache, and turned over.
+template <class T>
+void pack_transposed_pixels(void const* source, product_t<T>* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) {
+  using C = product_t<T>;
+  auto const& all = *static_cast<TransposedPixels<T> const*>(source);
+  int64_t const windows = all.matrix.windows.outputs(), image = first_k / windows;
+  int64_t window = first_k % windows;
+  PixelMatrix<T> pixels = all.matrix;
+  pixels.image += image * all.step_image;
+  if (all.is_matrix) {
+    pack_panel<T>(to, width, pixels.image + first_j * pixels.step_c + window * pixels.step_x, pixels.step_c, pixels.step_x, count, depth);
+    return;
+  }
+  constexpr int64_t step = 64;  // windows at a time
+  constexpr int64_t most = 64;  // panels are narrower
+  alignas(64) C rows[most * step + 64];
+  for (int64_t done = 0; done < depth; done += step) {
+    int64_t const part = depth - done < step ? depth - done : step;
+    for (int64_t j = 0; j < count; j += most) {
+      int64_t const some = count - j < most ? count - j : most, wide = j + most < count ? most : width - j;
+      dispatch<PixelBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), &rows[0], step, first_j + j, some, window + done, part);
+      if (wide == width) pack_panel<C>(to + done * width, width, static_cast<C const*>(&rows[0]), step, 1, some, part);
+      else for (int64_t p = 0; p < part; ++p) for (int64_t l = 0; l < wide; ++l) to[(done + p) * width + j + l] = l < some ? rows[l * step + p] : C(0);
+    }
+  }
+}
+
+/// Items are groups x parts of the images x blocks of columns.
+template <class T>
+struct WeightGradientKernel {
+  TransposedPixels<T> pixels;  ///< of the first image and group
+  WindowGradients<T> gradients;
+  int64_t images, groups, channels, outputs, parts, columns, column_items;
+  T* result;  ///< [parts, groups * outputs, channels * kernel height * kernel width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const windows = pixels.matrix.windows.outputs();
+    int64_t const width = channels * pixels.matrix.windows.y.kernel * pixels.matrix.windows.x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const column = item % column_items * columns, part = item / column_items % parts, group = item / column_items / parts;
+      int64_t const from = images * part / parts, to = images * (part + 1) / parts;
+      TransposedPixels<T> source = pixels;
+      source.matrix.image += from * pixels.step_image + group * channels * pixels.matrix.step_c;
+      Product<T> product{outputs, width, (to - from) * windows, gradients.data + from * gradients.step_image + group * outputs * gradients.step_output,
+                         gradients.step_output, gradients.step_window, nullptr, 0, 0, result + (part * groups + group) * outputs * width, width, 1};
+      product.pack_b = &pack_transposed_pixels<T>;
+      product.source = &source;
+      product.piece = windows, product.piece_step = gradients.step_image;
+      multiply(product, 0, outputs, column, column + columns < width ? column + columns : width);
+    }
+  }
+};
+
+/// What is left of a row, fewer than 2 N elements, in packs of N, N / 2, … 4: f.run<N>(index). Gives the index behind them.
+template <int N, class F>
+SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
+  if constexpr (N >= 4) {
+    if (end - j >= N) f.template run<N>(j), j += N;
+    return for_each_rest<N / 2>(f, j, end);
+  } else {
+    return j;
+  }
+}
+
+/// One channel convolved with a kernel of its own: adds to sums[ky, kx] what one image and the gradients of its windows, `step` apart, give.
+template <class T>
+struct ChannelWeightsBody {
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* gradients, int64_t step, T* sums) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, lanes, Isa>;
+    bool const in_packs = step == 1 && x.stride == 1 && m.step_x == 1;
+    for (int64_t k = 0; k < y.kernel * x.kernel; ++k) {
+      int64_t const ky = k / x.kernel, at = k % x.kernel * x.dilation - x.padding;  // of window 0
+      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
+      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
+      if (high > x.windows) high = x.windows;
+      P total(T(0));
+      pack<T, 4, Isa> rest_of_packs(T(0));
+      T rest = T(0);
+      for (int64_t row = 0; row < y.windows; ++row) {
+        int64_t const line = y.start(row) + ky * y.dilation;
+        if (line < 0 || line >= y.extent) continue;
+        T const* const from = m.image + line * m.step_y + at * m.step_x;
+        T const* const g = gradients + row * x.windows * step;
+        int64_t j = low;
+        if (in_packs) {
+          for (; j + lanes <= high; j += lanes) add_product<Isa, T>(total.v, P::load(g + j).v, P::load(from + j).v);
+          j = for_each_rest<lanes / 2>(Rest<Isa>{g, from, &rest_of_packs}, j, high);
+        }
+        for (; j < high; ++j) rest += g[j * step] * from[j * x.stride * m.step_x];
+      }
+      for (int l = 0; l < lanes; ++l) rest += total[l];
+      for (int l = 0; l < 4; ++l) rest += rest_of_packs[l];
+      sums[k] += rest;
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  struct Rest {
+    T const *a, *b;
+    pack<T, 4, Isa>* sum;
+    template <int N>
+    SITU_INLINE void run(int64_t j) const {
+      for (int l = 0; l < N; l += 4) *sum = *sum + pack<T, 4, Isa>::load(a + j + l) * pack<T, 4, Isa>::load(b + j + l);
+    }
+  };
+};
+
+/// Items are channels, each with a kernel of its own.
+template <class T>
+struct ChannelWeightsKernel {
+  PixelMatrix<T> pixels;  ///< of the first image and channel
+  int64_t step_image;
+  WindowGradients<T> gradients;
+  int64_t images;
+  T* result;  ///< [channels, kernel height, kernel width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = pixels.windows.y.kernel * pixels.windows.x.kernel;
+    for (int64_t channel = first; channel < last; ++channel) {
+      T* const sums = result + channel * size;
+      for (int64_t k = 0; k < size; ++k) sums[k] = T(0);
+      for (int64_t image = 0; image < images; ++image) {
+        PixelMatrix<T> one = pixels;
+        one.image += image * step_image + channel * pixels.step_c;
+        dispatch<ChannelWeightsBody<T>>(const_cast<PixelMatrix<T> const*>(&one), gradients.data + image * gradients.step_image + channel * gradients.step_output,
+                                        gradients.step_window, sums);
+      }
+    }
+  }
+};
+
+/// to[j * stride] += from[j], for packs where stride is 1.
+template <class T, class C>
+struct AddRowBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, T const* from, int64_t stride, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t j = 0;
+    if (stride == 1) {
+      for (; j + lanes <= count; j += lanes) {
+        auto const sum = pack<C, lanes, Isa>::load(to + j) + load_lanes<T, lanes, Isa>(from + j);
+        sum.store(to + j);
+      }
+      if constexpr (std::is_same_v<T, C>) j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+    }
+    for (; j < count; ++j) to[j * stride] += static_cast<C>(from[j]);
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  struct Rest {
+    C* to;
+    T const* from;
+    template <int N>
+    SITU_INLINE void run(int64_t j) const {
+      (pack<C, N, Isa>::load(to + j) + pack<C, N, Isa>::load(from + j)).store(to + j);
+    }
+  };
+};
+
+/// Sends what windows [first_row, last_row) x all columns return, `rows` of the matrix [rows, windows] from number first_k on, to their pixels.
+template <class T, class C>
+struct ScatterBody {
+  template <class Isa>
+  SITU_INLINE static int run(Windows const* windows_, C* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
+    WindowAxis const y = windows_->y, x = windows_->x;
+    int64_t const plane = y.extent * x.extent;
+    for (int64_t r = 0; r < rows; ++r, from += pitch) {
+      int64_t const k = first_k + r, kx = k % x.kernel, ky = k / x.kernel % y.kernel, channel = k / x.kernel / y.kernel;
+      int64_t const at = kx * x.dilation - x.padding;  // of window 0
+      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
+      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
+      if (high > x.windows) high = x.windows;
+      if (high <= low) continue;
+      for (int64_t row = first_row; row < last_row; ++row) {
+        int64_t const line = y.start(row) + ky * y.dilation;
+        if (line < 0 || line >= y.extent) continue;
+        AddRowBody<T, C>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
+      }
+    }
+    return 0;
+  }
+};
+
+/// Items are images x groups x blocks of channels. Sums are made in C.
+template <class T, class C>
+struct ImageGradientKernel {
+  Windows windows;
+  WindowGradients<T> gradients;
+  T const* weights;  ///< [groups * outputs, channels, kernel height, kernel width]
+  int64_t groups, channels, outputs, block, block_items;
+  int64_t window_rows;  ///< rows of windows at a time
+  C* result;            ///< [images, groups * channels, height, width]
+
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = windows.y.kernel * windows.x.kernel, depth = channels * size, plane = windows.y.extent * windows.x.extent;
+    int64_t const pitch = window_rows * windows.x.windows;
+    PackingBuffer const buffer(block * size * pitch * static_cast<int64_t>(sizeof(T)) + 64);
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const channel = item % block_items * block, group = item / block_items % groups, image = item / block_items / groups;
+      int64_t const some = channels - channel < block ? channels - channel : block;
+      C* const to = result + ((image * groups + group) * channels + channel) * plane;
+      for (int64_t k = 0; k < some * plane; ++k) to[k] = C(0);
+      Product<T> product{some * size, 0, outputs, weights + group * outputs * depth + channel * size, 1, depth,
+                         gradients.data + image * gradients.step_image + group * outputs * gradients.step_output, gradients.step_output,
+                         gradients.step_window, static_cast<T*>(buffer.get()), 0, 1};
+      for (int64_t row = 0; row < windows.y.windows; row += window_rows) {
+        int64_t const end = row + window_rows < windows.y.windows ? row + window_rows : windows.y.windows;
+        product.n = (end - row) * windows.x.windows;
+        if (SITU_LIKELY(buffer.get() != nullptr)) {
+          product.c_i = product.n;
+          multiply(product, 0, product.m, 0, product.n);
+          dispatch<ScatterBody<T, C>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
+        } else {
+          without_memory(product, to, row, end);
+        }
+        product.b += product.n * gradients.step_window;
+      }
+    }
+  }
+
+ private:
+  /// One row of the matrix at a time, as many windows as the stack holds.
+  SITU_NOINLINE void without_memory(Product<T> product, C* to, int64_t first_row, int64_t last_row) const {
+    for (int64_t row = first_row; row < last_row; ++row) {
+      for (int64_t k = 0; k < product.m; ++k) {
+        int64_t const kx = k % windows.x.kernel, ky = k / windows.x.kernel % windows.y.kernel, channel = k / windows.x.kernel / windows.y.kernel;
+        int64_t const line = windows.y.start(row) + ky * windows.y.dilation;
+        if (line < 0 || line >= windows.y.extent) continue;
+        for (int64_t j = 0; j < windows.x.windows; ++j) {
+          int64_t const at = windows.x.start(j) + kx * windows.x.dilation;
+          if (at < 0 || at >= windows.x.extent) continue;
+          C sum = C(0);
+          T const* g = product.b + ((row - first_row) * windows.x.windows + j) * product.b_j;
+          for (int64_t o = 0; o < product.k; ++o) sum += static_cast<C>(product.a[k + o * product.a_k]) * static_cast<C>(g[o * product.b_k]);
+          to[(channel * windows.y.extent + line) * windows.x.extent + at] += sum;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
+/// `windows` are axes that can be walked as one.
+template <class D, class T>
+Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups) {
+  Layout const &layout = x.layout(), &from = g.layout();
+  int const at = layout.rank() - 3;
+  cpu::WeightGradientKernel<T> kernel{};
+  kernel.pixels.matrix = {plan.windows, x.data(), x.data() + layout.extent().last + 1, layout.strides[at], layout.strides[at + 1], layout.strides[at + 2]};
+  kernel.pixels.step_image = at == 1 ? layout.strides[0] : 0;
+  cpu::Convolution<T> probe{};
+  probe.pixels = kernel.pixels.matrix;
+  kernel.pixels.is_matrix = probe.is_pointwise();
+  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
+  kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
+  if constexpr (std::is_same_v<T, compute_t<T>>) {
+    if (plan.channels == 1 && plan.outputs == 1) {
+      int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
+      auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
+      cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
+      device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+      return result;
+    }
+  }
+  int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
+  // The cut does not depend on the number of threads: about 32 items, of which each is worth packing for.
+  kernel.columns = width > 2 * cpu::block_columns ? cpu::block_columns : width;
+  kernel.column_items = (width + kernel.columns - 1) / kernel.columns;
+  int64_t const items = groups * kernel.column_items, work = plan.outputs * kernel.columns * windows;
+  kernel.parts = items >= 32 ? 1 : 32 / items;
+  if (kernel.parts > plan.images) kernel.parts = plan.images;
+  if (work < (1 << 16)) {  // too little in an image for a part of its own
+    int64_t const most = plan.images * work / (1 << 16) + 1;
+    if (kernel.parts > most) kernel.parts = most;
+  }
+  auto result = Tensor<T, D>::uninitialized({kernel.parts, groups * plan.outputs, width}, "conv2d");
+  kernel.result = result.data();
+  int64_t const one = plan.images / kernel.parts * work;
+  device_traits<D>::launch(kernel, items * kernel.parts, (int64_t{1} << 19) / (one < (1 << 19) ? one + 1 : 1 << 19) + 1);
+  return result;
+}
+
+/// The gradient of the images, contiguous. 16-bit floats are summed in float. The weights are contiguous.
+template <class D, class T>
+auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
+  using C = product_t<T>;
+  Layout const& from = g.layout();
+  int const at = from.rank() - 3;
+  T const* const weights = w.data();
+  auto result = Tensor<C, D>::uninitialized(shape, "conv2d");
+  if constexpr (std::is_same_v<T, compute_t<T>>) {  // each channel by its kernel turned around, where no pixel is passed over
+    auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
+    cpu::Convolution<T> c{};
+    c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
+    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.y.padding >= 0 && c.pixels.windows.x.padding >= 0;
+    if (plan.channels == 1 && plan.outputs == 1 && fits) {
+      Tensor<T, D> const kernels = w.flip(2).flip(3).contiguous();
+      c.step_image = at == 1 ? from.strides[0] : 0;
+      c.groups = groups, c.channels = 1, c.outputs = 1;
+      c.weights = kernels.data(), c.bias = nullptr, c.result = result.data();
+      cpu::run_convolution<D>(c, plan.images);
+      return result;
+    }
+  }
+  cpu::ImageGradientKernel<T, C> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+                                        plan.outputs, 0, 0, 0, result.data()};
+  int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
+  // A block of the matrix fits the second cache; enough items for many threads.
+  kernel.block = size < 512 ? 512 / size : 1;
+  if (plan.images * groups < 32) {
+    int64_t const part = (plan.channels * plan.images * groups + 31) / 32;
+    if (part < kernel.block) kernel.block = part;
+  }
+  if (kernel.block > plan.channels) kernel.block = plan.channels;
+  if (kernel.block < 1) kernel.block = 1;
+  kernel.block_items = (plan.channels + kernel.block - 1) / kernel.block;
+  kernel.window_rows = (int64_t{1} << 17) / (kernel.block * size * across * static_cast<int64_t>(sizeof(T)) + 1) + 1;
+  if (kernel.window_rows > plan.windows.y.windows) kernel.window_rows = plan.windows.y.windows;
+  int64_t const work = kernel.block * size * plan.windows.outputs() * (plan.outputs < (1 << 16) ? plan.outputs + 1 : 1 << 16);
+  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+  return result;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

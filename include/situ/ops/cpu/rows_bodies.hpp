@@ -1,0 +1,160 @@
+/// The pack code of operations on rows, over memory: whole rows, parts of a row, and strips of rows side by side.
+///
+/// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
+/// expression that they are made from.
+#pragma once
+
+#include <situ/ops/cpu/rows_math.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Rows that lie one after the other. Statistics first; then the elements.
+template <class Op>
+struct RowsArguments {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  C const* x;
+  C* work;  ///< room for a row and a register; every row uses it again
+  Out* out;
+  int64_t rows, count;
+  int64_t pitch, out_pitch;
+  int64_t slack;      ///< elements behind the last row that may be read
+  NextRow next;       ///< behind the last of these rows
+  bool stream;
+  Op op;
+};
+
+/// y times the weights and plus the biases of the elements from number k on, `left` of which exist.
+template <bool Weighed, class Op, class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> weighed(Op const& op, pack<C, N, Isa> const& y, int64_t k, int64_t left) {
+  using P = pack<C, N, Isa>;
+  P result(y);
+  if constexpr (Weighed) {
+    if (op.weight) result = result * (left >= N ? P::load(op.weight + k) : load_tail<C, N, Isa>(op.weight + k, left, left, C(0)));
+    if (op.bias) result = result + (left >= N ? P::load(op.bias + k) : load_tail<C, N, Isa>(op.bias + k, left, left, C(0)));
+  }
+  return result;
+}
+
+/// Writes `n` elements of a row, the first of which has the number `first` in it.
+template <class Op, class Isa, bool Kept, bool Weighed>
+SITU_INLINE void write_elements(Op const& op, typename Op::compute const* x, int64_t readable, int64_t n, RowCoefficients<typename Op::compute> const& row,
+                                typename Op::result* out, int64_t writable, int64_t first, bool stream) {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using P = pack<C, N, Isa>;
+  using Math = RowMath<Op>;
+  P const shift(row.shift), low(row.low), scale(row.scale);
+  int64_t i = 0;
+  if constexpr (std::is_same_v<C, Out>) {
+    if (stream && reinterpret_cast<std::uintptr_t>(out) % static_cast<std::uintptr_t>(Isa::bytes) == 0) {
+      for (; i + N <= n; i += N) {
+        stream_to(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(P::load(x + i), shift, low, scale), first + i, n - i), out + i);
+      }
+    }
+  }
+  for (; i + N <= n; i += N) {
+    store_lanes<Out, N, Isa>(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(P::load(x + i), shift, low, scale), first + i, n - i), out + i);
+  }
+  if (i < n) {
+    P const tail = load_tail<C, N, Isa>(x + i, n - i, readable - i, C(0));
+    store_tail<Out>(weighed<Weighed>(op, Math::template value<Isa, Kept, N>(tail, shift, low, scale), first + i, n - i), out + i, n - i, writable - i);
+  }
+}
+template <class Op, class Isa, bool Kept>
+SITU_INLINE void write_row(Op const& op, typename Op::compute const* x, int64_t readable, int64_t n, RowCoefficients<typename Op::compute> const& row,
+                           typename Op::result* out, int64_t writable, int64_t first, bool stream) {
+  if constexpr (requires { op.weight; }) {
+    if (op.weight || op.bias) return write_elements<Op, Isa, Kept, true>(op, x, readable, n, row, out, writable, first, stream);
+  }
+  write_elements<Op, Isa, Kept, false>(op, x, readable, n, row, out, writable, first, stream);
+}
+
+/// Whole rows: statistics and elements.
+template <class Op>
+struct RowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(RowsArguments<Op> const* given) {
+    using C = typename Op::compute;
+    RowsArguments<Op> const arguments = *given;
+    C const* x = arguments.x;
+    C* const work = arguments.work;
+    auto* out = arguments.out;
+    int64_t const n = arguments.count;
+    bool const dense = arguments.out_pitch == n;
+    for (int64_t row = 0; row < arguments.rows; ++row) {
+      int64_t const after = arguments.rows - 1 - row;
+      int64_t const readable = n + arguments.slack + (arguments.pitch > 0 ? after * arguments.pitch : 0);
+      int64_t const writable = dense ? n + after * n : n;
+      NextRow const next = after > 0 ? NextRow{{reinterpret_cast<char const*>(x + arguments.pitch), nullptr}, {static_cast<int64_t>(sizeof(C)), 0}} : arguments.next;
+      RowStatistics const statistics = RowMath<Op>::template gather<Isa, RowMath<Op>::keeps>(arguments.op, x, readable, work, n, next);
+      C const* const from = RowMath<Op>::keeps ? work : x;
+      write_row<Op, Isa, RowMath<Op>::keeps>(arguments.op, from, RowMath<Op>::keeps ? n + 64 : readable, n, arguments.op.finish(statistics), out, writable, 0,
+                                             arguments.stream);
+      x += arguments.pitch;
+      out += arguments.out_pitch;
+    }
+    return 0;
+  }
+};
+
+/// The statistics of a part of a row.
+template <class Op>
+struct GatherBody {
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, typename Op::compute const* x, int64_t readable, int64_t n, RowStatistics* result) {
+    *result = RowMath<Op>::template gather<Isa, false>(*op, x, readable, nullptr, n, NextRow{});
+    return 0;
+  }
+};
+template <class Op>
+struct WriteBody {
+  using C = typename Op::compute;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C const* x, int64_t readable, int64_t n, RowCoefficients<C> const* row, typename Op::result* out, int64_t first,
+                             bool stream) {
+    write_row<Op, Isa, false>(*op, x, readable, n, *row, out, n, first, stream);
+    return 0;
+  }
+};
+
+/// Elements of a strip, row by row: `n` rows, the first of which has the number `first`.
+template <class Op, bool Kept>
+struct WriteColumnsBody {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  template <class Isa>
+  SITU_INLINE static int run(Op const* op, C const* x, int64_t x_pitch, int64_t pitch, int64_t columns, int64_t n, C const* statistics, Out* out,
+                             int64_t out_pitch, int64_t first, bool stream) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    for (int64_t i = 0; i < n; ++i) {
+      bool const past = stream && reinterpret_cast<std::uintptr_t>(out) % static_cast<std::uintptr_t>(Isa::bytes) == 0;
+      for (int64_t k = 0; k < columns; k += N) {
+        __builtin_prefetch(x + 8 * x_pitch + k, 0, 2);
+        C const *const a = statistics + k, *const b = a + pitch, *const c = b + pitch;
+        P y = RowMath<Op>::template value<Isa, Kept, N>(P::load(x + k), P::load(a), P::load(b), P::load(c));
+        if constexpr (requires { op->weight; }) {
+          if (op->weight) y = y * P(op->weight[first + i]);
+          if (op->bias) y = y + P(op->bias[first + i]);
+        }
+        if constexpr (std::is_same_v<C, Out>) {
+          if (past && columns - k >= N) {
+            stream_to(y, out + k);
+            continue;
+          }
+        }
+        if (columns - k >= N) store_lanes<Out, N, Isa>(y, out + k);
+        else store_tail<Out>(y, out + k, columns - k, columns - k);
+      }
+      x += x_pitch;
+      out += out_pitch;
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,220 @@
+/// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
+///
+/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(); of a
+/// longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
+/// finish() makes the statistics from the whole. Then value() gives the elements of the output.
+#pragma once
+
+#include <situ/ops/cuda/teams.hpp>
+#include <situ/ops/row_program.hpp>
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// Softmax and its logarithm.
+template <class Op>
+struct TeamMath {
+  using C = typename Op::compute;
+  static constexpr bool logarithmic = std::is_same_v<Op, rows::log_softmax<typename Op::result>>;
+
+  struct Part {
+    C best;        ///< the maximum
+    double total;  ///< the sum of exp(x - best)
+  };
+
+  SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
+
+  /// From all elements that this thread holds; the first counts[c] of x[c] exist.
+  template <int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t) {
+    best = least();
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) best = j < counts[c] ? larger_of{}(x[c][j], best) : best;
+    }
+    best = Op::shift_of(join_team<true>(teams, best, larger_of{}));
+    total = 0;
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        C const e = j < counts[c] ? math::exp(x[c][j] - best) : C(0);
+        total += e;
+        if constexpr (!logarithmic) x[c][j] = e;
+      }
+    }
+    finish(join_team<true>(teams, total, sum_of_two{}));
+  }
+  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const {
+    if constexpr (logarithmic) return value(op, x, index);
+    else return x * total;
+  }
+  SITU_DEVICE __forceinline__ C value(Op const&, C x, int64_t) const {
+    if constexpr (logarithmic) return x - best - total;
+    else return math::exp(x - best) * total;
+  }
+
+  SITU_DEVICE static Part nothing() { return {least(), 0}; }
+  SITU_DEVICE __forceinline__ void start(Op const&, C) {
+    best = least();
+    total = 0;
+    wide_total = 0;
+  }
+  template <int N>
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+    C larger = best;
+#pragma unroll
+    for (int j = 0; j < N; ++j) larger = j < count ? larger_of{}(x[j], larger) : larger;
+    if (larger > best || !(larger == larger)) {
+      C const share = best == least() ? C(0) : math::exp(best - larger);
+      total *= share;
+      wide_total *= static_cast<double>(share);
+      best = larger;
+    }
+    C const shift = Op::shift_of(best);
+#pragma unroll
+    for (int j = 0; j < N; ++j) total += j < count ? math::exp(x[j] - shift) : C(0);
+  }
+  SITU_DEVICE __forceinline__ void flush() {
+    wide_total += static_cast<double>(total);
+    total = 0;
+  }
+  SITU_DEVICE __forceinline__ Part collected() {
+    flush();
+    return {best, wide_total};
+  }
+  SITU_DEVICE static Part merge(Part const& x, Part const& y) {
+    C const larger = larger_of{}(x.best, y.best);
+    return {larger, scaled(x, Op::shift_of(larger)) + scaled(y, Op::shift_of(larger))};
+  }
+  SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
+    C const larger = join_team<true>(teams, mine.best, larger_of{});
+    return {larger, join_team<true>(teams, scaled(mine, Op::shift_of(larger)), sum_of_two{})};
+  }
+  SITU_DEVICE __forceinline__ void finish(Op const&, Part const& whole, int64_t) {
+    best = Op::shift_of(whole.best);
+    finish(static_cast<C>(whole.total));
+  }
+
+ private:
+  /// The sum of a part about another maximum.
+  SITU_DEVICE __forceinline__ static double scaled(Part const& part, C shift) {
+    if (part.total == 0) return 0;
+    return part.total * (part.best == least() ? 0.0 : static_cast<double>(math::exp(part.best - shift)));
+  }
+  SITU_DEVICE __forceinline__ void finish(C sum) {
+    if constexpr (logarithmic) total = math::log(sum);
+    else total = C(1) / sum;
+  }
+
+  C best, total;
+  double wide_total;
+};
+
+/// The normalisations, layer_norm about the mean.
+template <class Op>
+struct NormTeamMath {
+  using C = typename Op::compute;
+  static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<typename Op::result>>;
+
+  /// About the first element of the row: what is summed is small where the row is far from 0.
+  struct Part {
+    double sum, squares;
+  };
+
+  template <int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t length) {
+    shift = low = 0;
+    C const n = static_cast<C>(length);
+    if constexpr (centred) {
+      C total = 0;
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) total += j < counts[c] ? x[c][j] : C(0);
+      }
+      shift = join_team<true>(teams, total, sum_of_two{}) / n;
+    }
+    C rest = 0, about = 0;
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        C const d = j < counts[c] ? x[c][j] - shift : C(0);
+        rest += d;
+        about += d * d;
+      }
+    }
+    about = join_team<true>(teams, about, sum_of_two{});
+    if constexpr (centred) {
+      rest = join_team<true>(teams, rest, sum_of_two{});
+      about -= rest * (rest / n);
+      low = rest / n;
+    }
+    finish(op, about / n);
+  }
+  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const { return value(op, x, index); }
+  SITU_DEVICE __forceinline__ C value(Op const& op, C x, int64_t index) const {
+    C y = (x - shift) * scale + low;
+    if (op.weight) y *= op.weight[index];
+    if (op.bias) y += op.bias[index];
+    return y;
+  }
+
+  SITU_DEVICE static Part nothing() { return {0, 0}; }
+  SITU_DEVICE __forceinline__ void start(Op const&, C first) {
+    shift = centred ? first : C(0);
+    sum = squares = 0;
+    wide = nothing();
+  }
+  template <int N>
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      C const d = j < count ? x[j] - shift : C(0);
+      sum += d;
+      squares += d * d;
+    }
+  }
+  SITU_DEVICE __forceinline__ void flush() {
+    wide.sum += static_cast<double>(sum);
+    wide.squares += static_cast<double>(squares);
+    sum = squares = 0;
+  }
+  SITU_DEVICE __forceinline__ Part collected() {
+    flush();
+    return wide;
+  }
+  SITU_DEVICE static Part merge(Part const& x, Part const& y) { return {x.sum + y.sum, x.squares + y.squares}; }
+  SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
+    return {centred ? join_team<true>(teams, mine.sum, sum_of_two{}) : 0.0, join_team<true>(teams, mine.squares, sum_of_two{})};
+  }
+  SITU_DEVICE __forceinline__ void finish(Op const& op, Part const& whole, int64_t length) {
+    double const n = static_cast<double>(length), off = whole.sum / n, mean = static_cast<double>(shift) + off;
+    shift = static_cast<C>(mean);
+    low = static_cast<C>(mean - static_cast<double>(shift));
+    double const variance = whole.squares / n - off * off;
+    finish(op, static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance));
+  }
+
+ private:
+  SITU_DEVICE __forceinline__ void finish(Op const& op, C variance) {
+    scale = C(1) / math::sqrt(variance + static_cast<C>(op.eps));
+    low = -low * scale;
+  }
+
+  C shift, low, scale, sum, squares;
+  Part wide;
+};
+template <class Out>
+struct TeamMath<rows::layer_norm<Out>> : NormTeamMath<rows::layer_norm<Out>> {};
+template <class Out>
+struct TeamMath<rows::rms_norm<Out>> : NormTeamMath<rows::rms_norm<Out>> {};
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif

@@ -1,0 +1,207 @@
+/// Asynchronous transfers between page-locked memory and devices: enqueued, and read when they are there.
+///
+/// A transfer is one copy. What is contiguous but for the order of its axes keeps that order; rows with gaps between them are packed by
+/// the copy itself; anything else is packed first, on the side that it comes from.
+#pragma once
+
+#include <situ/device/event.hpp>
+#include <situ/tensor/transfer.hpp>
+
+namespace situ::inline SITU_ABI {
+
+/// What is on its way to the host: a value that cannot be read before it is there.
+template <class>
+class Pending;
+
+/// A tensor in page-locked memory that a device is copying to. Handles share the copy; the last one may go before it has ended.
+///
+/// Throws    from wait() and get(): CudaError, and IndexError for what a kernel found wrong before the copy.
+/// Example   Pending<Tensor<float, Pinned>> h = g.to_async(Pinned{});  prepare_more();  use(h.get());
+template <element T>
+class Pending<Tensor<T, Pinned>> {
+ public:
+  using value_type = T;
+
+  Pending() = default;
+
+  /// Whether get() returns at once.
+  bool ready() const { return moment_.passed(); }
+  /// Waits until the copy has ended.
+  void wait() const {
+    moment_.wait();
+    if (check_) check_();
+  }
+  /// The tensor; waits for it.
+  Tensor<T, Pinned> get() const {
+    wait();
+    if (finish_) {
+      value_ = finish_(raw_);
+      finish_ = nullptr;
+      raw_ = {};
+    }
+    return value_;
+  }
+
+  /// For situ's own use. `finish` makes the value of what arrives.
+  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*check)()) : value_(value), moment_(end), check_(check) {}
+  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*check)())
+      : raw_(raw), finish_(finish), moment_(end), check_(check) {}
+  detail::Moment const& moment() const { return moment_; }
+  Tensor<T, Pinned> const& coming() const { return value_; }
+  auto check() const { return check_; }
+
+ private:
+  mutable Tensor<T, Pinned> value_;
+  mutable detail::Handle raw_;
+  mutable Tensor<T, Pinned> (*finish_)(detail::Handle const&) = nullptr;
+  detail::Moment moment_;
+  void (*check_)() = nullptr;
+};
+
+namespace detail {
+
+/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
+struct Crossing {
+  int64_t first = 0;     ///< the offset of the lowest element
+  int64_t elements = 0;  ///< that arrive
+  int64_t origin = 0;    ///< where the first element of the tensor is then
+  Shape strides;         ///< then
+  bool whole = true;     ///< it lies in one piece
+  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
+};
+
+SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
+  Crossing result;
+  result.strides = layout.strides;
+  int axes[max_rank];
+  int count = 0;
+  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] == 0) return result;
+    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
+    int at = count++;
+    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
+    axes[at] = k;
+  }
+  int64_t packed = 1;
+  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
+  int joined = 0;
+  for (int j = 0; j < count; ++j) {
+    int const k = axes[j];
+    int64_t const n = layout.shape[k];
+    result.whole = result.whole && step(k) == packed;
+    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
+    if (layout.strides[k] < 0) {
+      result.first += (n - 1) * layout.strides[k];
+      result.origin += (n - 1) * packed;
+    }
+    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
+    else sizes[joined] = n, steps[joined++] = step(k);
+    packed *= n;
+  }
+  result.elements = packed;
+  if (result.whole) return result;
+  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
+  if (!one) return result;
+  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
+  std::size_t const bytes = static_cast<std::size_t>(width) * item;
+  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
+  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
+  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
+  return result;
+}
+
+/// Throws what kernels of D found wrong.
+template <class D>
+void check_faults() {
+  if (IndexFault* const fault = device_traits<D>::fault()) throw_fault(*fault, [] { return device_traits<D>::name(); });
+}
+
+template <class To, class From>
+concept from_pinned_to_device = std::is_same_v<From, Pinned> && requires(void* to, void const* from) { device_traits<To>::copy_from_pinned(to, from, 0); };
+template <class To, class From>
+concept from_device_to_pinned = std::is_same_v<To, Pinned> && requires(void* to, void const* from) { device_traits<From>::copy_to_pinned(to, from, 0); };
+template <class To, class From>
+concept crosses_asynchronously = from_pinned_to_device<To, From> || from_device_to_pinned<To, From> || (std::is_same_v<To, From> && (asynchronous<To> || std::is_same_v<To, Pinned>)) ||
+                                 (asynchronous<To> && asynchronous<From> && copies_directly<To, From>);
+
+template <class To, class T, class From>
+auto transfer_async(Tensor<T, From> const& from) {
+  if constexpr (std::is_same_v<To, From> && std::is_same_v<To, Pinned>) {
+    return Pending<Tensor<T, Pinned>>(from, {}, nullptr);
+  } else if constexpr (!from_pinned_to_device<To, From> && !from_device_to_pinned<To, From>) {
+    return transfer<To>(from);
+  } else {
+    constexpr bool to_host = std::is_same_v<To, Pinned>;
+    using D = std::conditional_t<to_host, From, To>;
+    Tensor<T, From> source = from;
+    Crossing crossing = crossing_of(source.layout(), sizeof(T));
+    bool spans = false;  // gaps included
+    if (!crossing.whole && crossing.rows.count == 0) {
+      if constexpr (!to_host || std::is_same_v<typename device_traits<From>::kernels, cpu_kernels>) {
+        source = std::as_const(source).clone();
+        crossing = crossing_of(source.layout(), sizeof(T));
+      } else {  // without a kernel, so that files of the host's compiler can do the same
+        spans = true;
+        auto const extent = source.layout().extent();
+        crossing.elements = extent.last - extent.first + 1;
+        crossing.first = extent.first;
+        crossing.origin = -extent.first;
+        crossing.strides = source.layout().strides;
+      }
+    }
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({crossing.elements}, "to_async");
+    Layout layout = source.layout();
+    layout.strides = crossing.strides;
+    T* const begin = flat.body() ? static_cast<T*>(flat.body()->first) : nullptr;
+    auto result = Tensor<T, To>::from_handle(make_view(flat.storage(), begin ? begin + crossing.origin : nullptr, layout));
+    if (crossing.elements == 0) {
+      if constexpr (to_host) return Pending<Tensor<T, Pinned>>(result, {}, nullptr);
+      else return result;
+    } else {
+      auto* const head = const_cast<StorageHead*>(to_host ? result.storage_head() : source.storage_head());
+      CopyNote note(device_traits<D>::stream_driver(), D::ordinal, device_traits<D>::current_stream(), to_host);
+      T const* const first = std::as_const(source).data() + crossing.first;
+      T* const to = begin;
+      bool const whole = crossing.whole || spans;
+      std::size_t const bytes = static_cast<std::size_t>(crossing.elements) * sizeof(T);
+      if constexpr (to_host) {
+        if (whole) device_traits<D>::copy_to_pinned(to, first, bytes);
+        else device_traits<D>::copy_rows_to_pinned(to, first, crossing.rows);
+        return Pending<Tensor<T, Pinned>>(result, note.publish(*head), &check_faults<D>);
+      } else {
+        if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
+        else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
+        note.publish(*head);
+        return result;
+      }
+    }
+  }
+}
+
+template <class U, class T>
+Tensor<U, Pinned> finish_conversion(Handle const& raw) {
+  return Tensor<U, Pinned>(cast<U>(Tensor<T, Pinned>::from_handle(raw)));
+}
+
+/// Narrowing happens before the copy, widening after it: the fewer bytes cross.
+template <class U, class To, class T, class From>
+auto convert_and_transfer_async(Tensor<T, From> const& from) {
+  if constexpr (std::is_same_v<U, T>) return transfer_async<To>(from);
+  else if constexpr (sizeof(U) <= sizeof(T)) return transfer_async<To>(converted<U>(from));
+  else if constexpr (std::is_same_v<To, Pinned>) {
+    auto const arrives = transfer_async<To>(from);
+    return Pending<Tensor<U, Pinned>>(arrives.coming().handle(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
+  } else {
+    return converted<U>(transfer_async<To>(from));
+  }
+}
+
+/// The tensor itself, or the value of a formula where it was computed: in page-locked memory if all of its operands are there.
+template <class E>
+auto kept_in_place(E const& e) {
+  return Tensor<value_of<E>, device_of<E>>(e);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

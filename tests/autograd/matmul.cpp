@@ -1,0 +1,144 @@
+/// Gradients of products: against finite differences, and against PyTorch's.
+#include <doctest/doctest.h>
+
+#include <autograd/layouts.hpp>
+#include <situ/autograd/matmul.hpp>
+#include <situ/ops/compare.hpp>
+#include <support/compare.hpp>
+
+using namespace situ;
+using situ_test::all_layouts;
+using situ_test::layout;
+using situ_test::leaf;
+using situ_test::sample;
+using situ_test::thrown;
+using situ_test::V;
+
+namespace {
+
+using Two = V (*)(V const&, V const&);
+struct Product {
+  char const* name;
+  Shape a, b;
+  Two f;
+};
+Product const products[] = {
+    {"matmul", {3, 4}, {4, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"matrix and vector", {3, 4}, {4}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"vector and matrix", {3}, {3, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"vectors", {5}, {5}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"batch and matrix", {2, 3, 2}, {2, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"matrix and batch", {3, 2}, {2, 2, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"batches that broadcast", {2, 1, 2, 3}, {3, 3, 1}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"batch and vector", {2, 3, 2}, {2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"vector and batch", {3}, {2, 3, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"nothing to sum", {2, 0}, {0, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
+    {"formulas", {3, 2}, {2, 2}, [](V const& a, V const& b) -> V { return matmul(tanh(a), b * 2 + 1); }},
+    {"itself", {3, 3}, {3}, [](V const& a, V const& b) -> V { return matmul(matmul(a, a.t()), b); }},
+    {"bmm", {2, 3, 2}, {2, 2, 2}, [](V const& a, V const& b) -> V { return bmm(a, b); }},
+    {"dot", {5}, {5}, [](V const& a, V const& b) -> V { return dot(a, b); }},
+    {"dot of formulas", {5}, {5}, [](V const& a, V const& b) -> V { return dot(tanh(a), b * b); }},
+    {"outer", {3}, {4}, [](V const& a, V const& b) -> V { return outer(a, b); }},
+    {"linear", {3, 4}, {2, 4}, [](V const& a, V const& b) -> V { return linear(a, b); }},
+    {"linear of batches", {2, 2, 3}, {2, 3}, [](V const& a, V const& b) -> V { return linear(a, b, b.t()[0]); }},
+    {"linear of a vector", {3}, {2, 3}, [](V const& a, V const& b) -> V { return linear(a, b); }},
+    {"linear of one output", {2, 3}, {3}, [](V const& a, V const& b) -> V { return linear(a, b, b[1]); }},
+    {"linear_relu", {3, 4}, {2, 4}, [](V const& a, V const& b) -> V { return linear_relu(a, b, b.t()[0]); }},
+    {"linear_gelu_tanh", {3, 2}, {2, 2}, [](V const& a, V const& b) -> V { return linear_gelu_tanh(a, b, b[0]); }},
+    {"einsum of a product", {3, 2}, {2, 4}, [](V const& a, V const& b) -> V { return einsum("ij,jk->ik", a, b); }},
+    {"einsum of a batch, transposed", {2, 3, 2}, {2, 2, 2}, [](V const& a, V const& b) -> V { return einsum("bij,bjk->kbi", a, b); }},
+    {"einsum that sums one operand alone", {3, 2}, {4}, [](V const& a, V const& b) -> V { return einsum("ij,k->i", a, b); }},
+    {"einsum elementwise", {3, 2}, {2}, [](V const& a, V const& b) -> V { return einsum("ij,j->ij", a, b); }},
+    {"einsum of a diagonal", {3, 3}, {3}, [](V const& a, V const& b) -> V { return einsum("ii,i->i", a, b); }},
+    {"trace", {3, 3}, {3}, [](V const& a, V const& b) -> V { return einsum("ii", a) * b; }},
+    {"einsum that broadcasts", {3, 1}, {3, 4}, [](V const& a, V const& b) -> V { return einsum("ij,ij->i", a, b); }},
+    {"einsum of ellipses", {2, 3, 2}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("...i,...i->...", a, b); }},
+    {"einsum of three", {2, 3}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("ij,jk,kl->il", a, b, a); }},
+    {"einsum of a constant first", {2, 3}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("xi,ij,jk->xk", sample({2, 2}), a, b); }},
+};
+}  // namespace
+
+TEST_CASE("gradients of products in every layout") {
+  for (Product const& p : products) {
+    CAPTURE(p.name);
+    for (layout how : all_layouts) {
+      CAPTURE(static_cast<int>(how));
+      V const a = leaf(p.a, how, 1), b = leaf(p.b, how, 2);
+      CHECK(gradcheck(p.f, {a, b}));
+    }
+  }
+}
+
+TEST_CASE("second derivatives of products") {
+  for (Product const& p : products) {
+    CAPTURE(p.name);
+    V const a = leaf(p.a), b = leaf(p.b, layout::contiguous, 2);
+    if (detail::product(p.a) * detail::product(p.b) > 0) CHECK(gradgradcheck(p.f, {a, b}));
+  }
+}
+
+TEST_CASE("gradients of products are PyTorch's") {
+  // torch 1.13: a = [[1,2,3],[4,5,6]], b = [[1,-1],[2,.5],[0,3]], matmul(a, b).backward([[1,2],[3,-4]])
+  Variable<float> const a{{1.f, 2.f, 3.f}, {4.f, 5.f, 6.f}}, b{{1.f, -1.f}, {2.f, 0.5f}, {0.f, 3.f}};
+  matmul(a, b).backward(Tensor<float>{{1.f, 2.f}, {3.f, -4.f}});
+  CHECK(a.grad().to_vector() == std::vector<float>{-1, 3, 6, 7, 4, -12});
+  CHECK(b.grad().to_vector() == std::vector<float>{13, -14, 17, -16, 21, -18});
+  // x = [[1,2],[3,4]], w = [[1,-1],[.5,2],[3,1]], c = [0,-9,1]: sum(relu(linear(x, w, c)) * [[1,2,3],[4,5,6]])
+  Tensor<float> const weights{{1.f, 2.f, 3.f}, {4.f, 5.f, 6.f}};
+  for (bool fused : {false, true}) {
+    Variable<float> const x{{1.f, 2.f}, {3.f, 4.f}}, w{{1.f, -1.f}, {0.5f, 2.f}, {3.f, 1.f}}, c{0.f, -9.f, 1.f};
+    if (fused) sum(linear_relu(x, w, c) * weights).backward();
+    else sum(relu(linear(x, w, c)) * weights).backward();
+    CHECK(x.grad().to_vector() == std::vector<float>{9, 3, 20.5f, 16});
+    CHECK(w.grad().to_vector() == std::vector<float>{0, 0, 15, 20, 21, 30});
+    CHECK(c.grad().to_vector() == std::vector<float>{0, 5, 9});
+  }
+}
+
+TEST_CASE("constants get no gradient, and are saved only where one is needed") {
+  Tensor<float> const data = sample<float>({4, 3});
+  Variable<float> const w = leaf<float>({2, 3});
+  int64_t const before = data.use_count();
+  auto const y = linear(data, w);
+  CHECK(data.use_count() == before + 1);
+  CHECK(w.value().use_count() == 2);  // the leaf's, and this one
+  CHECK(std::string(y.grad_fn()) == "Linear");
+  CHECK(std::string(matmul(w, data.t()).grad_fn()) == "Matmul");
+  sum(y).backward();
+  CHECK(w.grad().shape() == Shape{2, 3});
+  no_grad const guard;
+  CHECK_FALSE(linear(data, w).requires_grad());
+}
+
+TEST_CASE("what a product needs may not be written before its backward") {
+  Variable<float> const a = leaf<float>({2, 3}), b = leaf<float>({3, 2});
+  auto const y = matmul(a, b);
+  b.value() += 1;
+  CHECK(thrown<GradientError>([&] { sum(y).backward(); },
+                              "backward: Matmul needs a tensor of shape [3, 2] as it was when it was recorded, but operator+= has written to it in place since; write to a "
+                              "clone() of it, or after the backward") == "");
+  CHECK(thrown<ShapeError>([&] { matmul(a, a); }, "matmul: shapes [2, 3] and [2, 3] cannot be multiplied: 3 != 2") == "");
+  CHECK(thrown<ShapeError>([&] { einsum("ij,jk->il", a, b); }, "einsum: \"ij,jk->il\": index 'l' of the result is in no operand") == "");
+}
+
+TEST_CASE("products on a device with a memory of its own, and of other types") {
+  auto const run = []<class T, class D>(std::type_identity<T>, D) {
+    auto const a = leaf<T, D>({5, 7}), b = leaf<T, D>({7, 3}, layout::transposed, 2), w = leaf<T, D>({4, 3}, layout::contiguous, 3);
+    sum(square(linear_relu(matmul(a, b), w)) + sum(einsum("ij,jk->k", a, b))).backward();
+    return std::vector<Tensor<double>>{a.grad().cpu().template to<double>(), b.grad().cpu().template to<double>(), w.grad().cpu().template to<double>()};
+  };
+  auto const exact = run(std::type_identity<double>{}, Cpu{});
+  auto const check = [&](std::vector<Tensor<double>> const& got, double tolerance) {
+    for (std::size_t k = 0; k < got.size(); ++k) CHECK(allclose(got[k], exact[k], {.rtol = tolerance, .atol = tolerance}));
+  };
+  check(run(std::type_identity<double>{}, Emulated<0>{}), 1e-12);
+  check(run(std::type_identity<float>{}, Cpu{}), 1e-4);
+  check(run(std::type_identity<bfloat16>{}, Emulated<0>{}), 0.3);
+}
+
+namespace {
+template <class A, class B>
+concept multiplies = requires(A a, B b) { matmul(a, b); };
+}
+static_assert(multiplies<Variable<float>, Tensor<float>> && multiplies<Tensor<float>, Variable<float>>);
+static_assert(!multiplies<Variable<float>, Tensor<float, Emulated<0>>> && !multiplies<Variable<float>, Variable<float, Emulated<0>>>);

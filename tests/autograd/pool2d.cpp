@@ -1,0 +1,90 @@
+/// Gradients of pooling: against finite differences, and PyTorch's conventions.
+#include <doctest/doctest.h>
+
+#include <autograd/layouts.hpp>
+#include <situ/autograd/pool2d.hpp>
+#include <situ/ops/compare.hpp>
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+
+using namespace situ;
+using situ_test::all_layouts;
+using situ_test::layout;
+using situ_test::leaf;
+using situ_test::sample;
+using situ_test::V;
+
+namespace {
+
+using One = V (*)(V const&);
+struct Case {
+  char const* name;
+  Shape shape;
+  One f;
+};
+Case const cases[] = {
+    {"max 2", {2, 2, 4, 6}, [](V const& x) -> V { return max_pool2d(x, 2); }},
+    {"max 2 over an odd image", {1, 2, 5, 7}, [](V const& x) -> V { return max_pool2d(x, 2); }},
+    {"max that overlaps", {2, 7, 6}, [](V const& x) -> V { return max_pool2d(x, {3, 2}, {.stride = {2, 1}, .padding = 1}); }},
+    {"max with dilation and ceil", {1, 1, 7, 8}, [](V const& x) -> V { return max_pool2d(x, 2, {.stride = 3, .dilation = 2, .ceil = true}); }},
+    {"max of a formula", {1, 2, 4, 34}, [](V const& x) -> V { return max_pool2d(square(x) + x, 2); }},
+    {"max of a broadcast formula", {1, 2, 4, 4}, [](V const& x) -> V { return max_pool2d(x * x[0][0], 2); }},
+    {"avg 2", {2, 2, 4, 6}, [](V const& x) -> V { return avg_pool2d(x, 2); }},
+    {"avg that overlaps", {1, 2, 6, 7}, [](V const& x) -> V { return avg_pool2d(tanh(x), 3, {.stride = 2, .padding = 1}); }},
+    {"avg without padding", {2, 6, 7}, [](V const& x) -> V { return avg_pool2d(x, {3, 2}, {.stride = 1, .padding = 1, .ceil = true, .count_padding = false}); }},
+    {"adaptive", {2, 5, 7}, [](V const& x) -> V { return adaptive_avg_pool2d(x, {2, 3}); }},
+    {"adaptive beyond the image", {1, 1, 2, 3}, [](V const& x) -> V { return adaptive_avg_pool2d(x * 2, {3, 5}); }},
+};
+
+}  // namespace
+
+TEST_CASE("gradients of pooling in every layout, with every instruction set") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (Case const& c : cases) {
+      CAPTURE(c.name);
+      for (layout how : all_layouts) {
+        if (how == layout::broadcast && c.name[0] == 'm') continue;  // ties: there is no derivative
+        CHECK(gradcheck(c.f, leaf(c.shape, how, 5)));
+      }
+    }
+  });
+}
+
+TEST_CASE("a gradient goes to the first of the largest elements, and to a NaN") {
+  float const nan = __builtin_nanf("");
+  Tensor<float> const images{{{1.f, 1.f, 0.f, 2.f}, {1.f, 1.f, 2.f, 2.f}}, {{0.f, nan, 3.f, nan}, {5.f, 9.f, 4.f, nan}}};
+  Variable<float> const x(images.clone());
+  max_pool2d(x, 2).backward(Tensor<float>{{{1.f, 2.f}}, {{3.f, 4.f}}});
+  CHECK(x.grad()[0].to_vector() == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0});
+  // torch 1.13: max_pool2d takes what is larger, and every NaN: of [[0, nan], [5, 9]] the NaN stays, of [[3, nan], [4, nan]] the last one is taken.
+  CHECK(x.grad()[1].to_vector() == std::vector<float>{0, 3, 0, 0, 0, 0, 0, 4});
+  // The packs of a long row say the same.
+  Tensor<float> const wide = images.unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160});
+  Variable<float> const y(wide);
+  max_pool2d(y, 2).backward(Tensor<float>{{{1.f, 2.f}}, {{3.f, 4.f}}}.unsqueeze(2).expand({2, 1, 40, 2}).reshape({2, 1, 80}));
+  CHECK(equal(y.grad(), x.grad().unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160})));
+}
+
+TEST_CASE("pooling on a device with a memory of its own, and of other types") {
+  auto const run = []<class T, class D>(std::type_identity<T>, D) {
+    auto const x = leaf<T, D>({3, 2, 9, 11});
+    sum(square(max_pool2d(relu(x) + x, 3, {.stride = 2})) * 2).backward();
+    sum(square(avg_pool2d(x, 2))).backward();
+    sum(max_pool2d(x, 2)).backward();
+    return x.grad().cpu().template to<double>();
+  };
+  auto const exact = run(std::type_identity<double>{}, Cpu{});
+  CHECK(allclose(run(std::type_identity<double>{}, Emulated<0>{}), exact));
+  CHECK(allclose(run(std::type_identity<float>{}, Cpu{}), exact, {.rtol = 1e-4, .atol = 1e-5}));
+  CHECK(run(std::type_identity<float16>{}, Emulated<0>{}).shape() == exact.shape());
+}
+
+TEST_CASE("nothing is stored for the gradient of pooling") {
+  Variable<float> const x = leaf<float>({1, 1, 4, 4});
+  auto const y = max_pool2d(x, 2);
+  CHECK(std::string(y.grad_fn()) == "MaxPool2d");
+  CHECK(std::string(avg_pool2d(x, 2).grad_fn()) == "AvgPool2d");
+  Variable<float> const none = leaf<float>({0, 2, 4, 4});
+  sum(max_pool2d(none, 2)).backward();
+  CHECK(none.grad().shape() == Shape{0, 2, 4, 4});
+}

@@ -1,0 +1,140 @@
+/// Derivatives of operations on rows: against finite differences, and against values of PyTorch 1.13.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <situ/autograd/gradcheck.hpp>
+#include <situ/autograd/rows.hpp>
+#include <situ/ops/random.hpp>
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+
+using namespace situ;
+
+namespace {
+
+Tensor<double> numbers(Shape const& shape, uint64_t seed = 1) {
+  Generator generator(seed);
+  return randn<double>(shape, generator);
+}
+/// x contiguous, transposed, with steps.
+std::vector<Variable<double>> layouts(Tensor<double> const& x) {
+  std::vector<Variable<double>> result;
+  result.emplace_back(x.clone());
+  result.emplace_back(x.transpose(0, -1).clone().transpose(0, -1));
+  Shape wide = x.shape();
+  wide[x.rank() - 1] *= 2;
+  auto every_other = zeros<double>(wide).slice(-1, 0, end(), 2);
+  every_other.assign(x);
+  result.emplace_back(every_other);
+  return result;
+}
+
+template <class W>
+concept normalizes = requires(Variable<float> v, W w) { layer_norm(v, {2}, w); };
+
+}  // namespace
+
+TEST_CASE("gradients of softmax and log_softmax agree with finite differences along every axis") {
+  Tensor<double> const weights = numbers({3, 4, 5}, 7);
+  for (auto const& x : layouts(numbers({3, 4, 5}))) {
+    for (int axis = 0; axis < 3; ++axis) {
+      CHECK(gradcheck([&](auto const& v) { return softmax(v, axis) * weights; }, x));
+      CHECK(gradcheck([&](auto const& v) { return log_softmax(v, axis) * weights; }, x));
+    }
+  }
+}
+
+TEST_CASE("softmax's gradient is fused with the formula that it takes") {
+  Variable x{numbers({3, 5})}, row{numbers({5}, 2)};
+  CHECK(gradcheck([&](auto const& a, auto const& b) { return log_softmax(a * b + a, 1); }, std::tuple{x, row}));
+  CHECK(gradcheck([&](auto const& a, auto const& b) { return softmax(a * b + a, 0); }, std::tuple{x, row}));
+}
+
+TEST_CASE("gradients of layer_norm and rms_norm agree with finite differences, by input, weight and bias") {
+  Variable w{numbers({5}, 3)}, b{numbers({5}, 4)};
+  for (auto const& x : layouts(numbers({3, 4, 5}))) {
+    CHECK(gradcheck([&](auto const& v, auto const& u, auto const& c) { return layer_norm(v, {5}, u, c) * v; }, std::tuple{x, w, b}));
+    CHECK(gradcheck([&](auto const& v, auto const& u) { return rms_norm(v, {5}, u, 0.1) * v; }, std::tuple{x, w}));
+  }
+  Variable x{numbers({3, 4, 5})}, square{numbers({3, 5}, 5)};
+  CHECK(gradcheck([&](auto const& v) { return layer_norm(v * 2 + 1, {4, 5}) * v; }, x));
+  CHECK(gradcheck([&](auto const& v, auto const& u) { return layer_norm(v, normalized_axes{{0, 2}}, u) * v; }, std::tuple{x, square}));
+  CHECK(gradcheck([&](auto const& v) { return rms_norm(v, normalized_axes{{1}}) * v; }, x));
+}
+
+TEST_CASE("constant operands of layer_norm get no gradient") {
+  Tensor<double> const x = numbers({6, 5});
+  Variable w{numbers({5}, 3)}, b{numbers({5}, 4)};
+  CHECK(gradcheck([&](auto const& u, auto const& c) { return layer_norm(x, {5}, u, c); }, std::tuple{w, b}));
+  CHECK(gradcheck([&](auto const& c) { return layer_norm(x, {5}, w.value(), c); }, b));
+}
+
+TEST_CASE_TEMPLATE("gradients of rows are the same for every instruction set, length and number of rows", D, Cpu, Emulated<0>) {
+  situ_test::with_every_instruction_set<D>([] {
+    for (int64_t n : {1, 2, 7, 16, 33, 100, 5000}) {
+      CAPTURE(n);
+      int64_t const rows = n > 1000 ? 3 : 300;
+      auto const values = numbers({rows, n}), slopes = numbers({rows, n}, 9), weights = numbers({n}, 5);
+      Variable x{values.to<float>(D{})}, w{weights.to<float>(D{})}, b{zeros<float>({n}, D{})};
+      Variable<double> x64{values}, w64{weights}, b64{zeros<double>({n})};
+      auto const close = [&](auto const& got, Tensor<double> const& want) {
+        return max(abs(got.template to<double>().cpu() - want)).item() <= 2e-4 * (1 + max(abs(want)).item());
+      };
+      auto const g = slopes.to<float>(D{});
+      layer_norm(x, {n}, w, b, 0.1).backward(g);
+      // The same in double, of elementary functions.
+      Variable<double> d = x64 - mean(x64, 1, keepdim);
+      Variable<double> y = d * rsqrt(mean(d * d, 1, keepdim) + 0.1) * w64 + b64;
+      y.backward(slopes);
+      CHECK(close(x.grad(), x64.grad()));
+      CHECK(close(w.grad(), w64.grad()));
+      CHECK(close(b.grad(), b64.grad()));
+      x.zero_grad(), x64.zero_grad();
+      softmax(x, 1).backward(g);
+      Variable<double> e = exp(x64);
+      Variable<double> s = e / sum(e, 1, keepdim);
+      s.backward(slopes);
+      CHECK(close(x.grad(), x64.grad()));
+      x.zero_grad(), x64.zero_grad();
+      log_softmax(x, 1).backward(g);
+      Variable<double> l = x64 - log(sum(exp(x64), 1, keepdim));
+      l.backward(slopes);
+      CHECK(close(x.grad(), x64.grad()));
+    }
+  });
+}
+
+TEST_CASE("16-bit floats are computed in float") {
+  Variable x{Tensor<float16>{{1, 2, 4}, {0, 1, 0}}};
+  Variable w{Tensor<float>{1, 2, 1}};
+  Tensor<float16> const g{{1, 0, 2}, {0, 1, 1}};
+  softmax(x, 1).backward(g);
+  // torch.softmax in double
+  std::vector<float> const want{-0.0287f, -0.1990f, 0.2278f, -0.1667f, 0.1222f, 0.0446f};
+  auto const got = x.grad().to<float>().to_vector();
+  for (std::size_t k = 0; k < 3; ++k) CHECK(got[k] == doctest::Approx(want[k]).epsilon(0.01));
+  x.zero_grad();
+  layer_norm(x, {3}, w).backward(g);
+  CHECK(w.grad().size() == 3);
+  CHECK(static_cast<float>(x.grad().item(0, 0)) + static_cast<float>(x.grad().item(0, 1)) + static_cast<float>(x.grad().item(0, 2)) == doctest::Approx(0).epsilon(0.01));
+}
+
+TEST_CASE("rows of pinned memory have gradients") {
+  Variable x{Tensor<float, Pinned>{{1, 2, 4}, {0, 1, 0}}}, w{Tensor<float, Pinned>{1, 2, 3}};
+  Variable y{x.value().to(Cpu{})}, u{w.value().to(Cpu{})};
+  sum(layer_norm(x, {3}, w) * softmax(x, 1)).backward();
+  sum(layer_norm(y, {3}, u) * softmax(y, 1)).backward();
+  CHECK(x.grad().to_vector() == y.grad().to_vector());
+  CHECK(w.grad().to_vector() == u.grad().to_vector());
+}
+
+TEST_CASE("nodes of rows have PyTorch's names, and devices do not mix") {
+  Variable x{Tensor<float>{{1, 2}}};
+  CHECK(std::string(softmax(x, 1).grad_fn()) == "Softmax");
+  CHECK(std::string(log_softmax(x * 2, 1).grad_fn()) == "LogSoftmax");
+  CHECK(std::string(layer_norm(x, {2}).grad_fn()) == "LayerNorm");
+  static_assert(!normalizes<Tensor<float, Emulated<0>>>);
+  static_assert(normalizes<Tensor<float>>);
+  CHECK(situ_test::thrown<ShapeError>([&] { softmax(x, 2); }, "softmax: axis 2 is out of range for shape [1, 2]: axes are -2 to 1") == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { layer_norm(x, {2}, x); }, "layer_norm: the weight has shape [1, 2], but the normalized axes of [1, 2] have shape [2]") == "");
+}

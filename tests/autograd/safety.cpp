@@ -1,0 +1,246 @@
+/// What autograd must never do: give a wrong gradient unsaid, lose memory, or overflow the stack.
+#include <doctest/doctest.h>
+
+#include <situ/autograd.hpp>
+#include <situ/device/emulated/device.hpp>
+#include <situ/device/query.hpp>
+#include <support/compare.hpp>
+
+using namespace situ;
+
+namespace {
+
+using V = Variable<double>;
+using Row = std::vector<double>;
+
+V row() { return V(Tensor<double>{1., -2., 3.}); }
+
+}  // namespace
+
+// ---- what was written in place ------------------------------------------------------------------------------------
+
+TEST_CASE("a backward names the function that wrote what it needs") {
+  V const x = row();
+  V const y = sum(tanh(x) * 2);
+  Tensor<double> t = x.value();
+  t(all()) = 0;
+  CHECK(situ_test::thrown<GradientError>([&] { y.backward(); },
+                                         "backward: Sum needs a tensor of shape [3] as it was when it was recorded, but assign has written to it in place since; "
+                                         "write to a clone() of it, or after the backward") == "");
+  V const z = exp(row()), u = z * z;
+  Tensor<double> view = z.value().slice(0, 0, 1);
+  view *= 2;
+  CHECK(situ_test::thrown<GradientError>([&] { sum(u).backward(); },
+                                         "backward: Mul needs a tensor of shape [3] as it was when it was recorded, but operator*= has written to it in place since; "
+                                         "write to a clone() of it, or after the backward") == "");
+}
+
+TEST_CASE("writing what no backward needs is allowed") {
+  V const x = row();
+  V const y = x * 3 + 1;  // its gradient does not read x
+  Tensor<double> t = x.value(), u = y.value();
+  t += 1;
+  u += 1;
+  sum(y).backward();
+  CHECK(x.grad().to_vector() == Row{3, 3, 3});
+}
+
+// ---- the end of a graph -------------------------------------------------------------------------------------------
+
+TEST_CASE("a second backward says what it needs") {
+  V const x = row();
+  V const y = sum(x * x);
+  y.backward(retain_graph);
+  y.backward();
+  CHECK(x.grad().to_vector() == Row{4, -8, 12});
+  CHECK(situ_test::thrown<GradientError>([&] { y.backward(); },
+                                         "backward: what Sum saved for its gradient was given back by the backward before; call that one as backward(retain_graph)") == "");
+  CHECK(x.grad().to_vector() == Row{4, -8, 12});
+}
+
+TEST_CASE("what has no gradient is refused in words") {
+  V x = row();
+  V const constant_(x.value(), false);
+  CHECK(situ_test::thrown<GradientError>([&] { V(x * 2).backward(); },
+                                         "backward: shape [3] has 3 elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape") == "");
+  CHECK(situ_test::thrown<GradientError>(
+            [&] { V(sum(constant_)).backward(); },
+            "backward: this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf") == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { V(x * 2).backward(Tensor<double>{1., 2.}); }, "backward: a gradient of shape [2] was given for a Variable of shape [3]") == "");
+  V y = x * 2;
+  CHECK(situ_test::thrown<GradientError>([&] { y.requires_grad(false); },
+                                         "requires_grad: this Variable is the result of Mul: only a leaf can be frozen; use value() or no_grad") == "");
+  V const unused = row();
+  CHECK(situ_test::thrown<GradientError>([&] { grad(sum(x * x), {x, unused}); },
+                                         "grad: input 1 of shape [3] was not used for the output: it has no gradient; leave it out, or use it") == "");
+  CHECK(situ_test::thrown<GradientError>([&] { grad(sum(x * constant_), constant_); },
+                                         "grad: input 0 requires no gradient; call requires_grad(true) on it before it is used") == "");
+  CHECK(!x.has_grad());
+}
+
+TEST_CASE("grad gives gradients and leaves grad() alone") {
+  V const x = row(), w = row();
+  V const h = x * w;
+  auto const [gx, gh] = grad(sum(h * h), {x, h}, retain_graph);
+  CHECK(gx.to_vector() == Row{2, -16, 54});
+  CHECK(gh.to_vector() == Row{2, 8, 18});
+  CHECK(!x.has_grad());
+  CHECK(!w.has_grad());
+  CHECK(grad(h, x, Tensor<double>{1., 10., 100.}).to_vector() == Row{1, -20, 300});
+}
+
+// ---- scopes and flags ---------------------------------------------------------------------------------------------
+
+TEST_CASE("nothing is recorded inside of a no_grad, and again inside of an enable_grad in it") {
+  V const x = row();
+  {
+    no_grad const guard;
+    CHECK(!V(x * 2).requires_grad());
+    {
+      enable_grad const again;
+      CHECK(V(x * 2).requires_grad());
+    }
+    CHECK(!V(sum(x)).requires_grad());
+  }
+  CHECK(V(x * 2).requires_grad());
+  CHECK_THROWS_AS(([&] {
+                    no_grad const guard;
+                    throw ShapeError("out");
+                  }()),
+                  ShapeError);
+  CHECK(V(x * 2).requires_grad());
+}
+
+TEST_CASE("a frozen leaf, a value and a detached result get no gradient") {
+  V x = row(), frozen = row();
+  frozen.requires_grad(false);
+  sum(x * frozen + V(x * x).detach() + constant(x)).backward();
+  CHECK(x.grad().to_vector() == Row{1, -2, 3});
+  CHECK(!frozen.has_grad());
+  frozen.requires_grad(true);
+  sum(x * frozen).backward();
+  CHECK(x.grad().to_vector() == Row{2, -4, 6});
+  CHECK(frozen.grad().to_vector() == Row{1, -2, 3});
+  x.zero_grad();
+  CHECK(!x.has_grad());
+  CHECK(x.grad().size() == 0);
+}
+
+TEST_CASE("the gradient of a result is kept where that is asked for") {
+  V const x = row();
+  V h = x * x;
+  V const other = h * 2;
+  h.retain_grad();
+  sum(h * 3 + other).backward();
+  CHECK(h.grad().to_vector() == Row{5, 5, 5});
+  CHECK(!other.has_grad());
+  CHECK(x.grad().to_vector() == Row{10, -20, 30});
+}
+
+TEST_CASE("gradients that users hold are not written behind their backs") {
+  V const x = row();
+  Tensor<double> const seed{1., 1., 1.};
+  V(x * 1).backward(seed);
+  Tensor<double> const first = x.grad();
+  CHECK(seed.data() != first.data());
+  V h = x * 1;
+  h.retain_grad();
+  V const y = h.reshape({3, 1}) * 1.0;
+  y.backward(Tensor<double>{{1.}, {2.}, {3.}});
+  CHECK(h.grad().data() != x.grad().data());
+  CHECK(h.grad().to_vector() == Row{1, 2, 3});
+  CHECK(seed.to_vector() == Row{1, 1, 1});
+}
+
+// ---- hooks --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("hooks see gradients, and may replace them") {
+  V x = row();
+  V h = x * x;
+  std::vector<Row> seen;
+  auto const first = h.register_hook([&](Tensor<double> const& g) { seen.push_back(g.to_vector()); });
+  h.register_hook([&](Tensor<double> const& g) { return g * 10; });
+  x.register_hook([&](Tensor<double> const& g) { seen.push_back(g.to_vector()); });
+  sum(h * 2 + h).backward(retain_graph);
+  CHECK(seen == std::vector<Row>{{3, 3, 3}, {60, -120, 180}});
+  CHECK(x.grad().to_vector() == Row{60, -120, 180});
+  h.remove_hook(first);
+  seen.clear();
+  sum(h * 2).backward();
+  CHECK(seen == std::vector<Row>{{40, -80, 120}});
+  V const constant_(x.value(), false);
+  CHECK_THROWS_AS(V(constant_).register_hook([](Tensor<double> const&) {}), GradientError);
+}
+
+TEST_CASE("a backward that is given up leaves no gradient on the way") {
+  V const x = row();
+  V h = x * x;
+  auto const hook = h.register_hook([](Tensor<double> const&) { throw ShapeError("enough"); });
+  V const y = sum(h * h);
+  CHECK_THROWS_AS(y.backward(retain_graph), ShapeError);
+  CHECK(!x.has_grad());
+  h.remove_hook(hook);
+  y.backward();
+  CHECK(x.grad().to_vector() == Row{4, -32, 108});
+}
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("a chain of a million nodes is run and given back without a recursion") {
+  auto const before = gpu::memory_allocated(Cpu{});
+  {
+    Variable<float> const x(Tensor<float>{1.f, 2.f});
+    Variable<float> y = x * 1;
+    for (int k = 0; k < 1000000; ++k) y = y + 1;
+    sum(y).backward();
+    CHECK(x.grad().to_vector() == std::vector<float>{1, 1});
+  }
+  CHECK(gpu::memory_allocated(Cpu{}) == before);
+  {
+    Variable<float> const x(Tensor<float>{1.f, 2.f});
+    Variable<float> y = x * 1;
+    for (int k = 0; k < 1000000; ++k) y = y * y;  // dies without a backward
+  }
+  CHECK(gpu::memory_allocated(Cpu{}) == before);
+}
+
+TEST_CASE("a wide graph is run once for each node") {
+  V const x(Tensor<double>{1., 1.});
+  V y = x * 1;
+  for (int k = 0; k < 60; ++k) y = y + y;  // 2^60 ways
+  sum(y).backward();
+  CHECK(x.grad().to_vector() == Row{0x1p60, 0x1p60});
+}
+
+TEST_CASE("memory is given back as a backward proceeds") {
+  using D = Emulated<0>;
+  int64_t const bytes = int64_t{4} << 18;
+  synchronize(D{});
+  int64_t const before = gpu::memory_allocated(D{});
+  {
+    Variable<float, D> const x(ones({1 << 18}, D{}));
+    Variable<float, D> y = x * 1;
+    for (int k = 0; k < 10; ++k) y = tanh(y);
+    Variable<float, D> const total = sum(y);
+    y = Variable<float, D>();
+    synchronize(D{});
+    int64_t const held = gpu::memory_allocated(D{}) - before;
+    CHECK(held >= 10 * bytes);
+    CHECK(held < 12 * bytes + bytes / 2);
+    gpu::reset_peak_memory_stats(D{});
+    total.backward();
+    synchronize(D{});
+    CHECK(gpu::max_memory_allocated(D{}) - before <= held + 2 * bytes);  // no more than a gradient comes and one goes
+    CHECK(gpu::memory_allocated(D{}) - before < 2 * bytes + bytes / 2);  // x and its gradient
+  }
+  synchronize(D{});
+  CHECK(gpu::memory_allocated(D{}) == before);
+}
+
+TEST_CASE("gradients that meet are added in an order of their own, and shared memory is not written") {
+  V const x = row();
+  V const a = x.reshape({3}), b = x.view({3});
+  V const y = a + b + a * b + x;
+  y.backward(Tensor<double>{1., 1., 1.});
+  CHECK(x.grad().to_vector() == Row{5, -1, 9});
+}

@@ -1,0 +1,141 @@
+/// Gradients of gradients: Hessian-vector products against finite differences of gradients, and against closed forms.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <situ/autograd/backward.hpp>
+#include <situ/autograd/matmul.hpp>
+#include <situ/autograd/reduce.hpp>
+#include <situ/autograd/rows.hpp>
+#include <situ/autograd/scan.hpp>
+#include <situ/ops/random.hpp>
+#include <support/compare.hpp>
+#include <support/devices.hpp>
+
+using namespace situ;
+
+namespace {
+
+Tensor<double> numbers(Shape const& shape, uint64_t seed = 1) {
+  Generator generator(seed);
+  return randn<double>(shape, generator);
+}
+
+/// Whether H v, for the Hessian H of the number f(x), is the difference of gradients at x + eps v and x - eps v.
+template <class F>
+bool hessian_is_right(F const& f, Tensor<double> const& at, double tolerance = 1e-5) {
+  Tensor<double> const v = numbers(at.shape(), 11);
+  Variable x{at};
+  Variable<double> const g = grad(f(x), x, create_graph);
+  Tensor<double> const product = grad(sum(g * v), x);
+  double const eps = 1e-6;
+  Variable above{Tensor<double>(at + eps * v)}, below{Tensor<double>(at - eps * v)};
+  Tensor<double> const numeric((grad(f(above), above) - grad(f(below), below)) / (2 * eps));
+  bool const same_gradient = max(abs(g.value() - grad(f(x), x))).item() < 1e-10;
+  bool const right = max(abs(product - numeric)).item() <= tolerance * (1 + max(abs(numeric)).item());
+  if (!right) MESSAGE(product << " instead of " << numeric);
+  return right && same_gradient;
+}
+
+}  // namespace
+
+TEST_CASE("the Hessian of sum(x^3) is diagonal, and so are the next derivatives") {
+  Variable x{Tensor<double>{1, 2, 3}};
+  Variable<double> const first = grad(sum(x * x * x), x, create_graph);
+  CHECK(first.to_vector() == std::vector<double>{3, 12, 27});
+  CHECK(grad(sum(first * Tensor<double>{1, 1, 2}), x, retain_graph).to_vector() == std::vector<double>{6, 12, 36});
+  Variable<double> const second = grad(sum(first), x, create_graph);
+  Variable<double> const third = grad(sum(second), x, create_graph);
+  CHECK(third.to_vector() == std::vector<double>{6, 6, 6});
+  CHECK(x.has_grad() == false);
+}
+
+TEST_CASE("a gradient that was recorded has gradients by everything that it was made of") {
+  // g = d/dx sum(w x^2) = 2 w x: its gradient by w, to which no gradient was asked for before, is 2 x
+  Variable x{Tensor<double>{1, 2}}, w{Tensor<double>{3, 4}};
+  Variable<double> const g = grad(sum(w * square(x)), x, create_graph);
+  sum(g * Tensor<double>{1, 10}).backward();
+  CHECK(w.grad().to_vector() == std::vector<double>{2, 40});
+  CHECK(x.grad().to_vector() == std::vector<double>{6, 80});
+}
+
+TEST_CASE("the gradient penalty of a physical loss: u'' by automatic differentiation, then its gradient by parameters") {
+  // u(t) = a sin(w t): u'' = -a w^2 sin(w t); L = sum(u''^2)
+  Tensor<double> const t{0.1, 0.4, 0.9};
+  Variable time{t}, a{full<double>({}, 1.5)}, w{full<double>({}, 2.0)};
+  Variable<double> const velocity = grad(sum(a * sin(w * time)), time, create_graph);
+  Variable<double> const acceleration = grad(sum(velocity), time, create_graph);
+  sum(square(acceleration)).backward();
+  double by_a = 0, by_w = 0;
+  for (double at : {0.1, 0.4, 0.9}) {
+    double const s = std::sin(2 * at), u = -1.5 * 4 * s;
+    by_a += 2 * u * (-4 * s);
+    by_w += 2 * u * (-1.5 * (4 * s + 4 * at * std::cos(2 * at)));
+  }
+  CHECK(a.grad().item() == doctest::Approx(by_a));
+  CHECK(w.grad().item() == doctest::Approx(by_w));
+}
+
+TEST_CASE("Hessian-vector products of formulas agree with finite differences") {
+  auto const x = numbers({3, 4});
+  auto const c = numbers({4}, 3);
+  CHECK(hessian_is_right([&](auto const& v) { return sum(tanh(v * c + 1) * v); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(exp(v) / (1 + v * v) - sqrt(v * v + 1)); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(gelu(v) * sigmoid(v) + silu(v)); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(pow(v * v + 1, 1.5) + log(v * v + 2) * sin(v)); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(where(v > 0, v * v * v, exp(v)) + clamp(v * v, 0.1, 1.0) * v + minimum(v * v, 1 + v)); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(square(cast<float>(v) * 0 + v * v)); }, x));
+}
+
+TEST_CASE("Hessian-vector products of reductions agree with finite differences") {
+  auto const x = numbers({3, 4});
+  CHECK(hessian_is_right([](auto const& v) { return sum(square(mean(v * v, 0))); }, x));
+  CHECK(hessian_is_right([](auto const& v) { return sum(logsumexp(v, 1) * logsumexp(v * 2, {0}, keepdim).reshape({4}).select(0, 1)); }, x));
+  CHECK(hessian_is_right([](auto const& v) { return sum(square(var(v, 1)) + stddev(v * v, 1)); }, x));
+  CHECK(hessian_is_right([](auto const& v) { return norm(v) * norm(v, {.p = 3}) + sum(norm(v, 0, {.p = 1}) * norm(v, 0, {.p = 2})); }, x));
+  CHECK(hessian_is_right([](auto const& v) { return sum(square(max(v * v, 1)) + prod(v, 1)) * min(v); }, x));
+}
+
+TEST_CASE("Hessian-vector products of rows, scans and products agree with finite differences") {
+  auto const x = numbers({3, 4});
+  auto const c = numbers({3, 4}, 3), w = numbers({4}, 4);
+  CHECK(hessian_is_right([&](auto const& v) { return sum(softmax(v, 1) * c + log_softmax(v * v, 0) * c); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(square(layer_norm(v, {4}, w, w)) * c + rms_norm(v, {4}, w) * c); }, x));
+  CHECK(hessian_is_right([&](auto const& v) { return sum(cumsum(v * v, 1) * cumprod(v, 0)); }, x));
+  // A perceptron of two layers, by its first weights.
+  auto const batch = numbers({5, 3}, 8), second = numbers({4, 2}, 9);
+  CHECK(hessian_is_right([&](auto const& v) { return mean(square(matmul(tanh(matmul(batch, v)), second))); }, x));
+}
+
+TEST_CASE_TEMPLATE("second derivatives run on other devices and in other types", D, Emulated<0>, Pinned) {
+  Variable x{Tensor<float, D>{1, 2}};
+  Variable<float, D> const g = grad(sum(x * x * exp(x)), x, create_graph);
+  auto const h = grad(sum(g), x).to_vector();  // (2 + 4 x + x^2) exp(x)
+  CHECK(h[0] == doctest::Approx(7 * std::exp(1.0)));
+  CHECK(h[1] == doctest::Approx(14 * std::exp(2.0)));
+  Variable half{Tensor<float16, D>{2, 4}};
+  Variable<float16, D> const slope = grad(sum(half * half * half), half, create_graph);
+  CHECK(grad(sum(slope), half).template to<float>().to_vector() == std::vector<float>{12, 24});
+}
+
+namespace {
+struct cube {
+  template <class X>
+  static X value(X const& x) {
+    return x * x * x;
+  }
+  template <class X, class Y>
+  static X derivative(X const& x, Y const&) {
+    return 3 * x * x;
+  }
+};
+}  // namespace
+
+TEST_CASE("what has no second derivative says so") {
+  Variable x{Tensor<float>{1, 2}};
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(map(cube{}, x)), x, create_graph); },
+                                         "grad: Sum has no second derivative here; call grad without create_graph") == "");
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(norm(x, {.p = static_cast<double>(INFINITY)}), x, create_graph); },
+                                         "grad: Norm has no second derivative here; call grad without create_graph") == "");
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(lgamma(x)), x, create_graph); },
+                                         "grad: the derivative of lgamma has no derivative here; call grad without create_graph") == "");
+}

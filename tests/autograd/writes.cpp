@@ -1,0 +1,207 @@
+/// Writing into Variables: parts of them, and v += e. Literal gradients are PyTorch 1.13's.
+#include <doctest/doctest.h>
+
+#include <situ/autograd/concat.hpp>
+#include <situ/autograd/gradcheck.hpp>
+#include <situ/device/emulated/device.hpp>
+#include <support/compare.hpp>
+
+using namespace situ;
+
+namespace {
+
+using Row = std::vector<double>;
+using V = Variable<double>;
+
+V matrix() { return V(Tensor<double>{{1., 2., 3.}, {4., 5., 6.}}); }
+V row() { return V(Tensor<double>{7., 8., 9.}); }
+
+}  // namespace
+
+TEST_CASE("a row that is written gets its gradient, and what was there before gets none") {
+  V const x = matrix(), e = row();
+  V y = x * 2;
+  y[1] = e * e;
+  CHECK(y.to_vector() == Row{2, 4, 6, 49, 64, 81});
+  CHECK(std::string(y.grad_fn()) == "CopySlices");
+  sum(y * y).backward();
+  CHECK(x.grad().to_vector() == Row{8, 16, 24, 0, 0, 0});
+  CHECK(e.grad().to_vector() == Row{1372, 2048, 2916});
+}
+
+TEST_CASE("every kind of index can be written, and every layout") {
+  auto const check = [](auto const& f) { CHECK(gradcheck(f, {matrix(), row()})); };
+  check([](V const& x, V const& e) {
+    V y = x * 2;
+    y(all(), 0) = e[0] * 3;
+    return V(y * y);
+  });
+  check([](V const& x, V const& e) {
+    V y = x * 2;
+    y(range(0, 2), range(0, end(), 2)) = e(range(0, 2));
+    return V(y * y);
+  });
+  check([](V const& x, V const& e) {
+    V y = x * 2;
+    y[1][2] = e[0] * e[1];
+    y(0, 1) = e[2];
+    return V(y * y);
+  });
+  check([](V const& x, V const& e) {
+    V y = (x.t() * 2);
+    V z = y.t().clone();
+    z(1, range(2, -4, -1)) = e;
+    return V(z * z);
+  });
+  check([](V const& x, V const& e) {
+    V const constant_(Tensor<double>{{1., 2.}, {3., 4.}, {5., 6.}}, false);
+    V y(constant_.value().t().flip(1), false);  // strides 1 and -2 in memory
+    y[0] = e;
+    y(all(), 2) *= x(all(), 0);
+    return V(y * y);
+  });
+  check([](V const& x, V const& e) {
+    V y = x * 1;
+    y(all()) = e;  // broadcast
+    return V(y * y + x);
+  });
+}
+
+TEST_CASE("several writes in a row are each recorded") {
+  V const x = matrix(), e = row();
+  auto const f = [](V const& a, V const& b) {
+    V y(Tensor<double>(zeros<double>({4, 3})), false);
+    for (int64_t k = 0; k < 4; ++k) y[k] = (k == 0 ? V(b * 2) : V(tanh(y[k - 1].clone()) + a[k % 2]));
+    y(range(1, 3)) += b;
+    y(range(0, 2)) -= b * b;
+    y[3] *= b;
+    y[2] /= b;
+    y[0] += 1;
+    y[1] = 5;
+    y(2, range(0, 2)) = Tensor<double>{8., 9.};
+    return y;
+  };
+  CHECK(gradcheck(f, {x, e}));
+  CHECK(gradcheck([&](V const& a, V const& b) { return sum(square(f(a, b))); }, {x, e}));
+  CHECK(gradgradcheck(f, {x, e}));
+}
+
+TEST_CASE("a constant becomes the result of what is written into it") {
+  V const e = row();
+  V y(Tensor<double>(zeros<double>({2, 3})), false);
+  y[0] = Tensor<double>{1., 2., 3.};
+  y[1] = 4;
+  CHECK(!y.requires_grad());
+  CHECK(y.is_leaf());
+  y[1] = e * 2;
+  CHECK(y.requires_grad());
+  sum(y).backward();
+  CHECK(e.grad().to_vector() == Row{2, 2, 2});
+}
+
+TEST_CASE("a leaf that requires a gradient is written inside of a no_grad only") {
+  V w = matrix();
+  CHECK(situ_test::thrown<GradientError>([&] { w[0] = 1; },
+                                         "operator=: this Variable of shape [2, 3] is a leaf that requires a gradient: a part of it cannot be written where gradients are "
+                                         "recorded; write inside of a no_grad, or to a clone() of it") == "");
+  CHECK(situ_test::thrown<GradientError>([&] { w -= 1; },
+                                         "operator-=: this Variable of shape [2, 3] is a leaf that requires a gradient: it cannot be changed where gradients are recorded; "
+                                         "do it inside of a no_grad, or name the result differently") == "");
+  CHECK(w.to_vector() == Row{1, 2, 3, 4, 5, 6});
+  sum(w * w).backward();
+  double const* const data = w.value().data();
+  {
+    no_grad const guard;
+    w -= 0.5 * w.grad();
+    w[1] = 7;
+    w(all(), 0) += Tensor<double>{1., 2.};
+    w *= 2;
+    w /= 2.0;
+    w += 1;
+  }
+  CHECK(w.to_vector() == Row{2, 1, 1, 10, 8, 8});
+  CHECK(w.value().data() == data);
+  CHECK(w.is_leaf());
+  CHECK(w.requires_grad());
+  sum(w * w).backward();
+  CHECK(w.grad().to_vector() == Row{6, 6, 8, 28, 26, 28});
+}
+
+TEST_CASE("changing a result is recorded") {
+  CHECK(gradcheck(
+      [](V const& x, V const& e) {
+        V y = x * 2;
+        y += e;
+        y *= e * 2;
+        y -= x;
+        y /= 3;
+        V total(Tensor<double>(zeros<double>({})), false);
+        total += sum(y * y);
+        return total;
+      },
+      {matrix(), row()}));
+  V y = matrix() * 2;
+  CHECK_THROWS_AS(y += V(Tensor<double>(ones<double>({2, 2, 3}))), ShapeError);
+  CHECK_THROWS_AS(y[0] = V(Tensor<double>(ones<double>({2}))), ShapeError);
+  CHECK(y.to_vector() == Row{2, 4, 6, 8, 10, 12});
+  CHECK(std::string(y.grad_fn()) == "Mul");
+}
+
+TEST_CASE("a write that others would not know of is refused") {
+  V const x = matrix(), e = row();
+  V y = x * 2;
+  {
+    V const other = y;
+    CHECK(situ_test::thrown<GradientError>([&] { y[0] = e; },
+                                           "operator=: other Variables or formulas share the history of this one of shape [2, 3], and would not know of the write; "
+                                           "write to a clone() of it") == "");
+  }
+  V view = y.t();
+  CHECK(situ_test::thrown<GradientError>([&] { view[0] = 1; },
+                                         "operator=: this Variable of shape [3, 2] is itself a view of another one, which would not know of the write; write to a part of "
+                                         "that one, or to a clone()") == "");
+  y[0] = e;
+  CHECK(situ_test::thrown<GradientError>([&] { V const z = view * 2; },
+                                         "a view of shape [3, 2] is used after the Variable that it is a view of was written: its gradient would go astray; take the view "
+                                         "again") == "");
+  CHECK(sum(y.t()).item() == 24 + 30);
+  y(all()) = y * 3;  // its own history may be held by what is written
+  CHECK(y.to_vector() == Row{21, 24, 27, 24, 30, 36});
+}
+
+TEST_CASE("a backward notices that what it needs was written") {
+  V const x = matrix(), e = row();
+  V y = x * 2;
+  V const z = y * y;
+  y[0] = e;
+  CHECK(situ_test::thrown<GradientError>([&] { sum(z).backward(); },
+                                         "backward: Mul needs a tensor of shape [2, 3] as it was when it was recorded, but a recorded write has written to it in place since; "
+                                         "write to a clone() of it, or after the backward") == "");
+}
+
+TEST_CASE("a part that is only read is a Variable") {
+  V x = matrix();
+  V const y = x[1];
+  CHECK(std::string(y.grad_fn()) == "Select");
+  auto z = x(all(), range(0, 2));
+  sum(z * x[0](range(0, 2)) + sum(x[1])).backward();
+  z = V(Tensor<double>{1., 2.});  // rebinds
+  CHECK(x.to_vector() == Row{1, 2, 3, 4, 5, 6});
+  CHECK(x.grad().to_vector() == Row{1 + 1 + 4, 2 + 2 + 5, 0, 1 + 4, 2 + 4, 4});
+  static_assert(std::is_same_v<decltype(Variable(x[1])), V>);
+  V const joined = concat({x[1], x[0]});
+  CHECK(joined.to_vector() == Row{4, 5, 6, 1, 2, 3});
+  std::vector<V> const rows{x[0], x[1]};
+  CHECK(V(rows.size() > 1 ? x[0] : rows[1]).to_vector() == Row{1, 2, 3});
+}
+
+TEST_CASE("writes are recorded on a device of its own memory") {
+  using D = Emulated<0>;
+  Variable<float, D> const e(Tensor<float>{1.f, 2.f, 3.f}.to(D{}));
+  Variable<float, D> y(zeros({2, 3}, D{}), false);
+  y[0] = e * e;
+  y(1, range(0, 2)) = e(range(1, 3));
+  y *= 2.f;
+  sum(y * y).backward();
+  CHECK(e.grad().to_vector() == std::vector<float>{16, 128 + 16, 432 + 24});
+}

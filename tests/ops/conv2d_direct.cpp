@@ -1,0 +1,66 @@
+// Convolutions of few channels with windows that follow each other along a row, against plain loops in double.
+#include <doctest/doctest.h>
+
+#include <situ/ops/conv2d.hpp>
+#include <situ/ops/random.hpp>
+#include <support/devices.hpp>
+
+#include <cmath>
+
+namespace {
+
+using namespace situ;
+
+struct Case {
+  Shape x, w;
+  extent2d stride, padding, dilation;
+  int64_t groups;
+  bool flipped = false;  // the image's columns
+};
+
+template <class T, class D>
+void check(Case const& c, double allowed) {
+  CAPTURE(c.x);
+  CAPTURE(c.w);
+  Generator generator{7};
+  Tensor<T> x = Tensor<T>(cast<T>(rand(c.x, generator) - 0.5f)), w = Tensor<T>(cast<T>(rand(c.w, generator) - 0.5f)), bias = Tensor<T>(cast<T>(rand({c.w[0]}, generator)));
+  if (c.flipped) x = x.flip(3);
+  auto const y = conv2d(x.to(D{}), w.to(D{}), {.bias = bias.to(D{}), .stride = c.stride, .padding = c.padding, .dilation = c.dilation, .groups = c.groups}).to(Cpu{});
+  double worst = 0;
+  Shape const& s = y.shape();
+  int64_t const channels = c.w[1], outputs = c.w[0] / c.groups;
+  for (int64_t n = 0; n < s[0]; ++n) {
+    for (int64_t o = 0; o < s[1]; ++o) {
+      for (int64_t i = 0; i < s[2]; ++i) {
+        for (int64_t j = 0; j < s[3]; ++j) {
+          double total = static_cast<double>(bias(o));
+          for (int64_t k = 0; k < channels; ++k) {
+            for (int64_t u = 0; u < c.w[2]; ++u) {
+              for (int64_t v = 0; v < c.w[3]; ++v) {
+                int64_t const a = i * c.stride.height - c.padding.height + u * c.dilation.height, b = j * c.stride.width - c.padding.width + v * c.dilation.width;
+                if (a < 0 || b < 0 || a >= c.x[2] || b >= c.x[3]) continue;
+                total += static_cast<double>(x(n, o / outputs * channels + k, a, b)) * static_cast<double>(w(o, k, u, v));
+              }
+            }
+          }
+          worst = std::fmax(worst, std::fabs(static_cast<double>(y(n, o, i, j)) - total));
+        }
+      }
+    }
+  }
+  CHECK(worst <= allowed);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("sums of shifted rows", D, Cpu, Emulated<0>) {
+  situ_test::with_every_instruction_set<D>([] {
+    for (Case const& c : {Case{{2, 3, 20, 32}, {16, 3, 3, 3}, 1, 1, 1, 1}, Case{{1, 3, 9, 19}, {5, 3, 3, 3}, 1, 0, 1, 1}, Case{{2, 6, 11, 40}, {8, 3, 2, 5}, {2, 1}, {1, 2}, 1, 2},
+                          Case{{1, 2, 30, 37}, {4, 2, 3, 3}, {3, 1}, {4, 5}, {2, 3}, 1}, Case{{1, 4, 300, 70}, {12, 4, 3, 3}, 1, 1, 1, 1}, Case{{3, 5, 1, 48}, {9, 5, 1, 1}, 1, 0, 1, 1},
+                          Case{{1, 3, 12, 33}, {6, 3, 3, 3}, 1, 1, 1, 1, true}, Case{{1, 1, 5, 16}, {7, 1, 5, 1}, 1, {4, 9}, 1, 1}}) {
+      check<float, D>(c, 2e-5);
+      check<double, D>(c, 1e-13);
+      check<float16, D>(c, 1e-2);
+    }
+  });
+}
