@@ -719,9 +719,9 @@ __attribute__((cold)) inline std::string to_string(Shape const& shape) {
 }
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
-template <class Stream>
-  requires requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); }
-Stream& operator<<(Stream& stream, Shape const& shape) {
+template <class Stream, class S>
+  requires(std::is_same_v<S, Shape> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })  // and nothing that converts to a Shape
+Stream& operator<<(Stream& stream, S const& shape) {
   std::string const text = to_string(shape);
   stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
   return stream;
@@ -18648,7 +18648,7 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    V all;
+    V all{};
     spread<Isa>(all, a);
     add_product<Isa, C>(sums[0], all, x[0]);
     if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
@@ -36727,8 +36727,9 @@ auto recorded_outputs(std::tuple<Ys...> const&) {
 /// The place of output K among those.
 template <std::size_t K, class... Ys>
 constexpr std::size_t recorded_place(std::type_identity<std::tuple<Ys...>>) {
-  std::size_t k = 0, place = 0;
-  ((place += k++ < K && is_recorded_output<Ys> ? 1u : 0u), ...);
+  int k = 0;
+  std::size_t place = 0;
+  ((place += k++ < static_cast<int>(K) && is_recorded_output<Ys> ? 1u : 0u), ...);
   return place;
 }
 

@@ -355,8 +355,9 @@ auto recorded_outputs(std::tuple<Ys...> const&) {
 /// The place of output K among those.
 template <std::size_t K, class... Ys>
 constexpr std::size_t recorded_place(std::type_identity<std::tuple<Ys...>>) {
-  std::size_t k = 0, place = 0;
-  ((place += k++ < K && is_recorded_output<Ys> ? 1u : 0u), ...);
+  int k = 0;
+  std::size_t place = 0;
+  ((place += k++ < static_cast<int>(K) && is_recorded_output<Ys> ? 1u : 0u), ...);
   return place;
 }
 

@@ -108,9 +108,9 @@ __attribute__((cold)) inline std::string to_string(Shape const& shape) {
 }
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
-template <class Stream>
-  requires requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); }
-Stream& operator<<(Stream& stream, Shape const& shape) {
+template <class Stream, class S>
+  requires(std::is_same_v<S, Shape> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })  // and nothing that converts to a Shape
+Stream& operator<<(Stream& stream, S const& shape) {
   std::string const text = to_string(shape);
   stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
   return stream;

@@ -169,7 +169,7 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    V all;
+    V all{};
     spread<Isa>(all, a);
     add_product<Isa, C>(sums[0], all, x[0]);
     if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
