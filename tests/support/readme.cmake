@@ -108,7 +108,7 @@ function(situ_add_readme_test name target)
       set(skip "  if (!situ::gpu::is_available()) return std::puts(\"skipped: no GPU\"), 77;\n")
     endif()
     set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}_${file}.${extension}")
-    set(text "#include <situ/situ.hpp>\n\n#include <cstdio>\n${${file}_headers}\nusing namespace situ;\n\n${${file}_text}
+    set(text "#include <situ/situ.hpp>\n\n#include <cstdio>\n#include <iostream>\n${${file}_headers}\nusing namespace situ;\n\n${${file}_text}
 int main() try {\n${skip}${${file}_calls}  return 0;\n} catch (const std::exception& error) {
   std::printf(\"threw: %s\\n\", error.what());\n  return 1;\n}\n")
     file(CONFIGURE OUTPUT "${source}" CONTENT "@text@" @ONLY)

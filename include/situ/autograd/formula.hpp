@@ -234,6 +234,7 @@ class SavedFormula {
   template <class D, class Seed, class... Intos>
   void send(Shape const& shape, Seed const& seed, Intos const&... intos) const {
     SlotTarget targets[sizeof...(Intos)];
+    Layout sum_layouts[sizeof...(Intos)];
     Layout const whole(shape);
     int64_t groups = 0, sums = 0;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
@@ -241,7 +242,7 @@ class SavedFormula {
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
     bool const plain = groups == 0 && is_plain<D>(formula_, shape) && is_plain<D>(seed, shape);
-    slots<D, 0>(whole, seed, plain, groups, targets, static_cast<Fields<value_of<Intos>...>*>(nullptr), intos...);
+    slots<D, 0>(whole, seed, plain, groups, targets, sum_layouts, static_cast<Fields<value_of<Intos>...>*>(nullptr), intos...);
   }
 
  private:
@@ -252,20 +253,19 @@ class SavedFormula {
   }
 
   template <class D, int J, class Seed, class Types, class I, class... Is>
-  void slots(Layout const& whole, Seed const& seed, bool plain, int64_t groups, SlotTarget* targets, Types* types, I const& into, Is const&... rest) const {
+  void slots(Layout const& whole, Seed const& seed, bool plain, int64_t groups, SlotTarget* targets, Layout* sum_layouts, Types* types, I const& into, Is const&... rest) const {
     using T = value_of<I>;
     using Gradient = Tensor<T, device_of<I>>;
-    Gradient apart;                               // what cannot be written where it belongs
-    Tensor<compute_t<T>, result_device_t<device_of<I>>> sums;      // of each group
-    Layout sum;
+    using Sums = Tensor<compute_t<T>, result_device_t<device_of<I>>>;
+    Gradient apart;  // what cannot be written where it belongs
+    Sums sums;       // of each group
     if (into.needed()) {
       auto* const state = into.state();
       bool const fits = same_shape(into.shape(), whole.shape);
       if (!fits && groups > 0) {
-        Shape shape = into.shape();
-        sum = Layout(shape);
-        sums = Tensor<compute_t<T>, result_device_t<device_of<I>>>::uninitialized(Shape{groups, sum.size()}, "backward");
-        targets[J] = {sums.data(), false, &sum};
+        sum_layouts[J] = Layout(Shape(into.shape()));
+        sums = Sums::uninitialized(Shape{groups, sum_layouts[J].size()}, "backward");
+        targets[J] = {sums.data(), false, sum_layouts + J};
       } else if (fits && !state->queued) {
         state->incoming = Gradient::uninitialized(whole.shape, "backward");
         into.flow().arrived(state);
@@ -277,7 +277,7 @@ class SavedFormula {
         targets[J].memory = apart.data();
       }
     }
-    if constexpr (sizeof...(Is) > 0) slots<D, J + 1>(whole, seed, plain, groups, targets, types, rest...);
+    if constexpr (sizeof...(Is) > 0) slots<D, J + 1>(whole, seed, plain, groups, targets, sum_layouts, types, rest...);
     else propagate<D>(formula_, seed, whole, plain, groups, targets, types);
     if (!into.needed()) return;
     if (sums.body()) into.add_sum((groups == 1 ? sums : situ::sum(sums, 0)).reshape(into.shape()));

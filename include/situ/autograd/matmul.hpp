@@ -314,7 +314,7 @@ auto einsum_step(EinsumStep const& step, A const& a, B const& b) {
   } else {
     using Rule = EinsumRule<Saved<T, device_of<A>>, Saved<T, device_of<B>>>;
     if (!is_recording(a, b)) return Variable<T, device_of<Result>>(std::move(value), false);
-    return record("Einsum", std::move(value), Rule{step, fields_of(saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b)), {a.shape(), b.shape()}}, a, b);
+    return record("Einsum", std::move(value), Rule{step, operand_fields(saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b)), {a.shape(), b.shape()}}, a, b);
   }
 }
 

@@ -290,7 +290,8 @@ SITU_INLINE bool any_of(mask<Bytes, N, Isa> const& m) {
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> keep_order(pack<T, N, Isa> const& a) {
 #if defined(__clang__)
-  return pack<T, N, Isa>(__arithmetic_fence(a.v));
+  if constexpr (std::is_floating_point_v<T>) return pack<T, N, Isa>(__arithmetic_fence(a.v));
+  else return a;
 #else
   auto v = a.v;          // not a pack, which g++ would then keep in memory, with all that it was made of
   detail::hold<Isa>(v);  // __builtin_assoc_barrier of g++ 12 is scalarised on vectors
