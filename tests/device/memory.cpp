@@ -57,8 +57,15 @@ void on_a_thread(F f) {
 
 }  // namespace
 
-TEST_CASE("what tensors hold on the host is counted to the byte, whatever their size") {
-  for (int64_t n : {1, 10, 1000, 100000}) {
+TEST_CASE("what tensors hold on the host is counted to the byte; blocks from 128 KiB on with what they are rounded up by") {
+  {
+    int64_t const before = gpu::memory_allocated(Cpu{});
+    Tensor<float> const large = zeros({100000});
+    int64_t const held = gpu::memory_allocated(Cpu{}) - before;
+    CHECK(held >= 400000 + head);
+    CHECK(held < 400000 + head + (1 << 14));
+  }
+  for (int64_t n : {1, 10, 1000, 16000}) {
     int64_t const before = gpu::memory_allocated(Cpu{});
     {
       Tensor<float> const a = zeros({n});

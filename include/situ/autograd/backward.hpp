@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include <situ/autograd/reduce.hpp>
 #include <situ/autograd/writes.hpp>
 
 namespace situ::inline SITU_ABI {

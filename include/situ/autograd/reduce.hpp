@@ -8,7 +8,7 @@
 ///           is read, and y are kept.
 #pragma once
 
-#include <situ/autograd/backward.hpp>
+#include <situ/autograd/writes.hpp>
 #include <situ/ops/reduce.hpp>
 
 namespace situ::inline SITU_ABI {

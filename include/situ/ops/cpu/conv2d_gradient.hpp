@@ -8,6 +8,7 @@
 
 #include <situ/ops/conv2d_plan.hpp>
 #include <situ/ops/cpu/conv2d.hpp>
+#include <situ/tensor/tensor.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
