@@ -12,6 +12,13 @@ struct Perceptron {
   static constexpr std::size_t batch = 64, inputs = 100, hidden = 50, outputs = 10;
 };
 
+/// Times `step`, after the memory of its results has been touched.
+template <class F>
+void repeat(State& state, F step) {
+  for (int k = 0; k < 3; ++k) step();
+  for (auto _ : state) step();
+}
+
 void gradient_tanh(State& state);           ///< of sum(tanh(x*w + b) * y) by x, w, b and y, n elements each
 void gradient_gelu(State& state);           ///< of sum(gelu(x)) by x
 void gradient_layer_norm(State& state);     ///< of sum(layer_norm(x) * y) by x; n/100 rows of 100, y a constant

@@ -21,32 +21,32 @@ std::int64_t count(State const& state) { return static_cast<std::int64_t>(size(s
 void gradient_tanh(State& state) {
   std::int64_t n = count(state);
   Tensor x = leaf(filled(Input::a, {n})), w = leaf(filled(Input::b, {n})), b = leaf(filled(Input::c, {n})), y = leaf(filled(Input::positive, {n}));
-  for (auto _ : state) {
+  repeat(state, [&] {
     for (Tensor* v : {&x, &w, &b, &y}) v->mutable_grad().reset();
     (at::tanh(at::addcmul(b, x, w)) * y).sum().backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_tanh(state, x.grad().data_ptr<float>(), y.grad().data_ptr<float>());
 }
 
 void gradient_gelu(State& state) {
   Tensor x = leaf(filled(Input::a, {count(state)}));
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.mutable_grad().reset();
     at::gelu(x).sum().backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_gelu(state, x.grad().contiguous().data_ptr<float>());
 }
 
 void gradient_layer_norm(State& state) {
   constexpr auto m = static_cast<std::int64_t>(row_length);
   Tensor x = leaf(filled(Input::a, {count(state) / m, m})), y = filled(Input::b, {count(state) / m, m});
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.mutable_grad().reset();
     (at::layer_norm(x, {m}) * y).sum().backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_layer_norm(state, x.grad().data_ptr<float>());
 }
 
@@ -54,11 +54,11 @@ void gradient_cross_entropy(State& state) {
   constexpr auto m = static_cast<std::int64_t>(row_length);
   std::int64_t const rows = count(state) / m;
   Tensor x = leaf(filled(Input::a, {rows, m})), labels = at::arange(rows, at::kLong).remainder(m);
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.mutable_grad().reset();
     at::cross_entropy_loss(x, labels).backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_cross_entropy(state, x.grad().data_ptr<float>());
 }
 
@@ -70,13 +70,13 @@ void gradient_perceptron(State& state) {
   Tensor w2 = of(Input::c, {P::hidden, P::hidden}), b2 = of(Input::c, {P::hidden});
   Tensor w3 = of(Input::a, {P::hidden, P::outputs}), b3 = of(Input::a, {P::outputs});
   Tensor labels = at::arange(static_cast<std::int64_t>(P::batch), at::kLong).remainder(static_cast<std::int64_t>(P::outputs));
-  for (auto _ : state) {
+  repeat(state, [&] {
     for (Tensor* v : {&w1, &b1, &w2, &b2, &w3, &b3}) v->mutable_grad().reset();
     Tensor h1 = at::relu(at::addmm(b1, x, w1));
     Tensor h2 = at::relu(at::addmm(b2, h1, w2));
     at::cross_entropy_loss(at::addmm(b3, h2, w3), labels).backward();
     keep(w1.grad());
-  }
+  });
   verify_gradient_perceptron(state, b1.grad().data_ptr<float>(), b3.grad().data_ptr<float>());
 }
 

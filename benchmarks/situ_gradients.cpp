@@ -21,21 +21,21 @@ std::int64_t count(State const& state) { return static_cast<std::int64_t>(size(s
 void gradient_tanh(State& state) {
   std::int64_t n = count(state);
   Variable x{filled(Input::a, {n})}, w{filled(Input::b, {n})}, b{filled(Input::c, {n})}, y{filled(Input::positive, {n})};
-  for (auto _ : state) {
+  repeat(state, [&] {
     for (Variable<float>* v : {&x, &w, &b, &y}) v->zero_grad();
     sum(tanh(x * w + b) * y).backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_tanh(state, x.grad().data(), y.grad().data());
 }
 
 void gradient_gelu(State& state) {
   Variable x{filled(Input::a, {count(state)})};
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.zero_grad();
     sum(gelu(x)).backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_gelu(state, x.grad().data());
 }
 
@@ -43,11 +43,11 @@ void gradient_layer_norm(State& state) {
   constexpr auto m = static_cast<std::int64_t>(row_length);
   Variable x{filled(Input::a, {count(state) / m, m})};
   Tensor<float> y = filled(Input::b, {count(state) / m, m});
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.zero_grad();
-    sum(layer_norm(x) * y).backward();
+    sum(layer_norm(x, {m}) * y).backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_layer_norm(state, x.grad().data());
 }
 
@@ -56,11 +56,11 @@ void gradient_cross_entropy(State& state) {
   std::int64_t const rows = count(state) / m;
   Variable x{filled(Input::a, {rows, m})};
   Tensor<std::int64_t> labels = situ::arange<std::int64_t>(rows) % m;
-  for (auto _ : state) {
+  repeat(state, [&] {
     x.zero_grad();
     (-mean(gather(log_softmax(x, 1), 1, labels.unsqueeze(1)))).backward();
     keep(x.grad());
-  }
+  });
   verify_gradient_cross_entropy(state, x.grad().data());
 }
 
@@ -72,13 +72,13 @@ void gradient_perceptron(State& state) {
   Variable w2 = of(Input::c, {P::hidden, P::hidden}), b2 = of(Input::c, {P::hidden});
   Variable w3 = of(Input::a, {P::hidden, P::outputs}), b3 = of(Input::a, {P::outputs});
   Tensor<std::int64_t> labels = situ::arange<std::int64_t>(static_cast<std::int64_t>(P::batch)) % static_cast<int>(P::outputs);
-  for (auto _ : state) {
+  repeat(state, [&] {
     for (Variable<float>* v : {&w1, &b1, &w2, &b2, &w3, &b3}) v->zero_grad();
     Variable h1 = relu(matmul(x, w1) + b1);
     Variable h2 = relu(matmul(h1, w2) + b2);
     (-mean(gather(log_softmax(matmul(h2, w3) + b3, 1), 1, labels.unsqueeze(1)))).backward();
     keep(w1.grad());
-  }
+  });
   verify_gradient_perceptron(state, b1.grad().data(), b3.grad().data());
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cuda/compare.hpp>
+#include <situ/autograd/backward.hpp>
 #include <situ/autograd/reduce.hpp>
 
 using namespace situ;

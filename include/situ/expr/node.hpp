@@ -284,6 +284,9 @@ class ExpressionMembers {
 
 namespace detail {
 
+template <class Op, class... Es>
+auto recorded(Map<Op, Es...> const& e);  // defined by the autograd layer
+
 /// The members of formulas that record: those of the Variable that such a formula becomes.
 template <class E>
 class ExpressionMembers<E, true> {
@@ -291,6 +294,25 @@ class ExpressionMembers<E, true> {
   /// The value alone, without its history.
   auto value() const { return evaluated(values_of(self())); }
   auto detach() const { return value(); }
+  /// Records the formula and starts a backward pass from it; see Variable::backward.
+  template <class... Options>
+  void backward(Options const&... options) const {
+    recorded(self()).backward(options...);
+  }
+  bool requires_grad() const { return recorded(self()).requires_grad(); }
+  template <device To>
+  auto to(To device) const {
+    return recorded(self()).to(device);
+  }
+  template <element U>
+  auto to() const {
+    return recorded(self()).template to<U>();
+  }
+  auto cpu() const { return to(Cpu{}); }
+  template <int N = 0>
+  auto cuda() const {
+    return to(Cuda<N>{});
+  }
 
  private:
   E const& self() const { return static_cast<E const&>(*this); }
