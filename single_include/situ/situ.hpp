@@ -32337,6 +32337,12 @@ auto unique_all(E const& x) {
 ///           formulas, which fuse with what they are part of; the others read a formula in their one pass, and its gradient is one kernel.
 
 
+// ---- <situ/autograd/backward.hpp>
+/// Backward passes: from a number to the leaves, or to chosen Variables.
+
+#include <array>
+
+
 // ---- <situ/autograd/reduce.hpp>
 /// Reductions of Variables and of formulas with Variables: fused forward, and fused with the formula's own gradient backward.
 ///
@@ -35928,6 +35934,188 @@ SITU_RECORDED_NAMED(norm, recorded_p_norm, norm_options)
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
+
+/// Records the gradients that grad() gives, so that they can be differentiated again. The graph is kept.
+struct create_graph_t {};
+inline constexpr create_graph_t create_graph{};
+
+namespace detail {
+
+template <class T, class D>
+void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph) {
+  no_grad const guard;
+  Flow flow(keeps_graph, false, 0);
+  root.state()->add(flow, seed);
+  flow.run();
+}
+
+/// Marks Variables as targets of a grad(), for as long as it runs.
+class Targets {
+ public:
+  explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+    for (Node* node : nodes_) node->target = true;
+  }
+  Targets(Targets const&) = delete;
+  Targets& operator=(Targets const&) = delete;
+  ~Targets() {
+    for (Node* node : nodes_) node->target = false;
+  }
+
+ private:
+  std::vector<Node*> nodes_;
+};
+
+template <class T, class D>
+Tensor<T, D> take_gradient(Variable<T, D> const& input, std::size_t number) {
+  auto* const state = input.state();
+  Tensor<T, D> result = std::move(state->captured);
+  state->captured = {};
+  if (!result.body()) {
+    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
+  }
+  return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
+}
+template <class T, class D>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t number) {
+  auto* const state = input.state();
+  state->captured = {};
+  if (!state->captured_recorded) {
+    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
+  }
+  Variable<T, D> result = std::move(*state->captured_recorded);
+  delete std::exchange(state->captured_recorded, nullptr);
+  return result;
+}
+
+template <class T, class D>
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph, bool creates_graph) {
+  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
+  }
+  Targets const targets(inputs);
+  Node* const root_node = root.state();
+  uint64_t const run = next_gradient_run();
+  mark_way_to_targets(&root_node, 1, run);
+  Flow flow(keeps_graph || creates_graph, creates_graph, run);
+  if (creates_graph) {
+    enable_grad const guard;
+    root.state()->incoming = seed;
+    root.state()->add_recorded(flow, Variable<T, D>(seed, false));
+    flow.run();
+  } else {
+    no_grad const guard;
+    root.state()->add(flow, seed);
+    flow.run();
+  }
+}
+
+template <class V>
+Node* gradient_node(V const& v) {
+  return v.requires_grad() ? v.state() : nullptr;
+}
+
+template <class Y>
+auto checked_seed(Y const& y) {
+  if (y.size() != 1) {
+    fail<GradientError>("grad: the output has shape ", y.shape(), ": gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
+  }
+  return one_gradient<value_of<Y>, device_of<Y>>(y.shape());
+}
+template <class Y, class E>
+auto checked_seed(Y const& y, E const& seed) {
+  if (!(seed.shape() == y.shape())) fail<ShapeError>("grad: a gradient of shape ", seed.shape(), " was given for an output of shape ", y.shape());
+  return Tensor<value_of<Y>, device_of<Y>>(seed);
+}
+
+template <class Y, class S, class V, std::size_t N>
+auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  run_grad(y, seed, nodes, keeps_graph, false);
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
+  }(std::make_index_sequence<N>{});
+}
+template <class Y, class S, class V, std::size_t N>
+auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  run_grad(y, seed, nodes, true, true);
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
+  }(std::make_index_sequence<N>{});
+}
+
+}  // namespace detail
+
+/// The gradients of an output by chosen inputs, without touching anybody's `grad()`.
+///
+///     auto gx = grad(y, x);                   // a Tensor
+///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
+///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
+///
+/// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
+///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
+/// Cost      only what lies between the output and the inputs is computed. The graph is used up, unless retain_graph or
+///           create_graph is given.
+template <class E, class T, class D>
+  requires differentiable<E>
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y), inputs, false)[0];
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y), inputs, true)[0];
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+Variable<T, D> grad(E const& output, Variable<T, D> const& input, create_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs)[0];
+}
+/// The same with a gradient of the output to begin with: a vector-Jacobian product.
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false)[0];
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N]) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y), inputs, false);
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y), inputs, true);
+}
+template <class E, class T, class D, std::size_t N>
+  requires differentiable<E>
+std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// A seed of record_on that reads the result's gradient alone, by a function of tensors and of Variables.
@@ -36196,194 +36384,6 @@ auto diag(E const& x, int64_t k = 0) {
                                       if (shape.rank() == 2) return detail::placed(view, g, shape);
                                       return std::remove_cvref_t<decltype(g)>(view(g));
                                     })));
-}
-
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/autograd/backward.hpp>
-/// Backward passes: from a number to the leaves, or to chosen Variables.
-
-#include <array>
-
-
-namespace situ::inline SITU_ABI {
-
-/// Records the gradients that grad() gives, so that they can be differentiated again. The graph is kept.
-struct create_graph_t {};
-inline constexpr create_graph_t create_graph{};
-
-namespace detail {
-
-template <class T, class D>
-void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph) {
-  no_grad const guard;
-  Flow flow(keeps_graph, false, 0);
-  root.state()->add(flow, seed);
-  flow.run();
-}
-
-/// Marks Variables as targets of a grad(), for as long as it runs.
-class Targets {
- public:
-  explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
-    for (Node* node : nodes_) node->target = true;
-  }
-  Targets(Targets const&) = delete;
-  Targets& operator=(Targets const&) = delete;
-  ~Targets() {
-    for (Node* node : nodes_) node->target = false;
-  }
-
- private:
-  std::vector<Node*> nodes_;
-};
-
-template <class T, class D>
-Tensor<T, D> take_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  Tensor<T, D> result = std::move(state->captured);
-  state->captured = {};
-  if (!result.body()) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
-  return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
-}
-template <class T, class D>
-Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  state->captured = {};
-  if (!state->captured_recorded) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
-  Variable<T, D> result = std::move(*state->captured_recorded);
-  delete std::exchange(state->captured_recorded, nullptr);
-  return result;
-}
-
-template <class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph, bool creates_graph) {
-  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
-  }
-  Targets const targets(inputs);
-  Node* const root_node = root.state();
-  uint64_t const run = next_gradient_run();
-  mark_way_to_targets(&root_node, 1, run);
-  Flow flow(keeps_graph || creates_graph, creates_graph, run);
-  if (creates_graph) {
-    enable_grad const guard;
-    root.state()->incoming = seed;
-    root.state()->add_recorded(flow, Variable<T, D>(seed, false));
-    flow.run();
-  } else {
-    no_grad const guard;
-    root.state()->add(flow, seed);
-    flow.run();
-  }
-}
-
-template <class V>
-Node* gradient_node(V const& v) {
-  return v.requires_grad() ? v.state() : nullptr;
-}
-
-template <class Y>
-auto checked_seed(Y const& y) {
-  if (y.size() != 1) {
-    fail<GradientError>("grad: the output has shape ", y.shape(), ": gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
-  }
-  return one_gradient<value_of<Y>, device_of<Y>>(y.shape());
-}
-template <class Y, class E>
-auto checked_seed(Y const& y, E const& seed) {
-  if (!(seed.shape() == y.shape())) fail<ShapeError>("grad: a gradient of shape ", seed.shape(), " was given for an output of shape ", y.shape());
-  return Tensor<value_of<Y>, device_of<Y>>(seed);
-}
-
-template <class Y, class S, class V, std::size_t N>
-auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
-  std::vector<Node*> nodes;
-  for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  run_grad(y, seed, nodes, keeps_graph, false);
-  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
-  }(std::make_index_sequence<N>{});
-}
-template <class Y, class S, class V, std::size_t N>
-auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
-  std::vector<Node*> nodes;
-  for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  run_grad(y, seed, nodes, true, true);
-  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
-  }(std::make_index_sequence<N>{});
-}
-
-}  // namespace detail
-
-/// The gradients of an output by chosen inputs, without touching anybody's `grad()`.
-///
-///     auto gx = grad(y, x);                   // a Tensor
-///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
-///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
-///
-/// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
-///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
-/// Cost      only what lies between the output and the inputs is computed. The graph is used up, unless retain_graph or
-///           create_graph is given.
-template <class E, class T, class D>
-  requires differentiable<E>
-Tensor<T, D> grad(E const& output, Variable<T, D> const& input) {
-  auto const y = detail::recorded(output);
-  Variable<T, D> const inputs[] = {input};
-  return detail::grad_array(y, detail::checked_seed(y), inputs, false)[0];
-}
-template <class E, class T, class D>
-  requires differentiable<E>
-Tensor<T, D> grad(E const& output, Variable<T, D> const& input, retain_graph_t) {
-  auto const y = detail::recorded(output);
-  Variable<T, D> const inputs[] = {input};
-  return detail::grad_array(y, detail::checked_seed(y), inputs, true)[0];
-}
-template <class E, class T, class D>
-  requires differentiable<E>
-Variable<T, D> grad(E const& output, Variable<T, D> const& input, create_graph_t) {
-  auto const y = detail::recorded(output);
-  Variable<T, D> const inputs[] = {input};
-  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs)[0];
-}
-/// The same with a gradient of the output to begin with: a vector-Jacobian product.
-template <class E, class T, class D, class S>
-  requires(differentiable<E> && expression<S>)
-Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed) {
-  auto const y = detail::recorded(output);
-  Variable<T, D> const inputs[] = {input};
-  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false)[0];
-}
-template <class E, class T, class D, std::size_t N>
-  requires differentiable<E>
-std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N]) {
-  auto const y = detail::recorded(output);
-  return detail::grad_array(y, detail::checked_seed(y), inputs, false);
-}
-template <class E, class T, class D, std::size_t N>
-  requires differentiable<E>
-std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], retain_graph_t) {
-  auto const y = detail::recorded(output);
-  return detail::grad_array(y, detail::checked_seed(y), inputs, true);
-}
-template <class E, class T, class D, std::size_t N>
-  requires differentiable<E>
-std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], create_graph_t) {
-  auto const y = detail::recorded(output);
-  return detail::grad_array_recorded(y, detail::checked_seed(y), inputs);
-}
-template <class E, class T, class D, std::size_t N, class S>
-  requires(differentiable<E> && expression<S>)
-std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed) {
-  auto const y = detail::recorded(output);
-  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false);
 }
 
 }  // namespace situ::inline SITU_ABI

@@ -5,6 +5,7 @@
 ///           formulas, which fuse with what they are part of; the others read a formula in their one pass, and its gradient is one kernel.
 #pragma once
 
+#include <situ/autograd/backward.hpp>
 #include <situ/autograd/reduce.hpp>
 #include <situ/ops/arrange.hpp>
 #include <situ/ops/matrix_parts.hpp>

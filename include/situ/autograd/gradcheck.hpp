@@ -7,6 +7,7 @@
 
 #include <tuple>
 
+#include <situ/autograd/backward.hpp>
 #include <situ/autograd/reduce.hpp>
 
 namespace situ::inline SITU_ABI {
