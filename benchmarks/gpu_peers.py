@@ -308,14 +308,14 @@ def measure(library, kind, f):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", choices=["torch", "compile", "cupy", "jax"])
+    parser.add_argument("peer", choices=["torch", "compile", "cupy", "jax"])
     parser.add_argument("filter", nargs="?", default="")
     parser.add_argument("--large", type=int, default=28)
     parser.add_argument("--seconds", type=float, default=100)
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.seconds
-    compiled = arguments.library == "compile"
-    library = {"torch": lambda: Torch(False), "compile": lambda: Torch(True), "cupy": CuPy, "jax": Jax}[arguments.library]()
+    compiled = arguments.peer == "compile"
+    library = {"torch": lambda: Torch(False), "compile": lambda: Torch(True), "cupy": CuPy, "jax": Jax}[arguments.peer]()
     print(json.dumps({"version": library.version}), flush=True)
     left_out = 0
     for found in rows(library, arguments.large, compiled):

@@ -2611,190 +2611,17 @@ struct device_traits<Cpu> {
 #include <string>
 
 
-// ---- <situ/device/cuda/order.hpp>
-/// Streams of GPUs, as device/order.hpp asks for them.
+// ---- <situ/device/host_functions.hpp>
+/// Host functions in the order of a stream, and the copies that page-locked memory takes part in: what the host and a stream owe each
+/// other. The order among streams is kept by device/order.hpp.
 
+#include <ctime>
+#include <exception>
+#include <new>
 #include <utility>
 
+#include <pthread.h>
 
-// ---- <situ/device/cuda/memory.hpp>
-/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed; and copies from, to and between GPUs.
-
-#include <cstddef>
-
-
-// ---- <situ/device/cuda/errors.hpp>
-/// What CUDA's error codes mean for a program: which end it, which only say that it is ending, and how destructors report them.
-
-#include <cstdio>
-
-
-#if defined(SITU_WITH_CUDA)
-#include <cuda_runtime_api.h>
-#endif
-
-namespace situ::inline SITU_ABI {
-namespace detail::cuda {
-
-/// Whether a destructor has reported an error: one is enough. One per process.
-SITU_PROCESS_STATE bool& destructor_has_reported() {
-  static constinit bool reported = false;
-  return reported;
-}
-
-inline namespace SITU_ABI_CUDA {
-
-#if defined(SITU_WITH_CUDA)
-
-/// Errors after which every call of this process fails with the same code.
-inline bool is_sticky(cudaError_t code) noexcept {
-  switch (code) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContextIsDestroyed: return true;
-    default: return false;
-  }
-}
-
-/// The driver or the context is gone because the program is ending: what was held there is gone too.
-inline bool is_unloading(cudaError_t code) noexcept { return code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed; }
-
-/// What to do about an error; goes to the end of its message.
-inline char const* advice(cudaError_t code) noexcept {
-  if (is_sticky(code)) {
-    return "; the CUDA context of this process is dead: every further call fails, and the process must be started again. The error may "
-           "come from an earlier launch: run with SITU_CHECK_LAUNCHES=1 to see which, or under compute-sanitizer";
-  }
-  switch (code) {
-    case cudaErrorNoKernelImageForDevice:
-    case cudaErrorUnsupportedPtxVersion: return ": compile for this GPU, with -arch=native or -arch=sm_XY";
-    case cudaErrorCudartUnloading: return "; the program is ending: end work with GPUs before main returns";
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorStreamCaptureUnjoined:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit: return "; this cannot be captured into a graph: do it before the capture";
-    default: return "";
-  }
-}
-
-/// For destructors, which do not throw: says once per process that a call failed, and nothing when the program is ending. `device` is -1
-/// for page-locked memory.
-inline void report(int device, char const* call, cudaError_t code) noexcept {
-  if (code == cudaSuccess || is_unloading(code)) return;
-  (void)cudaGetLastError();
-  if (__atomic_exchange_n(&destructor_has_reported(), true, __ATOMIC_RELAXED)) return;
-  char name[24] = "pinned";
-  if (device >= 0) std::snprintf(name, sizeof name, "cuda:%d", device);
-  std::fprintf(stderr, "situ: %s: %s failed: %s (%s)%s\n", name, call, cudaGetErrorName(code), cudaGetErrorString(code), advice(code));
-}
-
-#endif
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace detail::cuda
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/device/cuda/launch.hpp>
-/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
-
-
-// ---- <situ/device/cuda/stream.hpp>
-/// Checked calls, the probe for GPUs, the guard of the current device, and the current stream of each device.
-
-#include <new>
-#include <string>
-
-
-// ---- <situ/device/cuda/state.hpp>
-/// What a process knows about its GPUs: the same data in every build, so that all files share one of it.
-
-#include <cstdint>
-
-
-// ---- <situ/device/fault.hpp>
-/// What a kernel found wrong with an index, and how it becomes an exception.
-///
-/// Kernels do not throw. One that meets an index outside of its axis leaves that element out and writes down the first such
-/// index in its device's `IndexFault`. A device that runs kernels while the host waits has the operation itself look there; an
-/// asynchronous one offers its record as `device_traits<D>::fault()` and throws at the next synchronisation, after which it
-/// works on. Nothing waits for the sake of the check.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// The first index that was out of range since the last synchronisation. Kernels reach it: it lies in memory that the device
-/// and the host share.
-struct IndexFault {
-  enum : int32_t { none, being_written, there, being_read };
-  static constexpr int32_t elements = -1, classes = -2;  ///< in place of an axis
-  int32_t state = none;
-  int32_t axis = 0;                 ///< or what else the index counts
-  char const* operation = nullptr;  ///< a literal of the program; kernels only pass it on
-  int64_t index = 0;
-  int64_t position = 0;  ///< of the index among the indices, in row-major order
-  int64_t extent = 0;
-};
-
-/// The range that the indices of an operation must lie in. Goes into kernels.
-struct IndexBounds {
-  IndexFault* fault;
-  char const* operation;
-  int64_t extent;
-  int32_t axis;
-
-  /// Counts a negative index from the end; whether it is in range.
-  SITU_HOST_DEVICE bool resolve(int64_t& index) const {
-    if (index < 0) index += extent;
-    return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
-  }
-};
-
-/// Writes a fault down, unless there is an earlier one. Called by kernels of the CPU's family, also side by side.
-SITU_NOINLINE inline void record_fault(IndexBounds const& bounds, int64_t index, int64_t position) noexcept {
-  IndexFault& fault = *bounds.fault;
-  int32_t none = IndexFault::none;
-  if (!__atomic_compare_exchange_n(&fault.state, &none, static_cast<int32_t>(IndexFault::being_written), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
-  fault.axis = bounds.axis;
-  fault.operation = bounds.operation;
-  fault.index = index;
-  fault.position = position;
-  fault.extent = bounds.extent;
-  __atomic_store_n(&fault.state, static_cast<int32_t>(IndexFault::there), __ATOMIC_RELEASE);
-}
-
-/// Throws IndexError for a fault that was written down, and forgets it. To be called when the device has been waited for.
-template <class Name>
-void throw_fault(IndexFault& fault, Name const& device_name) {
-  if (SITU_LIKELY(__atomic_load_n(&fault.state, __ATOMIC_ACQUIRE) != IndexFault::there)) return;
-  int32_t there = IndexFault::there;
-  if (!__atomic_compare_exchange_n(&fault.state, &there, static_cast<int32_t>(IndexFault::being_read), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
-  IndexFault const found = fault;
-  __atomic_store_n(&fault.state, static_cast<int32_t>(IndexFault::none), __ATOMIC_RELEASE);
-  std::string const count = text(found.extent, found.axis == IndexFault::classes ? " class" : " element", found.extent == 1 ? "" : found.axis == IndexFault::classes ? "es" : "s");
-  std::string const range = found.axis == IndexFault::classes    ? count
-                            : found.axis == IndexFault::elements ? text("an input of ", count)
-                                                                 : text("axis ", found.axis, ": it has ", count);
-  fail<IndexError>(device_name(), ": ", found.operation, ": index ", found.index, " (element ", found.position, " of the indices) is out of range for ", range,
-                   "; the operation ran without it, and its result must not be used");
-}
-
-/// Whether D runs kernels later, and tells of bad indices at the next synchronisation.
-template <class D>
-concept reports_faults_later = requires { device_traits<D>::fault(); };
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
 
 // ---- <situ/device/order.hpp>
 /// How work on several streams is ordered without being asked: who used a storage, and what a stream must wait for.
@@ -3242,6 +3069,12 @@ inline StreamHandle default_stream_of(StreamDriver const* driver, int ordinal) {
   return StreamHandle(default_stream(driver, ordinal));
 }
 
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
 // ---- host functions ----------------------------------------------------------------------------------------------------
 
 struct FreedLater;
@@ -3471,6 +3304,191 @@ inline bool deallocate_after_copies(StorageHead& head, void* memory, std::size_t
   __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
   return true;
 }
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/cuda/order.hpp>
+/// Streams of GPUs, as device/order.hpp asks for them.
+
+#include <utility>
+
+
+// ---- <situ/device/cuda/memory.hpp>
+/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed; and copies from, to and between GPUs.
+
+#include <cstddef>
+
+
+// ---- <situ/device/cuda/errors.hpp>
+/// What CUDA's error codes mean for a program: which end it, which only say that it is ending, and how destructors report them.
+
+#include <cstdio>
+
+
+#if defined(SITU_WITH_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// Whether a destructor has reported an error: one is enough. One per process.
+SITU_PROCESS_STATE bool& destructor_has_reported() {
+  static constinit bool reported = false;
+  return reported;
+}
+
+inline namespace SITU_ABI_CUDA {
+
+#if defined(SITU_WITH_CUDA)
+
+/// Errors after which every call of this process fails with the same code.
+inline bool is_sticky(cudaError_t code) noexcept {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed: return true;
+    default: return false;
+  }
+}
+
+/// The driver or the context is gone because the program is ending: what was held there is gone too.
+inline bool is_unloading(cudaError_t code) noexcept { return code == cudaErrorCudartUnloading || code == cudaErrorContextIsDestroyed; }
+
+/// What to do about an error; goes to the end of its message.
+inline char const* advice(cudaError_t code) noexcept {
+  if (is_sticky(code)) {
+    return "; the CUDA context of this process is dead: every further call fails, and the process must be started again. The error may "
+           "come from an earlier launch: run with SITU_CHECK_LAUNCHES=1 to see which, or under compute-sanitizer";
+  }
+  switch (code) {
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion: return ": compile for this GPU, with -arch=native or -arch=sm_XY";
+    case cudaErrorCudartUnloading: return "; the program is ending: end work with GPUs before main returns";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit: return "; this cannot be captured into a graph: do it before the capture";
+    default: return "";
+  }
+}
+
+/// For destructors, which do not throw: says once per process that a call failed, and nothing when the program is ending. `device` is -1
+/// for page-locked memory.
+inline void report(int device, char const* call, cudaError_t code) noexcept {
+  if (code == cudaSuccess || is_unloading(code)) return;
+  (void)cudaGetLastError();
+  if (__atomic_exchange_n(&destructor_has_reported(), true, __ATOMIC_RELAXED)) return;
+  char name[24] = "pinned";
+  if (device >= 0) std::snprintf(name, sizeof name, "cuda:%d", device);
+  std::fprintf(stderr, "situ: %s: %s failed: %s (%s)%s\n", name, call, cudaGetErrorName(code), cudaGetErrorString(code), advice(code));
+}
+
+#endif
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/cuda/launch.hpp>
+/// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
+
+
+// ---- <situ/device/cuda/stream.hpp>
+/// Checked calls, the probe for GPUs, the guard of the current device, and the current stream of each device.
+
+#include <new>
+#include <string>
+
+
+// ---- <situ/device/cuda/state.hpp>
+/// What a process knows about its GPUs: the same data in every build, so that all files share one of it.
+
+#include <cstdint>
+
+
+// ---- <situ/device/fault.hpp>
+/// What a kernel found wrong with an index, and how it becomes an exception.
+///
+/// Kernels do not throw. One that meets an index outside of its axis leaves that element out and writes down the first such
+/// index in its device's `IndexFault`. A device that runs kernels while the host waits has the operation itself look there; an
+/// asynchronous one offers its record as `device_traits<D>::fault()` and throws at the next synchronisation, after which it
+/// works on. Nothing waits for the sake of the check.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The first index that was out of range since the last synchronisation. Kernels reach it: it lies in memory that the device
+/// and the host share.
+struct IndexFault {
+  enum : int32_t { none, being_written, there, being_read };
+  static constexpr int32_t elements = -1, classes = -2;  ///< in place of an axis
+  int32_t state = none;
+  int32_t axis = 0;                 ///< or what else the index counts
+  char const* operation = nullptr;  ///< a literal of the program; kernels only pass it on
+  int64_t index = 0;
+  int64_t position = 0;  ///< of the index among the indices, in row-major order
+  int64_t extent = 0;
+};
+
+/// The range that the indices of an operation must lie in. Goes into kernels.
+struct IndexBounds {
+  IndexFault* fault;
+  char const* operation;
+  int64_t extent;
+  int32_t axis;
+
+  /// Counts a negative index from the end; whether it is in range.
+  SITU_HOST_DEVICE bool resolve(int64_t& index) const {
+    if (index < 0) index += extent;
+    return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
+  }
+};
+
+/// Writes a fault down, unless there is an earlier one. Called by kernels of the CPU's family, also side by side.
+SITU_NOINLINE inline void record_fault(IndexBounds const& bounds, int64_t index, int64_t position) noexcept {
+  IndexFault& fault = *bounds.fault;
+  int32_t none = IndexFault::none;
+  if (!__atomic_compare_exchange_n(&fault.state, &none, static_cast<int32_t>(IndexFault::being_written), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+  fault.axis = bounds.axis;
+  fault.operation = bounds.operation;
+  fault.index = index;
+  fault.position = position;
+  fault.extent = bounds.extent;
+  __atomic_store_n(&fault.state, static_cast<int32_t>(IndexFault::there), __ATOMIC_RELEASE);
+}
+
+/// Throws IndexError for a fault that was written down, and forgets it. To be called when the device has been waited for.
+template <class Name>
+void throw_fault(IndexFault& fault, Name const& device_name) {
+  if (SITU_LIKELY(__atomic_load_n(&fault.state, __ATOMIC_ACQUIRE) != IndexFault::there)) return;
+  int32_t there = IndexFault::there;
+  if (!__atomic_compare_exchange_n(&fault.state, &there, static_cast<int32_t>(IndexFault::being_read), false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+  IndexFault const found = fault;
+  __atomic_store_n(&fault.state, static_cast<int32_t>(IndexFault::none), __ATOMIC_RELEASE);
+  std::string const count = text(found.extent, found.axis == IndexFault::classes ? " class" : " element", found.extent == 1 ? "" : found.axis == IndexFault::classes ? "es" : "s");
+  std::string const range = found.axis == IndexFault::classes    ? count
+                            : found.axis == IndexFault::elements ? text("an input of ", count)
+                                                                 : text("axis ", found.axis, ": it has ", count);
+  fail<IndexError>(device_name(), ": ", found.operation, ": index ", found.index, " (element ", found.position, " of the indices) is out of range for ", range,
+                   "; the operation ran without it, and its result must not be used");
+}
+
+/// Whether D runs kernels later, and tells of bad indices at the next synchronisation.
+template <class D>
+concept reports_faults_later = requires { device_traits<D>::fault(); };
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
@@ -35049,32 +35067,6 @@ template <class Op, class... Es, class F>
 void for_each_variable(Map<Op, Es...> const& map, F&& f) {
   for_each_variable(map.operands, f);
 }
-
-/// The types of the Variables of a formula.
-template <class... Vs>
-struct type_list {};
-template <class... As, class... Bs>
-auto joined(type_list<As...>, type_list<Bs...>) -> type_list<As..., Bs...>;
-template <class E>
-struct variables_in {
-  using type = type_list<>;
-};
-template <class T, class D>
-struct variables_in<Variable<T, D>> {
-  using type = type_list<Variable<T, D>>;
-};
-template <class T, class D>
-struct variables_in<VariablePart<T, D>> : variables_in<Variable<T, D>> {};
-template <class... Es>
-struct variables_in_all {
-  using type = type_list<>;
-};
-template <class E, class... Es>
-struct variables_in_all<E, Es...> {
-  using type = decltype(joined(typename variables_in<E>::type{}, typename variables_in_all<Es...>::type{}));
-};
-template <class Op, class... Es>
-struct variables_in<Map<Op, Es...>> : variables_in_all<Es...> {};
 
 /// Variables as arguments: f(v0, v1, ...).
 template <class F, class... Done>

@@ -59,32 +59,6 @@ void for_each_variable(Map<Op, Es...> const& map, F&& f) {
   for_each_variable(map.operands, f);
 }
 
-/// The types of the Variables of a formula.
-template <class... Vs>
-struct type_list {};
-template <class... As, class... Bs>
-auto joined(type_list<As...>, type_list<Bs...>) -> type_list<As..., Bs...>;
-template <class E>
-struct variables_in {
-  using type = type_list<>;
-};
-template <class T, class D>
-struct variables_in<Variable<T, D>> {
-  using type = type_list<Variable<T, D>>;
-};
-template <class T, class D>
-struct variables_in<VariablePart<T, D>> : variables_in<Variable<T, D>> {};
-template <class... Es>
-struct variables_in_all {
-  using type = type_list<>;
-};
-template <class E, class... Es>
-struct variables_in_all<E, Es...> {
-  using type = decltype(joined(typename variables_in<E>::type{}, typename variables_in_all<Es...>::type{}));
-};
-template <class Op, class... Es>
-struct variables_in<Map<Op, Es...>> : variables_in_all<Es...> {};
-
 /// Variables as arguments: f(v0, v1, ...).
 template <class F, class... Done>
 auto with_variables(F const& f, Fields<> const&, Done const&... done) {

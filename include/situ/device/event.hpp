@@ -3,7 +3,7 @@
 
 #include <situ/device/cuda/device.hpp>
 #include <situ/device/emulated/device.hpp>
-#include <situ/device/order.hpp>
+#include <situ/device/host_functions.hpp>
 #include <situ/device/stream.hpp>
 
 namespace situ::inline SITU_ABI {

@@ -8,7 +8,7 @@
 #include <situ/device/cpu/device.hpp>
 #include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/stream.hpp>
-#include <situ/device/order.hpp>
+#include <situ/device/host_functions.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {

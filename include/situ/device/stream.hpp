@@ -7,7 +7,7 @@
 
 #include <situ/device/cuda/device.hpp>
 #include <situ/device/emulated/device.hpp>
-#include <situ/device/order.hpp>
+#include <situ/device/host_functions.hpp>
 
 struct CUstream_st;  // cudaStream_t points to one
 

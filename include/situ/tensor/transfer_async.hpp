@@ -4,6 +4,7 @@
 /// the copy itself; anything else is packed first, on the side that it comes from.
 #pragma once
 
+#include <situ/device/host_functions.hpp>
 #include <situ/device/event.hpp>
 #include <situ/tensor/transfer.hpp>
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <situ/device/host_functions.hpp>
 #include <situ/core/device.hpp>
 #include <situ/device/cuda/order.hpp>
 

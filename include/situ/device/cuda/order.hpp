@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include <situ/device/host_functions.hpp>
 #include <situ/device/cuda/memory.hpp>
 
 namespace situ::inline SITU_ABI {

@@ -5,7 +5,7 @@
 
 #include <situ/core/scalar.hpp>
 #include <situ/device/fault.hpp>
-#include <situ/device/order.hpp>
+#include <situ/device/host_functions.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {

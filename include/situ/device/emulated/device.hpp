@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <new>
 
+#include <situ/device/host_functions.hpp>
 #include <situ/core/device.hpp>
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
