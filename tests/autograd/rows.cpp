@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <autograd/inputs.hpp>
 #include <situ/autograd/gradcheck.hpp>
 #include <situ/autograd/rows.hpp>
 #include <situ/ops/random.hpp>
@@ -9,25 +10,10 @@
 #include <support/devices.hpp>
 
 using namespace situ;
+using situ_test::numbers;
+using situ_test::layouts;
 
 namespace {
-
-Tensor<double> numbers(Shape const& shape, uint64_t seed = 1) {
-  Generator generator(seed);
-  return randn<double>(shape, generator);
-}
-/// x contiguous, transposed, with steps.
-std::vector<Variable<double>> layouts(Tensor<double> const& x) {
-  std::vector<Variable<double>> result;
-  result.emplace_back(x.clone());
-  result.emplace_back(x.transpose(0, -1).clone().transpose(0, -1));
-  Shape wide = x.shape();
-  wide[x.rank() - 1] *= 2;
-  auto every_other = zeros<double>(wide).slice(-1, 0, end(), 2);
-  every_other.assign(x);
-  result.emplace_back(every_other);
-  return result;
-}
 
 template <class W>
 concept normalizes = requires(Variable<float> v, W w) { layer_norm(v, {2}, w); };

@@ -1,6 +1,7 @@
 /// Derivatives of scans, sorts and dropout: against finite differences, and by hand.
 #include <doctest/doctest.h>
 
+#include <autograd/inputs.hpp>
 #include <situ/autograd/gradcheck.hpp>
 #include <situ/autograd/random.hpp>
 #include <situ/autograd/scan.hpp>
@@ -10,26 +11,10 @@
 #include <support/devices.hpp>
 
 using namespace situ;
+using situ_test::numbers;
+using situ_test::layouts;
 
 namespace {
-
-Tensor<double> numbers(Shape const& shape, uint64_t seed = 1) {
-  Generator generator(seed);
-  return randn<double>(shape, generator);
-}
-/// x contiguous, transposed, with steps, flipped.
-std::vector<Variable<double>> layouts(Tensor<double> const& x) {
-  std::vector<Variable<double>> result;
-  result.emplace_back(x.clone());
-  result.emplace_back(x.transpose(0, -1).clone().transpose(0, -1));
-  Shape wide = x.shape();
-  wide[x.rank() - 1] *= 2;
-  auto every_other = zeros<double>(wide).slice(-1, 0, end(), 2);
-  every_other.assign(x);
-  result.emplace_back(every_other);
-  result.emplace_back(x.flip(0).clone().flip(0));
-  return result;
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <autograd/inputs.hpp>
 #include <situ/autograd/backward.hpp>
 #include <situ/autograd/matmul.hpp>
 #include <situ/autograd/reduce.hpp>
@@ -12,13 +13,9 @@
 #include <support/devices.hpp>
 
 using namespace situ;
+using situ_test::numbers;
 
 namespace {
-
-Tensor<double> numbers(Shape const& shape, uint64_t seed = 1) {
-  Generator generator(seed);
-  return randn<double>(shape, generator);
-}
 
 /// Whether H v, for the Hessian H of the number f(x), is the difference of gradients at x + eps v and x - eps v.
 template <class F>
