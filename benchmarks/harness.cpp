@@ -1,5 +1,5 @@
 /// The main program of every library's benchmarks: `<program> --threads=N` and Google Benchmark's own options.
-#include "gradients.hpp"
+#include "training.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -174,6 +174,7 @@ int main(int argc, char** argv) {
   workloads::set_threads(threads);
   workloads::add_all();
   workloads::add_gradients();
+  workloads::add_training();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("library", workloads::library);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <situ/autograd/arrange.hpp>
+#include <situ/autograd/attention.hpp>
 #include <situ/autograd/backward.hpp>
+#include <situ/autograd/batch_norm.hpp>
 #include <situ/autograd/checkpoint.hpp>
 #include <situ/autograd/concat.hpp>
 #include <situ/autograd/conv2d.hpp>

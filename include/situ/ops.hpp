@@ -2,6 +2,8 @@
 #pragma once
 
 #include <situ/ops/arrange.hpp>
+#include <situ/ops/attention.hpp>
+#include <situ/ops/batch_norm.hpp>
 #include <situ/ops/compare.hpp>
 #include <situ/ops/concat.hpp>
 #include <situ/ops/conv2d.hpp>

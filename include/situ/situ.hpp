@@ -7,4 +7,8 @@
 #include <situ/tensor.hpp>
 #include <situ/ops.hpp>
 #include <situ/autograd.hpp>
+#include <situ/nn.hpp>
+#include <situ/optim.hpp>
+#include <situ/data.hpp>
 #include <situ/io.hpp>
+#include <situ/train.hpp>

@@ -15795,9 +15795,3452 @@ auto meshgrid(std::initializer_list<Tensor<T, D>> rows, indexing order = indexin
 
 }  // namespace situ::inline SITU_ABI
 
-// ---- <situ/ops/compare.hpp>
-/// Comparisons of whole tensors, and isclose.
+// ---- <situ/ops/attention.hpp>
+/// Attention: every query takes a mean of the values, weighted by how well its key fits.
+///
+///     y = w v,   w = softmax(q kᵀ scale + mask)
+///
+/// Shape     q [..., rows, depth], k [..., keys, depth], v [..., keys, width] → [..., rows, width]; the axes before broadcast, mostly [batch, heads].
+/// Dtype     floating; operands promote. 16-bit floats are computed in float on the CPU; on CUDA their scores are rounded, as in PyTorch.
+/// Device    runs where the operands live; enqueued.
+/// Options   causal: query i sees keys 0 to i. scale: 1 / sqrt(depth) unless given. mask: bool (true is seen) or floating (added), broadcast to
+///           [..., rows, keys]; with causal, both count. dropout: weights become 0 with that probability, the others are divided by 1 - p.
+/// Throws    ShapeError when shapes do not fit, or dropout is not in [0, 1].
+/// Special   a query that sees no key gives 0. NaN in a score gives NaN in its row. The weights that dropout drops depend on the generator, its call and
+///           the weight's indices alone, not on device or threads.
+/// Cost      two products, of operands as they lie: heads that are slices of tokens are not copied, and the result lies in memory as q does. On the
+///           CPU scores stay in the cache, and keys that no query of a block sees are not computed. On CUDA two batched products of cuBLAS, and
+///           between them scale, mask, softmax and dropout in one kernel, in place.
+/// Gradient  with g = ∂L/∂y, h = g vᵀ, s = w (h - Σⱼ w h) scale:   ∂L/∂q = s k,   ∂L/∂k = sᵀ q,   ∂L/∂v = wᵀ g. Kept on the CPU are two numbers
+///           for each query, on CUDA the weights. The mask is a constant.
+/// Source    Vaswani et al. 2017, arXiv:1706.03762; weights made again in backward: Dao et al. 2022, arXiv:2205.14135.
 
+
+// ---- <situ/ops/cpu/attention.hpp>
+/// Attention on the CPU, and its gradients.
+///
+/// An item is a block of queries of one head: their scores are a product that stays in the second cache, softmax is one pass over it, and
+/// a second product leads to the output. The scores of all queries never stand in memory. Kept for the gradients are two numbers for each
+/// query, the shift of its softmax and the inverse of its sum: backward makes the weights again, from one product more.
+
+
+// ---- <situ/ops/attention_plan.hpp>
+/// The geometry of attention, and its options: for every device's kernels.
+
+#include <optional>
+
+
+// ---- <situ/ops/random.hpp>
+/// Random numbers: rand, randn, uniform, normal, randint, bernoulli.
+///
+/// Philox 4x32-10, keyed by the seed, with the element's index and the number of the call as counter (ops/philox.hpp tells how). The same seed
+/// gives the same numbers on every device, for any number of threads: integers, coins and uniforms bit for bit, normals within 2 ULP.
+///
+///     Generator generator{42};
+///     randn({2, 3}, generator, Cuda<0>{});   uniform(-1, 1, {2, 3});   randint(0, 10, {4});   bernoulli(0.1, {1000});
+///
+/// Shape     the shape comes before the generator, the device tag last; without a generator the default one draws, which manual_seed seeds.
+/// Device    the numbers are made on the device; enqueued, not waited for.
+/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has.
+/// Cost      one allocation and one launch.
+
+
+// ---- <situ/ops/random_numbers.hpp>
+/// What random tensors are filled with: one type for each distribution, which makes element i for a CUDA thread, and the elements of
+/// several blocks at once in packs.
+
+
+// ---- <situ/ops/cpu/philox.hpp>
+/// Philox in packs, and the loops that fill memory with random numbers. The numbers are those of ops/philox.hpp.
+
+#include <cstring>
+
+
+// ---- <situ/ops/philox.hpp>
+/// Philox 4x32-10: the numbers that random tensors are made from, and how an element's index picks them.
+///
+/// A call of a generator has a stream of 32-bit words: block b of four words is philox(key = seed, counter = (b, call)), and
+///
+///     word(i) = block(i / 4).word[i % 4]           draw(i) = word(2 i) * 2^32 + word(2 i + 1)
+///
+/// Element i of a tensor, counted in row-major order, is made from word(i), or from draw(i) where 32 bits are too few; so it depends on
+/// the seed, the call and i alone, on every device and for any number of threads.
+/// Source    Salmon, Moraes, Dror & Shaw 2011, doi:10.1145/2063384.2063405.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline constexpr uint32_t philox_multiplier0 = 0xD2511F53u, philox_multiplier1 = 0xCD9E8D57u;
+inline constexpr uint32_t philox_weyl0 = 0x9E3779B9u, philox_weyl1 = 0xBB67AE85u;
+
+struct PhiloxWords {
+  uint32_t word[4];
+};
+
+/// Ten rounds of Philox 4x32.
+SITU_HOST_DEVICE inline PhiloxWords philox(uint64_t key, uint64_t block, uint64_t call) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
+  uint32_t c2 = static_cast<uint32_t>(call), c3 = static_cast<uint32_t>(call >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t const p0 = uint64_t{philox_multiplier0} * c0, p1 = uint64_t{philox_multiplier1} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += philox_weyl0, k1 += philox_weyl1;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// The stream of one call.
+struct RandomStream {
+  uint64_t seed, call;
+  /// Selected, not indexed: the words stay in registers, and neighbours share their block.
+  SITU_HOST_DEVICE uint32_t word(int64_t i) const {
+    PhiloxWords const w = philox(seed, static_cast<uint64_t>(i) >> 2, call);
+    uint32_t const low = i & 1 ? w.word[1] : w.word[0], high = i & 1 ? w.word[3] : w.word[2];
+    return i & 2 ? high : low;
+  }
+  SITU_HOST_DEVICE uint64_t draw(int64_t i) const {
+    PhiloxWords const w = philox(seed, static_cast<uint64_t>(i) >> 1, call);
+    return i & 1 ? uint64_t{w.word[2]} << 32 | w.word[3] : uint64_t{w.word[0]} << 32 | w.word[1];
+  }
+};
+
+/// The bits of a uniform number: 24 for float, 53 for double, as many as the 16-bit types have digits; none is rounded up to 1.
+template <class T>
+inline constexpr int uniform_bits = std::is_same_v<T, double> ? 53 : std::is_same_v<T, float> ? 24 : std::is_same_v<T, float16> ? 11 : 8;
+
+/// Whether an element takes a draw of 64 bits rather than a word.
+template <class T>
+inline constexpr bool takes_draws = std::is_same_v<T, double>;
+
+/// Element i of uniform numbers in [0, 1).
+template <class T>
+SITU_HOST_DEVICE compute_t<T> uniform_at(RandomStream const& stream, int64_t i) {
+  if constexpr (takes_draws<T>) return static_cast<double>(static_cast<int64_t>(stream.draw(i) >> 11)) * (1.0 / 9007199254740992.0);
+  else return static_cast<float>(static_cast<int32_t>(stream.word(i) >> (32 - uniform_bits<T>))) * (1.f / static_cast<float>(1 << uniform_bits<T>));
+}
+
+/// floor(bits * span / 2^64): each value within 2^-64 of its share.
+SITU_HOST_DEVICE inline uint64_t scaled_draw(uint64_t bits, uint64_t span) {
+  uint64_t const low_product = (bits & 0xffffffffu) * (span & 0xffffffffu);
+  uint64_t const middle0 = (bits >> 32) * (span & 0xffffffffu) + (low_product >> 32);
+  uint64_t const middle1 = (bits & 0xffffffffu) * (span >> 32) + (middle0 & 0xffffffffu);
+  return (bits >> 32) * (span >> 32) + (middle0 >> 32) + (middle1 >> 32);
+}
+
+/// a * b + c, rounded twice on every device.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X scaled_and_shifted(X const& a, X const& b, X const& c) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<X, float>) return __fadd_rn(__fmul_rn(a, b), c);
+  else return __dadd_rn(__dmul_rn(a, b), c);
+#else
+  if constexpr (std::is_arithmetic_v<X>) {
+    X product = a * b;
+    __asm__("" : "+m"(product));
+    return product + c;
+  } else {
+    return keep_order(a * b) + c;
+  }
+#endif
+}
+
+// Floats and packs of them alike.
+SITU_HOST_DEVICE SITU_INLINE int32_t bits_of(float x) { return bits_to<int32_t>(x); }
+SITU_HOST_DEVICE SITU_INLINE float float_of_bits(int32_t x) { return bits_to<float>(x); }
+SITU_HOST_DEVICE SITU_INLINE float float_of(int32_t x) { return static_cast<float>(x); }
+SITU_HOST_DEVICE SITU_INLINE float kept(float x) { return x; }
+/// c - a b, rounded once.
+SITU_HOST_DEVICE SITU_INLINE float remainder_of(float c, float a, float b) { return SITU_LIBM(fmaf)(-a, b, c); }
+template <int N, class Isa>
+SITU_INLINE pack<int32_t, N, Isa> bits_of(pack<float, N, Isa> const& x) {
+  return bitcast<int32_t>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> float_of_bits(pack<int32_t, N, Isa> const& x) {
+  return bitcast<float>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> float_of(pack<int32_t, N, Isa> const& x) {
+  return convert_unchecked<float>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> kept(pack<float, N, Isa> const& x) {
+  return keep_order(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> remainder_of(pack<float, N, Isa> const& c, pack<float, N, Isa> const& a, pack<float, N, Isa> const& b) {
+  if constexpr (Isa::fma) {
+    return math::detail::fused<math::detail::sign::minus>(a, b, c);
+  } else {
+    auto const [high, low] = math::detail::two_prod(a, b);
+    return keep_order(c - high) - low;
+  }
+}
+
+/// A number in two parts, of which the second is what the first lost in rounding.
+template <class X>
+struct TwoParts {
+  X high, low;
+};
+/// a + b, for |a| >= |b| or a = 0.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE TwoParts<X> in_two_parts(X const& a, X const& b) {
+  X const sum = kept(X(a + b));
+  return {sum, b - kept(X(sum - a))};
+}
+
+/// sqrt(-2 log u) for u in [2^-31, 1].
+///
+///     u = 2^e (1 + f),   log u = e log 2 + f + f^2 p(f)
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE TwoParts<X> normal_radius(X const& u) {
+  auto const from = bits_of(u) - decltype(bits_of(u))(0x3f400000);
+  X const e = float_of(from >> 23);
+  X const f = float_of_bits((from & decltype(bits_of(u))(0x007fffff)) + decltype(bits_of(u))(0x3f400000)) - X(1.0f);
+  X p = f * X(-0.0450761728f) + X(0.104631938f);  // as in math::log
+  p = p * f + X(-0.13161242f);
+  p = p * f + X(0.14478381f);
+  p = p * f + X(-0.166473061f);
+  p = p * f + X(0.199908614f);
+  p = p * f + X(-0.250000954f);
+  p = p * f + X(0.333334506f);
+  X const rest = (f * f) * (p * f + X(-0.5f)) + e * X(1.42860677e-06f);
+  auto const sum = in_two_parts(X(e * X(0.693145751953125f)), f);
+  auto const logarithm = in_two_parts(sum.high, X(kept(sum.low) + rest));
+  X const square = logarithm.high * X(-2.0f), low = logarithm.low * X(-2.0f);
+  X const root = math::sqrt(square);
+  return {root, (remainder_of(square, root, root) + low) / (root + root + X(1e-30f))};
+}
+
+/// The sine and cosine of r turns, |r| <= 1/8, where r has at most 22 digits: 6 r is exact.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE TwoParts<X> sine_of_turns(X const& r) {
+  X const s = r * r;
+  X const q = s * (s * (s * X(41.5895996f) + X(-76.7012863f)) + X(81.6052322f)) + X(-41.3417015f);
+  return in_two_parts(X(r * X(6.0f)), X(r * (s * q + X(0.283185307f))));
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE TwoParts<X> cosine_of_turns(X const& r) {
+  X const s = r * r;
+  return in_two_parts(X(1.0f), X(s * (s * (s * (s * X(59.424225f) + X(-85.44882f)) + X(64.93937f)) + X(-19.739208f))));
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X product_of_parts(TwoParts<X> const& a, TwoParts<X> const& b) {
+  return a.high * b.high + (a.high * b.low + a.low * b.high);
+}
+
+/// The elements 2 j and 2 j + 1 of normal numbers: Box and Muller's
+///
+///     sqrt(-2 log u) cos(2 pi v),   sqrt(-2 log u) sin(2 pi v)
+///
+/// of u in (0, 1], for float the rounded value of ((word(2 j) >> 1) | 1) / 2^31, and v in [0, 1), the upper 24 bits of word(2 j + 1); for double
+/// of draws: u the upper 53 bits of 1 - draw(2 j), v those of draw(2 j + 1). Results err by less than 2 ULP.
+struct NormalPair {
+  float cosine, sine;
+};
+SITU_HOST_DEVICE inline NormalPair normal_pair(uint32_t radius_word, uint32_t angle_word) {
+  float const u = static_cast<float>(static_cast<int32_t>(radius_word >> 1 | 1u)) * 4.65661287e-10f;
+  uint32_t const angle = angle_word & 0xffffff00u, quarter = (angle + 0x20000000u) >> 30;
+  float const r = static_cast<float>(static_cast<int32_t>(angle - (quarter << 30))) * 2.32830644e-10f;
+  auto const radius = normal_radius(u);
+  float const s = product_of_parts(radius, sine_of_turns(r)), c = product_of_parts(radius, cosine_of_turns(r));
+  float const x = quarter & 1 ? s : c, y = quarter & 1 ? c : s;
+  return {quarter == 1 || quarter == 2 ? -x : x, quarter & 2 ? -y : y};
+}
+struct WideNormalPair {
+  double cosine, sine;
+};
+SITU_HOST_DEVICE inline WideNormalPair normal_pair(uint64_t radius_draw, uint64_t angle_draw) {
+  double const u = 1.0 - static_cast<double>(static_cast<int64_t>(radius_draw >> 11)) * (1.0 / 9007199254740992.0);
+  uint64_t const angle = angle_draw & ~uint64_t{0x7ff}, quarter = (angle + (uint64_t{1} << 61)) >> 62;
+  double const r = static_cast<double>(static_cast<int64_t>(angle - (quarter << 62))) * (1.0 / 18446744073709551616.0);
+  double const radius = math::sqrt(-2.0 * math::log(u)), x0 = 6.28318530717958647692 * r;
+  double const s = math::sin(x0), c = math::cos(x0);
+  double const x = quarter & 1 ? s : c, y = quarter & 1 ? c : s;
+  return {radius * (quarter == 1 || quarter == 2 ? -x : x), radius * (quarter & 2 ? -y : y)};
+}
+
+/// Element i of normal numbers, in the type that T computes in.
+template <class T>
+SITU_HOST_DEVICE compute_t<T> normal_at(RandomStream const& stream, int64_t i) {
+  PhiloxWords const w = philox(stream.seed, static_cast<uint64_t>(i) >> (takes_draws<T> ? 1 : 2), stream.call);
+  if constexpr (takes_draws<T>) {
+    auto const pair = normal_pair(uint64_t{w.word[0]} << 32 | w.word[1], uint64_t{w.word[2]} << 32 | w.word[3]);
+    return i & 1 ? pair.sine : pair.cosine;
+  } else {
+    auto const pair = i & 2 ? normal_pair(w.word[2], w.word[3]) : normal_pair(w.word[0], w.word[1]);
+    return i & 1 ? pair.sine : pair.cosine;
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// An integer in every lane, by way of the floats of its size: g++ 12 makes a chain of masked moves of an integer's.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> every_lane(T value) {
+  using F = std::conditional_t<sizeof(T) == 4, float, double>;
+  return bitcast<T>(pack<F, N, Isa>(bits_to<F>(value)));
+}
+
+/// The product of the lower halves of 64-bit lanes.
+template <int N, class Isa>
+SITU_INLINE pack<uint64_t, N, Isa> multiply_low_halves(pack<uint64_t, N, Isa> const& a, pack<uint64_t, N, Isa> const& b) {
+#if SITU_X86 && !defined(__clang__)
+  if constexpr (8 * N == Isa::bytes) {
+    auto r = a.v;
+    auto const bv = b.v;
+#if !defined(__AVX__)
+    if constexpr (Isa::bytes == 16) __asm__("pmuludq {%1, %0|%0, %1}" : "+x"(r) : "x"(bv));
+    else
+#endif
+      __asm__("vpmuludq {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    return pack<uint64_t, N, Isa>(r);
+  }
+#endif
+  pack<uint64_t, N, Isa> const half(uint64_t{0xffffffffu});
+  return (a & half) * (b & half);
+}
+
+/// Lanes of a and b in turns: inside each 16 bytes, the lower (High = false) or the upper half of both.
+template <bool High, class P>
+SITU_INLINE P interleave(P const& a, P const& b) {
+  constexpr int N = P::lanes, group = 16 / static_cast<int>(sizeof(typename P::value_type));
+#if defined(__clang__)
+  return [&]<int... K>(std::integer_sequence<int, K...>) __attribute__((always_inline)) {
+    return P(typename P::vector(__builtin_shufflevector(a.v, b.v, (K / group * group + (High ? group / 2 : 0) + K % group / 2 + (K % 2) * N)...)));
+  }(std::make_integer_sequence<int, N>{});
+#else
+  using I = typename P::mask_type::vector;
+  I order = I{};
+  for (int k = 0; k < N; ++k) order[k] = static_cast<typename P::mask_type::lane_type>(k / group * group + (High ? group / 2 : 0) + k % group / 2 + (k % 2) * N);
+  return P(typename P::vector(__builtin_shuffle(a.v, b.v, order)));
+#endif
+}
+
+/// Consecutive blocks of a stream: word k of each stands in the lower halves of the lanes of c[k]. Lane 2 g has block g, lane 2 g + 1 block
+/// G + g, where G is half the number of lanes: interleaved, they are in order.
+template <class Isa>
+struct PhiloxLanes {
+  static constexpr int N = Isa::bytes / 8;  ///< blocks
+  using U = pack<uint64_t, N, Isa>;
+  U c0, c1, c2, c3;
+
+  SITU_INLINE static U upper(U const& x) { return x & U(~uint64_t{0xffffffffu}); }
+  SITU_INLINE static U lower(U const& x) { return x & U(uint64_t{0xffffffffu}); }
+  /// Words: 0, 1 and 2, 3 of each block, as memory holds them.
+  SITU_INLINE U words01() const { return lower(c0) | (c1 << 32); }
+  SITU_INLINE U words23() const { return lower(c2) | (c3 << 32); }
+  SITU_INLINE U draws01() const { return lower(c1) | (c0 << 32); }
+  SITU_INLINE U draws23() const { return lower(c3) | (c2 << 32); }
+  /// Radius and angle words of pairs, side by side.
+  SITU_INLINE U words02() const { return lower(c0) | (c2 << 32); }
+  SITU_INLINE U words13() const { return lower(c1) | (c3 << 32); }
+};
+
+/// The keys of the ten rounds.
+template <class Isa>
+struct PhiloxKeys {
+  using U = typename PhiloxLanes<Isa>::U;
+  typename U::vector k0[10], k1[10];
+  SITU_INLINE explicit PhiloxKeys(uint64_t seed) {
+    uint32_t a = static_cast<uint32_t>(seed), b = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      k0[round] = every_lane<uint64_t, U::lanes, Isa>(a).v;
+      k1[round] = every_lane<uint64_t, U::lanes, Isa>(b).v;
+      a += philox_weyl0, b += philox_weyl1;
+    }
+  }
+};
+
+template <class Isa>
+SITU_INLINE PhiloxLanes<Isa> philox_lanes(PhiloxKeys<Isa> const& keys, uint64_t block, uint64_t call) {
+  using Lanes = PhiloxLanes<Isa>;
+  using U = typename Lanes::U;
+  U steps;
+  for (int k = 0; k < Lanes::N; ++k) steps.set(k, static_cast<uint64_t>(k / 2 + k % 2 * (Lanes::N / 2)));
+  U const index = steps + every_lane<uint64_t, U::lanes, Isa>(block), m0(uint64_t{philox_multiplier0}), m1(uint64_t{philox_multiplier1});
+  auto c0 = index.v, c1 = (index >> 32).v, c2 = every_lane<uint64_t, U::lanes, Isa>(call & 0xffffffffu).v, c3 = every_lane<uint64_t, U::lanes, Isa>(call >> 32).v;
+#define SITU_PHILOX_ROUND(R)                                                      \
+  {                                                                               \
+    auto const p0 = multiply_low_halves(U(c0), m0).v, p1 = multiply_low_halves(U(c2), m1).v; \
+    c0 = (p1 >> 32) ^ c1 ^ keys.k0[R];                                            \
+    c1 = p1;                                                                      \
+    c2 = (p0 >> 32) ^ c3 ^ keys.k1[R];                                            \
+    c3 = p0;                                                                      \
+  }
+  SITU_PHILOX_ROUND(0) SITU_PHILOX_ROUND(1) SITU_PHILOX_ROUND(2) SITU_PHILOX_ROUND(3) SITU_PHILOX_ROUND(4)
+  SITU_PHILOX_ROUND(5) SITU_PHILOX_ROUND(6) SITU_PHILOX_ROUND(7) SITU_PHILOX_ROUND(8) SITU_PHILOX_ROUND(9)
+#undef SITU_PHILOX_ROUND
+  return {U(c0), U(c1), U(c2), U(c3)};
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<uint32_t, 2 * N, Isa> as_words(pack<uint64_t, N, Isa> const& x) {
+  return pack<uint32_t, 2 * N, Isa>(reinterpret_cast<typename pack<uint32_t, 2 * N, Isa>::vector>(x.v));
+}
+
+/// Uniform numbers in [0, 1) from the words of blocks, in order: the first half of the lanes' elements in `first`.
+template <class T, class Isa>
+struct UniformLanes {
+  static constexpr int N = takes_draws<T> ? Isa::bytes / 8 : Isa::bytes / 4;  ///< elements of a half
+  using P = pack<compute_t<T>, N, Isa>;
+  P first, second;
+  SITU_INLINE explicit UniformLanes(PhiloxLanes<Isa> const& blocks) {
+    if constexpr (takes_draws<T>) {
+      auto const a = blocks.draws01(), b = blocks.draws23();
+      first = from_draws(interleave<false>(a, b));
+      second = from_draws(interleave<true>(a, b));
+    } else {
+      auto const a = blocks.words01(), b = blocks.words23();
+      first = from_words(as_words(interleave<false>(a, b)));
+      second = from_words(as_words(interleave<true>(a, b)));
+    }
+  }
+  SITU_INLINE static P from_draws(pack<uint64_t, Isa::bytes / 8, Isa> const& draws) {
+    return convert_unchecked<double>(bitcast<int64_t>(draws >> 11)) * (1.0 / 9007199254740992.0);
+  }
+  SITU_INLINE static P from_words(pack<uint32_t, Isa::bytes / 4, Isa> const& words) {
+    return convert_unchecked<float>(bitcast<int32_t>(words >> (32 - uniform_bits<T>))) * (1.f / static_cast<float>(1 << uniform_bits<T>));
+  }
+};
+
+/// Normal numbers from the words of blocks, in order.
+template <class T, class Isa>
+struct NormalLanes {
+  static constexpr int N = takes_draws<T> ? Isa::bytes / 8 : Isa::bytes / 4;
+  using P = pack<compute_t<T>, N, Isa>;
+  P first, second;
+  SITU_INLINE explicit NormalLanes(PhiloxLanes<Isa> const& blocks) {
+    if constexpr (takes_draws<T>) {
+      using I = pack<int64_t, N, Isa>;
+      using U = pack<uint64_t, N, Isa>;
+      P const u = P(1.0) - convert_unchecked<double>(bitcast<int64_t>(blocks.draws01() >> 11)) * (1.0 / 9007199254740992.0);
+      U const angle = blocks.draws23() & U(~uint64_t{0x7ff}), quarter = (angle + U(uint64_t{1} << 61)) >> 62;
+      P const x = convert_unchecked<double>(bitcast<int64_t>(angle - (quarter << 62))) * (6.28318530717958647692 / 18446744073709551616.0);
+      P const radius = math::sqrt(math::log(u) * -2.0);
+      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), I(1), 62);
+    } else {
+      using U = pack<uint32_t, N, Isa>;
+      P const u = convert_unchecked<float>(bitcast<int32_t>((as_words(blocks.words02()) >> 1) | U(1u))) * 4.65661287e-10f;
+      U const angle = as_words(blocks.words13()) & U(0xffffff00u), quarter = (angle + U(0x20000000u)) >> 30;
+      P const r = convert_unchecked<float>(bitcast<int32_t>(angle - (quarter << 30))) * 2.32830644e-10f;
+      auto const radius = normal_radius(u);
+      turned(product_of_parts(radius, sine_of_turns(r)), product_of_parts(radius, cosine_of_turns(r)), bitcast<int32_t>(quarter), pack<int32_t, N, Isa>(1), 30);
+    }
+  }
+
+ private:
+  template <class I>
+  SITU_INLINE void turned(P const& s, P const& c, I const& quarter, I const& one, int sign) {
+    auto const swap = (quarter & one) != (one - one);
+    using C = typename P::value_type;
+    P const x = select(swap, s, c), y = select(swap, c, s);
+    P const cosine = bitcast<C>(bitcast<typename I::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
+    P const sine = bitcast<C>(bitcast<typename I::value_type>(y) ^ ((quarter & (one + one)) << sign));
+    first = interleave<false>(cosine, sine);
+    second = interleave<true>(cosine, sine);
+  }
+};
+
+/// Fills memory, or changes it in place: op.make<Isa>(blocks, to) does so with the elements of as many blocks as there are lanes, of which
+/// F::per_block come from each.
+template <class F>
+struct RandomBody {
+  template <class Isa>
+  SITU_INLINE static int run(F const* op_, typename F::element* to, int64_t first, int64_t count) {
+    constexpr int64_t step = PhiloxLanes<Isa>::N * F::per_block;
+    F const op = *op_;
+    PhiloxKeys<Isa> const keys(op.stream.seed);
+    for (int64_t i = -(first % F::per_block); i < count; i += step) {
+      PhiloxLanes<Isa> const blocks = philox_lanes(keys, static_cast<uint64_t>((first + i) / F::per_block), op.stream.call);
+      if (SITU_LIKELY(i >= 0 && i + step <= count)) {
+        op.template make<Isa>(blocks, to + i);
+      } else {  // some of these elements are not asked for
+        alignas(64) typename F::element buffer[step] = {};
+        int64_t const from = i < 0 ? 0 : i, end = i + step < count ? i + step : count;
+        std::memcpy(buffer + (from - i), to + from, static_cast<std::size_t>(end - from) * sizeof(typename F::element));
+        op.template make<Isa>(blocks, buffer);
+        std::memcpy(to + from, buffer + (from - i), static_cast<std::size_t>(end - from) * sizeof(typename F::element));
+      }
+    }
+    return 0;
+  }
+};
+
+/// The kernel that fills a fresh tensor.
+template <class F>
+struct RandomKernel {
+  F op;
+  typename F::element* to;
+  void operator()(int64_t first, int64_t last) const { dispatch<RandomBody<F>>(&op, to + first, first, last - first); }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The largest T below `high`, but no less than `low`.
+template <class T>
+compute_t<T> largest_below(double high, double low) {
+  using C = compute_t<T>;
+  T nearest = convert_scalar<T>(high);
+  if (static_cast<double>(static_cast<C>(nearest)) >= high) {  // one down
+    using I = signed_of_size<T>;
+    I const bits = bits_to<I>(nearest);
+    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<I>(std::numeric_limits<I>::min() + 1));
+    else nearest = bits_to<T>(static_cast<I>(bits < 0 ? bits + 1 : bits - 1));
+  }
+  C const result = static_cast<C>(nearest), least = static_cast<C>(low);
+  return result < least ? least : result;
+}
+
+/// Whether an event of probability p > 0 happens, from a word: p to within 2^-32, 1 exactly.
+struct Chance {
+  uint32_t last;  ///< the largest word with which it happens
+
+  static Chance of(double p) {
+    double const words = p * 4294967296.0;
+    return {words >= 4294967295.0 ? 0xffffffffu : static_cast<uint32_t>(words > 0.5 ? words - 0.5 : 0)};
+  }
+  SITU_HOST_DEVICE bool happens(uint32_t word) const { return word <= last; }
+  template <int N, class Isa>
+  SITU_INLINE auto happens(pack<uint32_t, N, Isa> const& words) const {
+    return words <= cpu::every_lane<uint32_t, N, Isa>(last);
+  }
+};
+
+/// Stores `values`, in the type that T computes in, as elements of T.
+template <class T, int N, class Isa>
+SITU_INLINE void store_numbers(pack<compute_t<T>, N, Isa> const& first, pack<compute_t<T>, N, Isa> const& second, T* to) {
+  store_lanes<T, N, Isa>(first, to);
+  store_lanes<T, N, Isa>(second, to + N);
+}
+
+/// Uniform in [low, low + scale), at most `below`. `plain`: in [0, 1).
+template <class T>
+struct uniform_numbers {
+  using element = T;
+  using C = compute_t<T>;
+  static constexpr int per_block = takes_draws<T> ? 2 : 4;
+  RandomStream stream;
+  C scale = 1, low = 0, below = 0;
+  bool plain = true;
+
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
+    C const u = uniform_at<T>(stream, i);
+    if (plain) return convert_scalar<T>(u);
+    C const y = scaled_and_shifted(u, scale, low);
+    return convert_scalar<T>(y < below ? y : below);
+  }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    cpu::UniformLanes<T, Isa> const u(blocks);
+    if (plain) return store_numbers<T>(u.first, u.second, to);
+    using P = decltype(u.first);
+    P const s(scale), l(low);
+    store_numbers<T>(math::detail::at_most(scaled_and_shifted(P(u.first), s, l), below), math::detail::at_most(scaled_and_shifted(P(u.second), s, l), below), to);
+  }
+};
+
+/// Normal numbers times `deviation` plus `mean`. `plain`: neither.
+template <class T>
+struct normal_numbers {
+  using element = T;
+  using C = compute_t<T>;
+  static constexpr int per_block = takes_draws<T> ? 2 : 4;
+  RandomStream stream;
+  C deviation = 1, mean = 0;
+  bool plain = true;
+
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
+    C const z = normal_at<T>(stream, i);
+    return convert_scalar<T>(plain ? z : scaled_and_shifted(z, deviation, mean));
+  }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    cpu::NormalLanes<T, Isa> const z(blocks);
+    if (plain) return store_numbers<T>(z.first, z.second, to);
+    using P = decltype(z.first);
+    P const s(deviation), m(mean);
+    store_numbers<T>(scaled_and_shifted(P(z.first), s, m), scaled_and_shifted(P(z.second), s, m), to);
+  }
+};
+
+/// Integers in [low, low + span).
+template <class T>
+struct whole_numbers {
+  using element = T;
+  static constexpr int per_block = 2;
+  RandomStream stream;
+  int64_t low;
+  uint64_t span;
+
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
+    return convert_scalar<T>(static_cast<int64_t>(static_cast<uint64_t>(low) + scaled_draw(stream.draw(i), span)));
+  }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    constexpr int N = cpu::PhiloxLanes<Isa>::N;
+    auto const a = blocks.draws01(), b = blocks.draws23();
+    store<Isa>(drawn(cpu::interleave<false>(a, b)), to);
+    store<Isa>(drawn(cpu::interleave<true>(a, b)), to + N);
+  }
+
+ private:
+  /// As scaled_draw.
+  template <int N, class Isa>
+  SITU_INLINE pack<int64_t, N, Isa> drawn(pack<uint64_t, N, Isa> const& bits) const {
+    using U = pack<uint64_t, N, Isa>;
+    using cpu::multiply_low_halves;
+    U const upper = bits >> 32, s0 = cpu::every_lane<uint64_t, N, Isa>(span & 0xffffffffu), s1 = cpu::every_lane<uint64_t, N, Isa>(span >> 32);
+    U const middle0 = multiply_low_halves(upper, s0) + (multiply_low_halves(bits, s0) >> 32);
+    U result = middle0 >> 32;
+    if (span >> 32 != 0) {
+      U const middle1 = multiply_low_halves(bits, s1) + (middle0 & U(uint64_t{0xffffffffu}));
+      result = multiply_low_halves(upper, s1) + result + (middle1 >> 32);
+    }
+    return bitcast<int64_t>(result + cpu::every_lane<uint64_t, N, Isa>(static_cast<uint64_t>(low)));
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void store(pack<int64_t, N, Isa> const& x, T* to) {
+    store_lanes<T, N, Isa>(convert_lanes<T, int64_t, Isa, N>(x), to);
+  }
+};
+
+/// 1 with probability p, else 0.
+template <class T>
+struct coins {
+  using element = T;
+  static constexpr int per_block = 4;
+  RandomStream stream;
+  Chance chance;
+
+  SITU_HOST_DEVICE T operator()(int64_t i) const { return convert_scalar<T>(chance.happens(stream.word(i)) ? 1 : 0); }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    constexpr int N = 2 * cpu::PhiloxLanes<Isa>::N;
+    auto const a = blocks.words01(), b = blocks.words23();
+    auto const first = chance.happens(cpu::as_words(cpu::interleave<false>(a, b))), second = chance.happens(cpu::as_words(cpu::interleave<true>(a, b)));
+    store_lanes<T, N, Isa>(convert_lanes<T, bool, Isa, N>(first), to);
+    store_lanes<T, N, Isa>(convert_lanes<T, bool, Isa, N>(second), to + N);
+  }
+};
+
+// What follows changes elements that are there already: the second argument of a CUDA thread's function is the index.
+
+/// 1 with the probability that the element tells, else 0.
+template <class T>
+struct told_coins {
+  using element = T;
+  using C = compute_t<T>;
+  static constexpr int cost = 10;
+  static constexpr int per_block = takes_draws<T> ? 2 : 4;
+  RandomStream stream;
+
+  SITU_HOST_DEVICE T operator()(T p, int64_t i) const { return convert_scalar<T>(uniform(i) < static_cast<C>(p) ? 1 : 0); }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    using Bits = std::conditional_t<takes_draws<T>, double, float>;
+    cpu::UniformLanes<Bits, Isa> const u(blocks);
+    using P = std::remove_cvref_t<decltype(u.first)>;
+    constexpr int N = P::lanes;
+    P const zero(C(0)), one(C(1));
+    store_lanes<T, N, Isa>(select(u.first < load_lanes<T, N, Isa>(to), one, zero), to);
+    store_lanes<T, N, Isa>(select(u.second < load_lanes<T, N, Isa>(to + N), one, zero), to + N);
+  }
+
+ private:
+  SITU_HOST_DEVICE C uniform(int64_t i) const {
+    if constexpr (takes_draws<T>) return uniform_at<double>(stream, i);
+    else return uniform_at<float>(stream, i);
+  }
+};
+
+/// The element times `scale`, or 0 where chance does not keep it.
+template <class T>
+struct dropped {
+  using element = T;
+  using C = compute_t<T>;
+  static constexpr int cost = 10;
+  static constexpr int per_block = 4;
+  RandomStream stream;
+  Chance keeps;
+  C scale;
+
+  SITU_HOST_DEVICE T operator()(T x, int64_t i) const { return convert_scalar<T>(keeps.happens(stream.word(i)) ? static_cast<C>(x) * scale : C(0)); }
+  template <class Isa>
+  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
+    constexpr int N = 2 * cpu::PhiloxLanes<Isa>::N;
+    auto const a = blocks.words01(), b = blocks.words23();
+    change<Isa, N>(chance_of(cpu::as_words(cpu::interleave<false>(a, b))), to);
+    change<Isa, N>(chance_of(cpu::as_words(cpu::interleave<true>(a, b))), to + N);
+  }
+
+ private:
+  template <class U>
+  SITU_INLINE auto chance_of(U const& words) const {
+    return keeps.happens(words);
+  }
+  template <class Isa, int N, class M>
+  SITU_INLINE void change(M const& kept, T* to) const {
+    auto const x = load_lanes<T, N, Isa>(to);
+    using P = std::remove_cvref_t<decltype(x)>;
+    store_lanes<T, N, Isa>(select(kept, x * P(scale), P(C(0))), to);
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+/// A stream of random numbers: a seed, and how many calls have drawn from it.
+class Generator {
+ public:
+  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
+  uint64_t seed() const { return seed_; }
+  /// Starts over with another seed.
+  void manual_seed(uint64_t seed) {
+    seed_ = seed;
+    __atomic_store_n(&calls_, uint64_t{0}, __ATOMIC_RELAXED);
+  }
+  /// How often it has been drawn from: with the seed, its whole state.
+  uint64_t calls() const { return __atomic_load_n(&calls_, __ATOMIC_RELAXED); }
+  /// Goes on as after so many calls.
+  void restore(uint64_t seed, uint64_t calls) {
+    seed_ = seed;
+    __atomic_store_n(&calls_, calls, __ATOMIC_RELAXED);
+  }
+  /// The number of this call; for those who draw.
+  uint64_t next_call() { return __atomic_fetch_add(&calls_, uint64_t{1}, __ATOMIC_RELAXED); }
+
+ private:
+  uint64_t seed_;
+  uint64_t calls_ = 0;
+};
+
+namespace detail {
+
+SITU_PROCESS_STATE Generator& default_generator() {
+  static Generator generator;
+  return generator;
+}
+
+inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
+
+/// A fresh tensor of random numbers.
+template <device D, class F>
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
+  using T = typename F::element;
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    auto result = Tensor<T, D>::uninitialized(shape, who);
+    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
+    return result;
+  } else {
+    return generate<T, D>(shape, numbers, who);
+  }
+}
+
+}  // namespace detail
+
+/// Seeds the default generator, which draws where none is given.
+inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed(seed); }
+
+/// Uniform in [0, 1): multiples of 2^-24, for double of 2^-53, for float16 of 2^-11, for bfloat16 of 2^-8.
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> rand(Shape const& shape, Generator& generator, D = {}) {
+  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{detail::next_stream(generator)}, "rand");
+}
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> rand(Shape const& shape, D device = {}) {
+  return rand<T>(shape, detail::default_generator(), device);
+}
+
+/// Normal with mean 0 and standard deviation 1, by Box and Muller's transform of two uniform numbers into two normal ones.
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> randn(Shape const& shape, Generator& generator, D = {}) {
+  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{detail::next_stream(generator)}, "randn");
+}
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> randn(Shape const& shape, D device = {}) {
+  return randn<T>(shape, detail::default_generator(), device);
+}
+
+/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite.
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& generator, D = {}) {
+  if (!(low <= high) || !(high - low <= std::numeric_limits<double>::max())) {
+    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
+  }
+  using C = compute_t<T>;
+  detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
+  return detail::random_tensor<D>(shape, numbers, "uniform");
+}
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> uniform(double low, double high, Shape const& shape, D device = {}) {
+  return uniform<T>(low, high, shape, detail::default_generator(), device);
+}
+
+/// Normal with that mean and standard deviation: mean + deviation z, z as randn gives it. Throws ShapeError when the deviation is negative or NaN.
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> normal(double mean, double deviation, Shape const& shape, Generator& generator, D = {}) {
+  if (!(deviation >= 0)) detail::fail<ShapeError>("normal: the standard deviation is ", deviation, "; it must not be negative");
+  using C = compute_t<T>;
+  detail::normal_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false};
+  return detail::random_tensor<D>(shape, numbers, "normal");
+}
+template <element T = float, device D = Cpu>
+  requires floating<T>
+Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device = {}) {
+  return normal<T>(mean, deviation, shape, detail::default_generator(), device);
+}
+
+/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high.
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
+  if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
+  uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
+}
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
+  return randint<T>(low, high, shape, detail::default_generator(), device);
+}
+
+/// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].
+template <element T = float, device D = Cpu>
+Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
+  if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
+  detail::RandomStream const stream = detail::next_stream(generator);
+  if (p == 0) return detail::filled<T, D>(shape, 0, "bernoulli");
+  return detail::random_tensor<D>(shape, detail::coins<T>{stream, detail::Chance::of(p)}, "bernoulli");
+}
+template <element T = float, device D = Cpu>
+Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
+  return bernoulli<T>(p, shape, detail::default_generator(), device);
+}
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+/// What is added to the scores before the softmax, or which of them count. Made of a tensor or a formula, which broadcasts to [..., rows, keys]:
+///
+///     bool        true where a query may see a key (as in PyTorch's scaled_dot_product_attention)
+///     floating    added to the scaled score; -inf hides a key
+template <element T, device D>
+class AttentionMask {
+ public:
+  AttentionMask() = default;
+  template <class E>
+    requires(expression<E> && mixes_with<device_of<E>, D> && (std::is_same_v<value_of<E>, bool> || implicitly_converts_to<value_of<E>, T>))
+  AttentionMask(E const& e) {
+    if constexpr (std::is_same_v<value_of<E>, bool>) keep_ = Tensor<bool, D>(e), kind_ = 1;
+    else added_ = Tensor<T, D>(e), kind_ = 2;
+  }
+  /// 0 there is none, 1 bool, 2 numbers.
+  int kind() const { return kind_; }
+  Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
+  void const* data() const { return kind_ == 1 ? static_cast<void const*>(keep_.data()) : static_cast<void const*>(added_.data()); }
+  Tensor<bool, D> const& keep() const { return keep_; }
+  Tensor<T, D> const& added() const { return added_; }
+
+ private:
+  int kind_ = 0;
+  Tensor<bool, D> keep_;
+  Tensor<T, D> added_;
+};
+
+/// The options of scaled_dot_product_attention(q, k, v, {.causal = true}).
+template <element T, device D>
+struct attention_options {
+  bool causal = false;               ///< query i sees the keys 0, ..., i
+  std::optional<double> scale = {};  ///< of q kᵀ; 1 / sqrt(depth) unless given
+  double dropout = 0;                ///< probability with which a weight becomes 0; the others are divided by 1 - dropout
+  AttentionMask<T, D> mask = {};
+};
+
+namespace detail {
+
+/// The shapes of an attention, checked.
+struct AttentionPlan {
+  Shape batch;  ///< the axes before the last two, of all operands
+  int64_t batches, rows, keys, depth, width;
+
+  Shape with(int64_t m, int64_t n) const {
+    Shape result = batch;
+    result.push_back(m), result.push_back(n);
+    return result;
+  }
+};
+
+/// Adds the batch axes of one more operand. False where they do not broadcast.
+inline bool join_batches(Shape& batch, Shape const& shape) {
+  int const rank = shape.rank() - 2, most = batch.rank() > rank ? batch.rank() : rank;
+  Shape result;
+  for (int k = 0; k < most; ++k) {
+    int const a = k - (most - batch.rank()), b = k - (most - rank);
+    int64_t const x = a < 0 ? 1 : batch[a], y = b < 0 ? 1 : shape[b];
+    if (x != y && x != 1 && y != 1) return false;
+    result.push_back(x == 1 ? y : x);
+  }
+  batch = result;
+  return true;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_attention(Shape const& q, Shape const& k, Shape const& v, char const* why) {
+  fail<ShapeError>("scaled_dot_product_attention: queries ", q, ", keys ", k, " and values ", v, " were given: ", why);
+}
+
+inline AttentionPlan plan_attention(Shape const& q, Shape const& k, Shape const& v, Shape const* mask, double dropout) {
+  if (q.rank() < 2 || k.rank() < 2 || v.rank() < 2) fail_attention(q, k, v, "each is [..., tokens, features]");
+  AttentionPlan plan{{}, 1, q[q.rank() - 2], k[k.rank() - 2], q.back(), v.back()};
+  if (k.back() != plan.depth) fail_attention(q, k, v, "queries and keys have as many features");
+  if (v[v.rank() - 2] != plan.keys) fail_attention(q, k, v, "there is a value for each key");
+  if (!join_batches(plan.batch, q) || !join_batches(plan.batch, k) || !join_batches(plan.batch, v)) fail_attention(q, k, v, "the axes before the last two do not broadcast");
+  plan.batches = product(plan.batch);
+  if (mask) {
+    Shape batch = plan.batch;
+    bool fits = mask->rank() <= plan.batch.rank() + 2;
+    for (int axis = 1; fits && axis <= 2 && axis <= mask->rank(); ++axis) {
+      int64_t const extent = (*mask)[mask->rank() - axis];
+      fits = extent == 1 || extent == (axis == 1 ? plan.keys : plan.rows);
+    }
+    if (fits && mask->rank() > 2) fits = join_batches(batch, *mask) && batch == plan.batch;
+    if (!fits) fail<ShapeError>("scaled_dot_product_attention: a mask of shape ", *mask, " does not broadcast to the scores' shape ", plan.with(plan.rows, plan.keys));
+  }
+  if (!(dropout >= 0 && dropout <= 1)) fail<ShapeError>("scaled_dot_product_attention: the probability of dropout is ", dropout, "; it must be in [0, 1]");
+  return plan;
+}
+
+/// Which weights are dropped: that of query i and key j of batch b is told by word (b rows + i) row_words + j of the stream.
+template <class C>
+struct AttentionDropout {
+  dropped<C> op{};
+  int64_t row_words = 0;  ///< a multiple of 64; 0 without dropout
+};
+
+/// What the kernels need beside the operands.
+template <class T>
+struct AttentionSettings {
+  using C = compute_t<T>;
+  C scale;
+  bool causal;
+  AttentionDropout<C> dropout;
+};
+
+template <class T, class D>
+AttentionSettings<T> attention_settings(AttentionPlan const& plan, attention_options<T, D> const& options) {
+  using C = compute_t<T>;
+  double const scale = options.scale ? *options.scale : 1 / SITU_LIBM(sqrt)(static_cast<double>(plan.depth > 0 ? plan.depth : 1));
+  AttentionSettings<T> settings{static_cast<C>(scale), options.causal, {}};
+  if (options.dropout > 0) {
+    double const kept = 1 - options.dropout;
+    settings.dropout = {{next_stream(default_generator()), Chance::of(kept), static_cast<C>(kept > 0 ? 1 / kept : 0)}, (plan.keys + 63) / 64 * 64};
+  }
+  return settings;
+}
+
+/// A fresh tensor whose axes lie in memory in the order of `like`, the last one without gaps: heads that are slices of tokens stay such.
+template <class T, class D>
+Tensor<T, D> uninitialized_in_order_of(Layout const& like, Shape const& shape, char const* who) {
+  int const rank = shape.rank();
+  if (rank != like.rank() || rank < 3) return Tensor<T, D>::uninitialized(shape, who);
+  Shape order, memory;  // outermost first
+  for (int k = 0; k < rank; ++k) order.push_back(k);
+  for (int k = 1; k < rank - 1; ++k) {
+    for (int j = k; j > 0 && like.strides[static_cast<int>(order[j])] > like.strides[static_cast<int>(order[j - 1])]; --j) {
+      int64_t const axis = order[j];
+      order[j] = order[j - 1], order[j - 1] = axis;
+    }
+  }
+  Shape back = order;
+  for (int k = 0; k < rank; ++k) memory.push_back(shape[static_cast<int>(order[k])]), back[static_cast<int>(order[k])] = k;
+  return Tensor<T, D>::uninitialized(memory, who).permute(back);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/gemm.hpp>
+/// Products of matrices of any strides: blocks chosen for the caches, packed where packing pays, one thread per rectangle.
+///
+/// multiply() computes a rectangle of one product on the calling thread and is all that other operations need: a convolution
+/// gives its product a `pack_b` that gathers pixels instead of reading a matrix.
+
+
+// ---- <situ/ops/cpu/gemm_kernel.hpp>
+/// The inner kernel of matrix products: a tile of C in registers, and the packing of panels that it reads.
+///
+/// A tile is 3U, 2U or U rows high (U: 4 with 32 vector registers, 2 with 16) and one or two vectors wide. Its elements are summed
+/// over k in order, whatever its height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
+///
+/// Source    the layers of Goto & van de Geijn 2008, doi:10.1145/1356052.1356053, and Van Zee & van de Geijn 2015,
+///           doi:10.1145/2764454; here A's panel stays in the first cache and B's panels stream from the second.
+
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// What products of T are summed in: float for the 16-bit floats; unsigned numbers for integers, which wrap.
+template <class T>
+using product_t = std::conditional_t<floating<T>, compute_t<T>, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
+
+/// Whether a T in memory can be read and written as a product_t<T>.
+template <class T>
+inline constexpr bool is_product_type = sizeof(T) == sizeof(product_t<T>);
+
+namespace cpu {
+
+/// The sizes of tiles for one instruction set.
+struct TileSizes {
+  int lanes;   ///< of a vector
+  int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
+  int unit;    ///< rows of the lowest tile; the others have two and three times as many
+};
+template <class C, class Isa>
+inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
+                                      Isa::bytes == 64 || !SITU_X86 ? 4 : 2};
+
+/// How many rows the next panel has when `left` are to be covered: 3, 2 or 1 units.
+constexpr int panel_rows(int64_t left, int unit) {
+  if (left <= unit) return unit;
+  return left <= 2 * unit || (left > 3 * unit && left <= 4 * unit) ? 2 * unit : 3 * unit;
+}
+
+/// How many columns the next panel has: two vectors, one, or a narrow one for the rest.
+constexpr int panel_columns(int64_t left, TileSizes const& sizes) {
+  int const narrow = sizes.narrow < sizes.lanes ? sizes.narrow : 0;
+  return left > sizes.lanes + narrow ? 2 * sizes.lanes : left > narrow ? sizes.lanes : narrow;
+}
+
+/// The sum of the heights of the panels that cover `rows`.
+constexpr int64_t covered_rows(int64_t rows, int unit) {
+  int64_t covered = rows > 8 * unit ? (rows - 4 * unit) / (3 * unit) * (3 * unit) : 0;
+  while (covered < rows) covered += panel_rows(rows - covered, unit);
+  return covered;
+}
+
+/// One element in all lanes. (clang accepts wide registers in assembly only where the function itself names the target, and needs none.)
+template <class Isa, class C, class V>
+SITU_INLINE void spread(V& to, C const* from) {
+#if SITU_X86 && !defined(__clang__)
+  if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
+    __asm__("vbroadcastss %1, %0" : "=v"(to) : "m"(*from));
+    return;
+  } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
+    __asm__("vbroadcastsd %1, %0" : "=v"(to) : "m"(*from));
+    return;
+  }
+#endif
+  for (int l = 0; l < static_cast<int>(sizeof(V) / sizeof(C)); ++l) to[l] = *from;
+}
+
+/// sum += a * b, in one rounding where the instruction set has it, whatever -ffp-contract says.
+template <class Isa, class C, class V>
+SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#elif SITU_X86
+  if constexpr (Isa::fma && std::is_same_v<C, float>) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return;
+  } else if constexpr (Isa::fma && std::is_same_v<C, double>) {
+    __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return;
+  }
+#endif
+  sum += a * b;
+}
+
+/// N elements as what they are summed in.
+template <class T, int N, class Isa>
+SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
+  using C = product_t<T>;
+  if constexpr (is_product_type<T>) return pack<C, N, Isa>::load(reinterpret_cast<C const*>(from));
+  else if constexpr (floating<T>) return load_lanes<T, N, Isa>(from);
+  else return convert_unchecked<C>(pack<T, N, Isa>::load(from));
+}
+
+/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep.
+template <class C>
+struct Block {
+  /// Takes a tile that the kernel has not stored itself, or that is to be finished; `direct` tells that it was stored.
+  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct);
+  int64_t rows, columns, depth;
+  C const* a;       ///< packed: panels behind each other, `height` elements for each k; unpacked: at least a unit of rows
+  int64_t a_i, a_k;
+  C const* b;       ///< packed: the same with `width` elements
+  int64_t b_k;
+  C const* b_rest;  ///< unpacked: the columns that fill no vector, packed
+  C* c;             ///< null: all tiles go to `store`
+  int64_t c_i;
+  Store store;
+  void const* product;
+  int64_t i, j;     ///< of the first tile, for `store`
+  bool a_packed, b_packed;
+  bool accumulate;  ///< adds to what is in C
+  bool finishes;    ///< all tiles are shown to `store`
+
+  /// Whether columns that fill no tile are covered by one that reaches back: some sums are then computed twice.
+  bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
+};
+
+template <class C>
+struct BlockBody {
+  template <class Isa, int Rows, int Vectors, int Lanes, int... R>
+  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, int64_t i, int64_t j, int64_t rows,
+                               int64_t columns, std::integer_sequence<int, R...>) {
+    constexpr int width = Lanes * Vectors;
+    using V = typename vector_of<C, Lanes>::type;
+    V sums[Rows][Vectors];
+    ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
+    bool const direct = block.c && rows == Rows && columns == width;
+    C* c = block.c ? block.c + i * block.c_i + j : nullptr;
+    int64_t c_i = block.c_i;
+    if (direct) (__builtin_prefetch(c + R * c_i, 1), ...), (__builtin_prefetch(c + R * c_i + width - 1, 1), ...);
+    C const* p[] = {a, a + 3 * a_i, a + 6 * a_i, a + 9 * a_i};  // a third of the addresses is computed, the rest is base + index * scale
+    for (int64_t k = block.depth; k > 0; --k) {
+      V x[Vectors];
+      __builtin_memcpy(&x[0], b, sizeof(V));
+      if constexpr (Vectors == 2) __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
+      (step<Isa>(sums[R], p[R / 3] + R % 3 * a_i, x), ...);
+      b += b_k;
+      p[0] += a_k, p[1] += a_k, p[2] += a_k, p[3] += a_k;
+    }
+    alignas(64) C buffer[Rows * width];
+    bool const adds = direct && block.accumulate;
+    if (!direct) c = buffer, c_i = width;
+    (put(sums[R], c + R * c_i, adds), ...);
+    if (SITU_UNLIKELY(!direct || block.finishes)) block.store(block.product, c, c_i, block.i + i, block.j + j, rows, columns, direct);
+  }
+
+  template <class Isa>
+  SITU_INLINE static int run(Block<C> const* given) {
+    constexpr int unit = tile_sizes<C, Isa>.unit;
+    Block<C> const& block = *given;
+    for (int64_t i = 0; i < block.rows;) {
+      int height = panel_rows(block.rows - i, unit);
+      if (!block.a_packed) {
+        while (height > unit && height > block.rows) height -= unit;
+        if (block.rows - i < height) i = block.rows - height;
+      }
+      if (height == 3 * unit) panel<Isa, 3 * unit>(block, i);
+      else if (height == 2 * unit) panel<Isa, 2 * unit>(block, i);
+      else panel<Isa, unit>(block, i);
+      i += height;
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, class V, int Vectors>
+  SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
+    V all{};
+    spread<Isa>(all, a);
+    add_product<Isa, C>(sums[0], all, x[0]);
+    if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
+  }
+  template <class V, int Vectors>
+  SITU_INLINE static void put(V (&sums)[Vectors], C* c, bool adds) {
+    if (adds) {
+      V before;
+      __builtin_memcpy(&before, c, sizeof(V));
+      sums[0] += before;
+      if constexpr (Vectors == 2) {
+        __builtin_memcpy(&before, c + sizeof(V) / sizeof(C), sizeof(V));
+        sums[1] += before;
+      }
+    }
+    __builtin_memcpy(c, &sums[0], sizeof(V));
+    if constexpr (Vectors == 2) __builtin_memcpy(c + sizeof(V) / sizeof(C), &sums[1], sizeof(V));
+  }
+
+  /// All tiles of one panel of rows.
+  template <class Isa, int Rows>
+  SITU_INLINE static void panel(Block<C> const& block, int64_t i) {
+    constexpr TileSizes sizes = tile_sizes<C, Isa>;
+    using Sequence = std::make_integer_sequence<int, Rows>;
+    int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
+    C const* const a = block.a_packed ? block.a + i * block.depth : block.a + i * block.a_i;
+    int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
+    for (int64_t j = 0; j < block.columns;) {
+      int64_t width = panel_columns(block.columns - j, sizes);
+      if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
+      if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
+      int64_t const left = block.columns - j, columns = left < width ? left : width;
+      C const* b = block.b_packed ? block.b + j * block.depth : block.b + j;
+      int64_t b_k = block.b_packed ? width : block.b_k;
+      if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
+      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
+      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
+      j += width;
+    }
+  }
+};
+
+/// All tiles of a block.
+template <class C>
+SITU_NOINLINE void run_block(Block<C> const& block) {
+  dispatch<BlockBody<C>>(&block);
+}
+
+// ---- packing --------------------------------------------------------------------------------------------------------
+
+/// Packs `count` rows (or columns) of a matrix, `depth` long: to[k * width + i] = from[i * step_i + k * step_k], and zeros for
+/// i >= count. Up to 64 bytes behind the end may be written as well.
+template <class T>
+struct PackBody {
+  using C = product_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(C* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
+    if (count < width) {
+      for (int64_t k = 0; k < depth; ++k) {
+        for (int64_t i = count; i < width; ++i) to[k * width + i] = C(0);
+      }
+    }
+    if (step_i == 1) {
+      constexpr int lanes = tile_sizes<C, Isa>.lanes;
+      for (int64_t k = 0; k < depth; ++k) {
+        T const* const row = from + k * step_k;
+        C* const place = to + k * width;
+        int64_t i = 0;
+        for (; i + lanes <= count; i += lanes) load_product<T, lanes, Isa>(row + i).store(place + i);
+        for (; i + 4 <= count; i += 4) load_product<T, 4, Isa>(row + i).store(place + i);
+        for (; i < count; ++i) place[i] = static_cast<C>(row[i]);
+      }
+      return 0;
+    }
+    int64_t i = 0;
+    if (step_k == 1) {
+      for (; i + 4 <= count; i += 4) {
+        T const* const row = from + i * step_i;
+        int64_t k = 0;
+        for (; k + 4 <= depth; k += 4) transpose<Isa>(to + k * width + i, width, row + k, step_i);
+        for (; k < depth; ++k) {
+          for (int64_t r = 0; r < 4; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
+        }
+      }
+    }
+    for (; i < count; ++i) {
+      for (int64_t k = 0; k < depth; ++k) to[k * width + i] = static_cast<C>(from[i * step_i + k * step_k]);
+    }
+    return 0;
+  }
+
+ private:
+  /// Four by four elements.
+  template <class Isa>
+  SITU_INLINE static void transpose(C* to, int64_t width, T const* from, int64_t step) {
+    using V = typename pack<C, 4, Isa>::vector;
+    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
+    V const r2 = load_product<T, 4, Isa>(from + 2 * step).v, r3 = load_product<T, 4, Isa>(from + 3 * step).v;
+#if defined(__clang__) || __GNUC__ >= 12
+    V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+    V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+#else
+    V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
+#endif
+    __builtin_memcpy(to, &c0, sizeof(V));
+    __builtin_memcpy(to + width, &c1, sizeof(V));
+    __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
+    __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+  }
+};
+
+template <class T>
+SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
+  dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
+}
+
+/// The sizes of tiles for the instruction set in force.
+template <class C>
+TileSizes current_tile_sizes() {
+  switch (current_instruction_set()) {
+#if SITU_X86
+    case instruction_set::avx512: return tile_sizes<C, isa::avx512>;
+    case instruction_set::avx2: return tile_sizes<C, isa::avx2>;
+#endif
+    default: return tile_sizes<C, isa::baseline>;
+  }
+}
+
+}  // namespace cpu
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/gemm_vector.hpp>
+/// Products of a matrix and a vector, at the speed of the memory that the matrix is read from.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Sums are put aside after so many steps, so that long ones stay accurate.
+inline constexpr int64_t vector_chain = 4096;
+/// Rows are taken so many at a time, counted from the matrix's first one: what a row gives does not depend on the threads.
+inline constexpr int vector_rows = 8;
+/// Sums that are kept in the first cache.
+inline constexpr int64_t vector_sums = 4096;
+
+/// The sum of all lanes, by halves.
+template <class V>
+SITU_INLINE auto sum_of_lanes(V const& v) {
+  using C = std::remove_cvref_t<decltype(v[0])>;
+  constexpr int N = static_cast<int>(sizeof(V) / sizeof(C));
+  if constexpr (N == 2) {
+    return v[0] + v[1];
+  } else if constexpr (N == 4) {
+    return (v[0] + v[2]) + (v[1] + v[3]);
+  } else {
+    using Half = typename vector_of<C, N / 2>::type;
+    Half low, high;
+    __builtin_memcpy(&low, &v, sizeof(Half));
+    __builtin_memcpy(&high, reinterpret_cast<char const*>(&v) + sizeof(Half), sizeof(Half));
+    return sum_of_lanes(Half(low + high));
+  }
+}
+
+/// sums[i] = sum over k of a[i * step + k] * x[k]: the rows lie in memory as they are.
+template <class T>
+struct SumRowsBody {
+  using C = product_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(C* sums, T const* a, int64_t step, C const* x, int64_t rows, int64_t depth) {
+    for (int64_t i = 0; i < rows; ++i) sums[i] = C(0);
+    for (int64_t k = 0; k < depth; k += vector_chain) {
+      int64_t const steps = depth - k < vector_chain ? depth - k : vector_chain;
+      int64_t i = 0;
+      for (; i + vector_rows <= rows; i += vector_rows) several<Isa>(sums + i, a + i * step + k, step, x + k, steps, std::make_integer_sequence<int, vector_rows>{});
+      for (; i < rows; ++i) sums[i] += one<Isa>(a + i * step + k, x + k, steps);
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  static constexpr int lanes = tile_sizes<C, Isa>.lanes;
+
+  /// The last N elements of a row, those before `first` as zeros.
+  template <class Isa>
+  SITU_INLINE static auto last_lanes(T const* end, int first) {
+    constexpr int N = lanes<Isa>;
+    using P = pack<C, N, Isa>;
+    using I = pack<signed_of_size<C>, N, Isa>;
+    I places;
+    for (int l = 0; l < N; ++l) places.set(l, l);
+    return select(places >= I(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
+  }
+  template <class Isa, int... R>
+  SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t depth, std::integer_sequence<int, R...>) {
+    constexpr int N = lanes<Isa>;
+    using V = typename vector_of<C, N>::type;
+    T const* const rows[] = {(a + R * step)...};
+    if (SITU_UNLIKELY(depth < N)) {
+      for (int64_t k = 0; k < depth; ++k) ((sums[R] += static_cast<C>(rows[R][k]) * x[k]), ...);
+      return;
+    }
+    V s[] = {((void)R, V{})...}, v;
+    int64_t k = 0;
+    for (; k + N <= depth; k += N) {
+      __builtin_memcpy(&v, x + k, sizeof(V));
+      (add_product<Isa, C>(s[R], load_product<T, N, Isa>(rows[R] + k).v, v), ...);
+    }
+    if (k < depth) {
+      int const first = static_cast<int>(N - (depth - k));
+      __builtin_memcpy(&v, x + depth - N, sizeof(V));
+      (add_product<Isa, C>(s[R], last_lanes<Isa>(rows[R] + depth, first).v, v), ...);
+    }
+    ((sums[R] += sum_of_lanes(s[R])), ...);
+  }
+  template <class Isa>
+  SITU_INLINE static C one(T const* a, C const* x, int64_t depth) {
+    constexpr int N = lanes<Isa>;
+    using V = typename vector_of<C, N>::type;
+    V s0{}, s1{}, s2{}, s3{}, v0, v1, v2, v3;
+    int64_t k = 0;
+    for (; k + 4 * N <= depth; k += 4 * N) {
+      __builtin_memcpy(&v0, x + k, sizeof(V));
+      __builtin_memcpy(&v1, x + k + N, sizeof(V));
+      __builtin_memcpy(&v2, x + k + 2 * N, sizeof(V));
+      __builtin_memcpy(&v3, x + k + 3 * N, sizeof(V));
+      add_product<Isa, C>(s0, load_product<T, N, Isa>(a + k).v, v0);
+      add_product<Isa, C>(s1, load_product<T, N, Isa>(a + k + N).v, v1);
+      add_product<Isa, C>(s2, load_product<T, N, Isa>(a + k + 2 * N).v, v2);
+      add_product<Isa, C>(s3, load_product<T, N, Isa>(a + k + 3 * N).v, v3);
+    }
+    for (; k + N <= depth; k += N) {
+      __builtin_memcpy(&v0, x + k, sizeof(V));
+      add_product<Isa, C>(s0, load_product<T, N, Isa>(a + k).v, v0);
+    }
+    C total = sum_of_lanes(V((s0 + s1) + (s2 + s3)));
+    for (; k < depth; ++k) total += static_cast<C>(a[k]) * x[k];
+    return total;
+  }
+};
+
+/// sums[i] += sum over k of a[i + k * step] * x[k]: the columns lie in memory as they are.
+template <class T>
+struct ColumnsBody {
+  using C = product_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(C* sums, T const* a, int64_t step, C const* x, int64_t rows, int64_t depth) {
+    int64_t k = 0;
+    for (; k + vector_rows <= depth; k += vector_rows) several<Isa>(sums, a + k * step, step, x + k, rows, std::make_integer_sequence<int, vector_rows>{});
+    for (; k < depth; ++k) several<Isa>(sums, a + k * step, step, x + k, rows, std::integer_sequence<int, 0>{});
+    return 0;
+  }
+
+ private:
+  template <class Isa, int... R>
+  SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t rows, std::integer_sequence<int, R...>) {
+    constexpr int N = tile_sizes<C, Isa>.lanes;
+    using V = typename vector_of<C, N>::type;
+    T const* const columns[] = {(a + R * step)...};
+    V v[sizeof...(R)], s;
+    (spread<Isa>(v[R], x + R), ...);
+    int64_t i = 0;
+    for (; i + N <= rows; i += N) {
+      __builtin_memcpy(&s, sums + i, sizeof(V));
+      (add_product<Isa, C>(s, load_product<T, N, Isa>(columns[R] + i).v, v[R]), ...);
+      __builtin_memcpy(sums + i, &s, sizeof(V));
+    }
+    for (; i < rows; ++i) {
+      C total = sums[i];
+      ((total += static_cast<C>(columns[R][i]) * x[R]), ...);
+      sums[i] = total;
+    }
+  }
+};
+
+/// Sums of at most vector_sums rows of a matrix times x, which is contiguous and of the type of the sums. One of the matrix's strides is 1.
+template <class T>
+SITU_NOINLINE void sum_rows(product_t<T>* sums, T const* a, int64_t a_i, int64_t a_k, product_t<T> const* x, int64_t rows, int64_t depth) {
+  using C = product_t<T>;
+  if (a_k == 1) {
+    dispatch<SumRowsBody<T>>(sums, a, a_i, x, rows, depth);
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i) sums[i] = C(0);
+  if (depth <= vector_chain) {
+    dispatch<ColumnsBody<T>>(sums, a, a_k, x, rows, depth);
+    return;
+  }
+  alignas(64) C part[vector_sums];  // rows are no more than that
+  for (int64_t k = 0; k < depth; k += vector_chain) {
+    for (int64_t i = 0; i < rows; ++i) part[i] = C(0);
+    dispatch<ColumnsBody<T>>(static_cast<C*>(part), a + k * a_k, a_k, x + k, rows, depth - k < vector_chain ? depth - k : vector_chain);
+    for (int64_t i = 0; i < rows; ++i) sums[i] += part[i];
+  }
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// C = A B, with A [m, k], B [k, n] and C [m, n] of any strides, in elements; then `finish`, on tiles that are still in the cache.
+/// Trivially copyable.
+template <class T>
+struct Product {
+  using sum_type = product_t<T>;
+  int64_t m, n, k;
+  T const* a;
+  int64_t a_i, a_k;
+  T const* b;
+  int64_t b_k, b_j;
+  T* c;
+  int64_t c_i, c_j;
+  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null.
+  void (*finish)(Product const& product, sum_type* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) = nullptr;
+  T const* bias = nullptr;  ///< for `finish`
+  int64_t bias_i = 0, bias_j = 0;
+  /// Where B is not a matrix in memory: writes to[k * width + j] = B[first_k + k, first_j + j] for k < depth and j < count, and zeros
+  /// for count <= j < width. 64 bytes behind the end may be written as well.
+  void (*pack_b)(void const* source, sum_type* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) = nullptr;
+  void const* source = nullptr;  ///< for `pack_b`
+  /// Beside `pack_b`, where A lies in pieces: so many columns, then those `piece_step` elements on. 0: it is one. `pack_b` is never
+  /// asked for columns of two pieces at once.
+  int64_t piece = 0, piece_step = 0;
+
+  /// The first element of A's column k.
+  T const* a_column(int64_t column) const { return piece == 0 ? a + column * a_k : a + column / piece * piece_step + column % piece * a_k; }
+};
+
+/// Blocks: A's rows of `depth` elements, three units high, fill half of a first cache of 32 KiB; B's block half of a second one of 1 MiB.
+template <class C>
+inline constexpr int64_t block_depth = 1536 / static_cast<int>(sizeof(C));
+inline constexpr int64_t block_columns = 384;
+inline constexpr int64_t block_rows = 2304;
+
+/// Memory for the time of a product: on the stack where it is small; null when there is none.
+class PackingBuffer {
+ public:
+  explicit PackingBuffer(int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+    if (bytes <= static_cast<int64_t>(sizeof small_)) {
+      memory_ = small_;
+      return;
+    }
+    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
+    try {
+      memory_ = allocate(bytes_);
+    } catch (...) {
+      memory_ = nullptr;
+    }
+  }
+  PackingBuffer(PackingBuffer const&) = delete;
+  PackingBuffer& operator=(PackingBuffer const&) = delete;
+  ~PackingBuffer() {
+    if (memory_ && memory_ != small_) deallocate(memory_, bytes_);
+  }
+  void* get() const { return memory_; }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+  alignas(64) unsigned char small_[16384];
+};
+
+/// Writes a tile of sums to elements, converted and with C's strides.
+template <class T>
+struct StoreBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, int64_t to_i, int64_t to_j, C const* tile, int64_t stride, int64_t rows, int64_t columns) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t i = 0; i < rows; ++i) {
+      T* const row = to + i * to_i;
+      C const* const sums = tile + i * stride;
+      int64_t j = 0;
+      if constexpr (floating<T>) {
+        if (to_j == 1) {
+          for (; j + lanes <= columns; j += lanes) store_lanes<T, lanes, Isa>(pack<C, lanes, Isa>::load(sums + j), row + j);
+        }
+      }
+      for (; j < columns; ++j) row[j * to_j] = static_cast<T>(sums[j]);
+    }
+    return 0;
+  }
+};
+template <class T>
+void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int64_t stride, int64_t rows, int64_t columns) {
+  dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
+}
+
+/// The driver of one rectangle of one product.
+template <class T>
+struct Multiplication {
+  using C = product_t<T>;
+  Product<T> const& product;
+  C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
+  int64_t sums_step = 0, sums_i = 0, sums_j = 0;
+  bool accumulate = false, finishes = false;
+
+  /// What the kernel calls for tiles that it does not store, or that are to be finished.
+  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct) {
+    auto const& self = *static_cast<Multiplication const*>(self_);
+    Product<T> const& p = self.product;
+    if (self.sums && !direct) {
+      C* const to = self.sums + (i - self.sums_i) * self.sums_step + (j - self.sums_j);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t s = 0; s < columns; ++s) to[r * self.sums_step + s] = self.accumulate ? to[r * self.sums_step + s] + tile[r * stride + s] : tile[r * stride + s];
+      }
+      tile = to, stride = self.sums_step;
+    }
+    if (self.finishes) p.finish(p, tile, stride, i, j, rows, columns);
+    if (!self.sums) store_sums<T>(p.c + i * p.c_i + j * p.c_j, p.c_i, p.c_j, tile, stride, rows, columns);
+  }
+
+  /// Without any buffer: for the smallest products, and where there is no memory.
+  SITU_NOINLINE void plain(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    int64_t j = j0;
+    for (; j1 - j >= 4; j += 4) plain_columns<4>(i0, i1, j);
+    if (j1 - j == 3) plain_columns<3>(i0, i1, j);
+    else if (j1 - j == 2) plain_columns<2>(i0, i1, j);
+    else if (j1 - j == 1) plain_columns<1>(i0, i1, j);
+  }
+  template <int N>
+  SITU_INLINE void plain_columns(int64_t i0, int64_t i1, int64_t j) const {
+    Product<T> const& p = product;
+    for (int64_t i = i0; i < i1; ++i) {
+      C tile[N] = {};
+      T const* a = p.a + i * p.a_i;
+      if (SITU_UNLIKELY(p.pack_b != nullptr)) {
+        C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
+        for (int64_t k = 0; k < p.k; ++k) {
+          p.pack_b(p.source, row, N, k, 1, j, N);
+          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
+        }
+      } else {
+        T const* b = p.b + j * p.b_j;
+        C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
+        for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
+          C const x = static_cast<C>(*a);
+          s0 += x * static_cast<C>(b[0]);
+          if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
+          if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
+          if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
+        }
+        tile[0] = s0;
+        if constexpr (N > 1) tile[1] = s1;
+        if constexpr (N > 2) tile[2] = s2;
+        if constexpr (N > 3) tile[3] = s3;
+      }
+      if (p.finish) p.finish(p, tile, N, i, j, 1, N);
+      T* const to = p.c + i * p.c_i + j * p.c_j;
+      for (int l = 0; l < N; ++l) {
+        if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
+        else to[l * p.c_j] = static_cast<T>(tile[l]);
+      }
+    }
+  }
+
+  /// Packs columns [j, j + columns) in panels that lie behind each other.
+  void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
+    Product<T> const& p = product;
+    for (int64_t done = 0; done < columns;) {
+      int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
+      if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
+      else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
+      done += width;
+    }
+  }
+  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, int unit) const {
+    Product<T> const& p = product;
+    for (int64_t done = 0; done < rows;) {
+      int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
+      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
+      done += height;
+    }
+  }
+
+  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other, and panels
+  /// that reach back may not add to C.
+  bool reads_a(int64_t rows, int64_t columns, int64_t parts, int unit) const {
+    Product<T> const& p = product;
+    if constexpr (!is_product_type<T>) return false;
+    if (rows < unit || (parts > 1 && covered_rows(rows, unit) != rows)) return false;
+    int64_t const step = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T));
+    if (p.a_k == 1 && step % 2048 != 0 && step <= 8192) return columns <= 2 * block_columns;
+    return columns <= 32;
+  }
+  /// Whether B is read where it lies: it is small, or used for few rows only.
+  bool reads_b(int64_t rows) const {
+    Product<T> const& p = product;
+    if constexpr (!is_product_type<T>) return false;
+    if (p.pack_b || p.b_j != 1 || p.b_k < 0) return false;
+    return rows <= 8 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
+  }
+
+  /// Rows [i0, i1) and columns [j0, j1).
+  void run(int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+    Product<T> const& p = product;
+    int64_t const parts = block_parts();
+    if (is_product_type<T> && p.c_j == 1) {
+      sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
+      finishes = p.finish != nullptr;
+      return run_blocks(i0, i1, j0, j1, parts);
+    }
+    finishes = p.finish && parts == 1;
+    if (parts == 1) return run_blocks(i0, i1, j0, j1, parts);
+    constexpr int64_t side = 1024;
+    PackingBuffer const buffer(side * (j1 - j0 < side ? j1 - j0 : side) * static_cast<int64_t>(sizeof(C)));
+    if (!buffer.get()) return plain(i0, i1, j0, j1);
+    for (sums_i = i0; sums_i < i1; sums_i += side) {
+      for (sums_j = j0; sums_j < j1; sums_j += side) {
+        int64_t const rows = i1 - sums_i < side ? i1 - sums_i : side, columns = j1 - sums_j < side ? j1 - sums_j : side;
+        sums = static_cast<C*>(buffer.get()), sums_step = columns;
+        run_blocks(sums_i, sums_i + rows, sums_j, sums_j + columns, parts);
+        if (p.finish) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
+        store_sums<T>(p.c + sums_i * p.c_i + sums_j * p.c_j, p.c_i, p.c_j, sums, sums_step, rows, columns);
+      }
+    }
+  }
+
+  /// Rows [i0, i1) of a product with a single column, where the matrix has an axis without gaps. False where it has none, or no memory.
+  bool run_vector(int64_t i0, int64_t i1) const {
+    Product<T> const& p = product;
+    if (p.pack_b || (p.a_i != 1 && p.a_k != 1)) return false;
+    bool const packs = !is_product_type<T> || p.b_k != 1;
+    PackingBuffer const buffer(packs ? p.k * static_cast<int64_t>(sizeof(C)) + 64 : 0);
+    C* const x = static_cast<C*>(buffer.get());
+    if (!x) return false;
+    if (packs) pack_panel<T>(x, p.k, p.b, p.b_k, 2, p.k, 1);
+    alignas(64) C results[vector_sums];
+    bool const direct = is_product_type<T> && p.c_i == 1;
+    for (int64_t i = i0; i < i1; i += vector_sums) {
+      int64_t const rows = i1 - i < vector_sums ? i1 - i : vector_sums;
+      C* const sums = direct ? reinterpret_cast<C*>(p.c + i) : results;
+      sum_rows<T>(sums, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
+      if (p.finish) p.finish(p, sums, 1, i, 0, rows, 1);
+      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, sums, 0, 1, rows);
+    }
+    return true;
+  }
+
+ private:
+  /// How many blocks of k there are: as many as A's pieces, or more.
+  int64_t block_parts() const {
+    Product<T> const& p = product;
+    int64_t const piece = p.piece == 0 ? p.k : p.piece;
+    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+  }
+  void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
+    Product<T> const& p = product;
+    TileSizes const sizes = current_tile_sizes<C>();
+    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
+    bool const finishing = finishes;
+    for (int64_t i = i0; i < i1; i += block_rows) {
+      Block<C> block;
+      block.rows = i1 - i < block_rows ? i1 - i : block_rows;
+      block.a_packed = !reads_a(block.rows, j1 - j0, parts, sizes.unit), block.b_packed = !reads_b(block.rows);
+      int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
+      int64_t const space_a = block.a_packed ? covered_rows(block.rows, sizes.unit) * deepest + 64 : 0;
+      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
+      PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
+      C* const a = static_cast<C*>(buffer.get());
+      if (!a) return plain(i, i1, j0, j1);
+      C* const b = a + space_a;
+      block.a_i = p.a_i, block.a_k = p.a_k, block.b_k = p.b_k;
+      block.b_rest = b;
+      block.c_i = sums_step;
+      block.i = i;
+      block.product = this;
+      block.store = &store;
+      for (int64_t k = 0; k < p.k; k += block.depth) {
+        int64_t const left = piece - k % piece;
+        block.depth = left < deepest ? left : deepest;
+        block.accumulate = accumulate = k > 0;
+        block.finishes = finishes = finishing && k + block.depth == p.k;
+        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
+        for (int64_t j = j0; j < j1; j += block_columns) {
+          block.j = j;
+          block.columns = j1 - j < block_columns ? j1 - j : block_columns;
+          block.c = sums ? sums + (i - sums_i) * sums_step + (j - sums_j) : nullptr;
+          block.b = block.b_packed ? b : reinterpret_cast<C const*>(p.b + k * p.b_k + j);
+          if (block.b_packed) {
+            pack_columns(b, k, block.depth, j, block.columns, sizes);
+          } else {
+            int64_t const rest = block.columns % sizes.lanes;
+            if (rest != 0 && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
+          }
+          run_block(block);
+        }
+      }
+    }
+    finishes = finishing;
+  }
+};
+
+/// The rectangle of rows [i0, i1) and columns [j0, j1) of a product, on the calling thread. Never throws.
+template <class T>
+SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+  Multiplication<T> work{product};
+  int64_t const m = product.m, n = product.n, k = product.k;
+  if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
+  if (n == 1 && work.run_vector(i0, i1)) return;
+  work.run(i0, i1, j0, j1);
+}
+
+/// A small product, on one thread.
+template <class T>
+struct SingleKernel {
+  Product<T> product;
+  void operator()(int64_t, int64_t) const { multiply(product, 0, product.m, 0, product.n); }
+};
+
+/// How a batch of products is cut into rectangles: item r + row_items * (c + column_items * batch).
+struct ProductCut {
+  int64_t rows, columns;  ///< of an item
+  int64_t row_items, column_items;
+  int64_t grain;
+};
+
+/// Products of batches, item by item. Every element is summed in the same order wherever items begin and end.
+template <class T>
+struct BatchKernel {
+  Product<T> product;  ///< of the first matrices
+  ProductCut cut;
+  int rank;  ///< of the batch; strides in elements
+  int64_t sizes[max_rank], a[max_rank], b[max_rank], c[max_rank];
+
+  /// Moves the product of the first matrices to those of another number.
+  void move_to(Product<T>& one, int64_t batch) const {
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      int64_t const place = batch % sizes[axis];
+      batch /= sizes[axis];
+      one.a += place * a[axis], one.b += place * b[axis], one.c += place * c[axis];
+    }
+  }
+  void operator()(int64_t first, int64_t last) const {
+    while (first < last) {
+      int64_t const column_item = first / cut.row_items, row_item = first % cut.row_items;
+      int64_t const end = last - first < cut.row_items - row_item ? row_item + last - first : cut.row_items;
+      Product<T> one = product;
+      move_to(one, column_item / cut.column_items);
+      auto const least = [](int64_t x, int64_t y) { return x < y ? x : y; };
+      int64_t const j = column_item % cut.column_items * cut.columns;
+      multiply(one, row_item * cut.rows, least(end * cut.rows, one.m), j, least(j + cut.columns, one.n));
+      first += end - row_item;
+    }
+  }
+};
+
+/// Cuts m x n products of depth k for so many threads. The cut cannot be seen in the results.
+inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size, int threads) {
+  ProductCut cut{};
+  auto const parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+  if (n == 1) {  // bound by memory: half a megabyte for a thread
+    cut.rows = 64, cut.columns = 1;
+    cut.grain = (int64_t{1} << 18) / (64 * (k + 1) * element_size) + 1;
+  } else {
+    cut.rows = 12, cut.columns = n;
+    int64_t const rows = parts(m, cut.rows);
+    if (threads > 1 && rows < 8 * threads && n > 128) {
+      int64_t const wanted = parts(8 * threads, rows), most = parts(n, 64);
+      cut.columns = parts(parts(n, wanted < most ? wanted : most), 32) * 32;
+    }
+    cut.grain = (int64_t{1} << 19) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
+  }
+  cut.row_items = parts(m, cut.rows);
+  cut.column_items = parts(n, cut.columns);
+  return cut;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/rows_math.hpp>
+/// The arithmetic of operations on rows, by packs: statistics of a row, and the elements that are made with them.
+///
+/// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
+/// expression that they are made from.
+
+
+// ---- <situ/ops/row_program.hpp>
+/// An operation on rows bound to memory, for every device's kernels: softmax and the normalisations.
+///
+/// A *row* is what one result of a statistic is made from: all elements along the chosen axes. The operation makes the statistics
+/// of a row, three numbers of them, and then every element of the output from the element of the input in the same place.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The statistics of a row or of a part of it: what parts are merged in.
+struct RowStatistics {
+  double a, b;    ///< softmax: the maximum, and the sum of exp(x - a); norms: the mean, and the sum of squares about it (rms: about 0)
+  int64_t count;  ///< elements
+};
+
+/// What an element of the output is made with.
+template <class C>
+struct RowCoefficients {
+  C shift;  ///< what is subtracted: the maximum or the mean
+  C low;    ///< what is added at the end: for the part of the mean that its rounding lost
+  C scale;  ///< what the difference is multiplied by; log_softmax: what is subtracted, too
+};
+
+/// The operations. `Out` is the element type of the result, `compute` the type of all arithmetic.
+namespace rows {
+
+template <class Out>
+struct softmax {
+  using result = Out;
+  using compute = compute_t<Out>;
+  static constexpr char const* name = "softmax";
+  static constexpr int cost = 40;
+
+  SITU_HOST_DEVICE static RowStatistics none() { return {-__builtin_huge_val(), 0, 0}; }
+  /// What is subtracted: the maximum; 0 where all is -inf, so that the exponentials are 0 and only their quotient is NaN.
+  SITU_HOST_DEVICE static compute shift_of(compute maximum) { return maximum == -static_cast<compute>(__builtin_huge_val()) ? compute(0) : maximum; }
+  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) {
+    if (x.count == 0) return y;
+    if (y.count == 0) return x;
+    RowStatistics const& more = x.a >= y.a ? x : y;
+    RowStatistics const& less = x.a >= y.a ? y : x;
+    double const share = less.b == 0 ? 0 : less.b * math::exp(less.a == more.a ? 0.0 : less.a - more.a);
+    return {more.a, more.b + share, x.count + y.count};
+  }
+  SITU_HOST_DEVICE static RowCoefficients<compute> finish(RowStatistics const& row) {
+    return {shift_of(static_cast<compute>(row.a)), compute(0), compute(1) / static_cast<compute>(row.b)};
+  }
+};
+
+template <class Out>
+struct log_softmax : softmax<Out> {
+  using typename softmax<Out>::compute;
+  static constexpr char const* name = "log_softmax";
+  SITU_HOST_DEVICE static RowCoefficients<compute> finish(RowStatistics const& row) {
+    return {softmax<Out>::shift_of(static_cast<compute>(row.a)), compute(0), math::log(static_cast<compute>(row.b))};
+  }
+};
+
+/// weight and bias: contiguous, one for each element of a row; null where there is none.
+template <class Out>
+struct layer_norm {
+  using result = Out;
+  using compute = compute_t<Out>;
+  static constexpr char const* name = "layer_norm";
+  static constexpr int cost = 12;
+  compute const* weight = nullptr;
+  compute const* bias = nullptr;
+  double eps = 1e-5;
+
+  SITU_HOST_DEVICE static RowStatistics none() { return {0, 0, 0}; }
+  /// Chan, Golub & LeVeque 1979: the mean and the sum of squares of two parts.
+  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) {
+    if (x.count == 0) return y;
+    if (y.count == 0) return x;
+    double const n = static_cast<double>(x.count + y.count), delta = y.a - x.a, share = static_cast<double>(y.count) / n;
+    return {x.a + delta * share, x.b + y.b + delta * delta * share * static_cast<double>(x.count), x.count + y.count};
+  }
+  SITU_HOST_DEVICE RowCoefficients<compute> finish(RowStatistics const& row) const {
+    compute const shift = static_cast<compute>(row.a);
+    compute const scale = compute(1) / math::sqrt(static_cast<compute>(row.b) / static_cast<compute>(row.count) + static_cast<compute>(eps));
+    return {shift, static_cast<compute>(static_cast<double>(shift) - row.a) * scale, scale};
+  }
+};
+
+/// As layer_norm, about 0 instead of the mean.
+template <class Out>
+struct rms_norm : layer_norm<Out> {
+  using typename layer_norm<Out>::compute;
+  static constexpr char const* name = "rms_norm";
+  static constexpr int cost = 8;
+  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) { return {0, x.b + y.b, x.count + y.count}; }
+};
+
+}  // namespace rows
+
+/// The tree of the input, and where the output (operand 0) and the inputs lie. Axes [0, kept) number the rows, axes [kept, kept + along)
+/// run along them in row-major order, at least one. With `strips`, rows lie side by side in the output: one more axis, the last and the
+/// densest one, runs across `columns` of them. Axes are joined inside each of these groups.
+template <class Op, class Tree, int Leaves>
+struct RowProgram {
+  using op_type = Op;
+  using tree_type = Tree;
+  using out_type = typename Op::result;
+  static constexpr int leaves = Leaves;
+  Tree tree;
+  Op op;
+  Geometry<Leaves + 1> where;
+  int kept, along;
+  bool strips;
+  int64_t rows, length, columns;  ///< rows of `columns` side by side each; the length of a row
+  RowProgram(Tree const& formula, Op const& operation) : tree(formula), op(operation) {}  // a lambda in it can be copied, but not assigned
+};
+
+/// Joins the axes of one group; returns how many are left.
+inline int join_axes(int64_t* sizes, int64_t* strides, int operands, int rank) {
+  int in_place = 0;
+  return coalesce(sizes, strides, operands, rank, &in_place);
+}
+
+/// Orders and joins the axes of operands whose strides stand in `strides`: what bind_rows does that does not depend on types. `along`
+/// has the bits of the axes that rows run along.
+SITU_NOINLINE inline void order_row_axes(Shape const& shape, unsigned along, int operands, int64_t const (*from)[max_rank], int64_t* sizes, int64_t* to,
+                                         int* counts, bool* strips) {
+  int last = -1;  // the last axis along the rows
+  for (int k = 0; k < shape.rank(); ++k) {
+    if ((along >> k & 1u) && shape[k] > 1) last = k;
+  }
+  int rank = 0;
+  auto take = [&](auto wanted) {
+    int const begin = rank;
+    for (int k = 0; k < shape.rank(); ++k) {
+      if (shape[k] == 1 || !wanted(k)) continue;
+      sizes[rank] = shape[k];
+      for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = from[o][k];
+      ++rank;
+    }
+    int const joined = join_axes(sizes + begin, to + begin, operands, rank - begin);
+    rank = begin + joined;
+    return joined;
+  };
+  int kept = take([&](int k) { return !(along >> k & 1u) && k < last; });
+  int const side = take([&](int k) { return !(along >> k & 1u) && k > last; });
+  *strips = side > 0;
+  int64_t column_size = 0, column_strides[64];
+  if (side > 0) {  // all but the densest of them count as kept; that one stands at the end
+    --rank;
+    kept += side - 1;
+    column_size = sizes[rank];
+    for (int o = 0; o < operands; ++o) column_strides[o] = to[o * max_rank + rank];
+  }
+  int joined = take([&](int k) { return (along >> k & 1u) != 0; });
+  if (joined == 0) {
+    sizes[rank] = 1;
+    for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = 1;
+    ++rank;
+    joined = 1;
+  }
+  if (side > 0) {
+    sizes[rank] = column_size;
+    for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = column_strides[o];
+    ++rank;
+  }
+  counts[0] = kept, counts[1] = joined, counts[2] = rank;
+}
+
+/// Binds the operation on `e` along the axes whose bit is set to a contiguous output at `data`, of the shape of e.
+template <class Op, class E>
+void bind_rows(RowProgram<Op, tree_of<E>, leaf_count<E>>& program, typename Op::result* data, Layout const& out, E const& e, unsigned along) {
+  constexpr int operands = leaf_count<E> + 1;
+  static_assert(operands <= 64, "situ: an operation on rows reads at most 63 tensors; evaluate a part of its input first");
+  auto& where = program.where;
+  where.data[0] = data;
+  where.contiguous = false;
+  int64_t strides[operands][max_rank];
+  broadcast_strides(out, out.shape, strides[0]);
+  int o = 1;
+  for_each_leaf(e, [&](auto const& leaf) {
+    where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
+    broadcast_strides(leaf.layout(), out.shape, strides[o]);
+    ++o;
+  });
+  int counts[3];
+  order_row_axes(out.shape, along, operands, strides, where.sizes, &where.strides[0][0], counts, &program.strips);
+  program.kept = counts[0], program.along = counts[1], where.rank = counts[2];
+  program.rows = program.length = 1;
+  for (int k = 0; k < program.kept; ++k) program.rows *= where.sizes[k];
+  for (int k = program.kept; k < program.kept + program.along; ++k) program.length *= where.sizes[k];
+  program.columns = program.strips ? where.sizes[where.rank - 1] : 1;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t row_block = 4096;  ///< elements that are added in a row before they are added in double
+
+/// The larger of two lanes, b where one is NaN.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> larger(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+#if SITU_MATH_X86_ASM
+  if constexpr (math::detail::has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
+    auto r = a.v;
+    auto const bv = b.v;
+    if constexpr (sizeof(T) == 4) __asm__("vmaxps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    else __asm__("vmaxpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
+    return pack<T, N, Isa>(r);
+  }
+#endif
+  return select(a > b, a, b);
+}
+
+/// exp(x) for x <= 0, -inf and NaN; 0 where that is below 2^-126, the least normal number.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> exp_of_negative(pack<float, N, Isa> const& given) {
+  using P = pack<float, N, Isa>;
+  using V = typename P::vector;  // g++ 12 writes named packs to the stack, where nobody reads them
+  V const x = math::detail::at_least(given, -88.0f).v, magic = P(math::detail::round_magic<float> + 127.0f).v;
+  V const sum = keep_order(P(x * 1.44269504f + magic)).v;
+  V const n = keep_order(P(sum - magic)).v;
+  V const r = keep_order(P(n * -0.693359375f + x)).v - n * -2.12194440e-4f;
+  V const s = bitcast<float>(bitcast<int32_t>(P(sum)) << 23).v;  // 2^n, 0 for the least x
+  V const u = r * r;
+  V const a = r * 0.166665196f + 0.49999994f, b = r * 0.00836881157f + 0.0416683964f;
+  V const t = u * (u * (u * 0.00138143916f + b) + a) + r;  // as in math::exp
+  return P(V(s * t + s));
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp_of_negative(pack<double, N, Isa> const& x) {
+  return math::exp(x);
+}
+
+/// All lanes to one: halves on halves.
+template <class T, int N, class Isa>
+SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
+  if constexpr (N == 2) {
+    return a[0] + a[1];
+  } else {
+    typename vector_of<T, N / 2>::type low, high;
+    __builtin_memcpy(&low, &a.v, sizeof low);
+    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
+    return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
+  }
+}
+template <class T, int N, class Isa>
+SITU_INLINE T largest_lane(pack<T, N, Isa> const& a) {
+  if constexpr (N == 2) {
+    return a[0] > a[1] ? a[0] : a[1];
+  } else {
+    typename vector_of<T, N / 2>::type low, high;
+    __builtin_memcpy(&low, &a.v, sizeof low);
+    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
+    return largest_lane(larger(pack<T, N / 2, Isa>(low), pack<T, N / 2, Isa>(high)));
+  }
+}
+
+/// The lanes below `count`.
+template <class T, int N, class Isa>
+SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
+  using P = pack<T, N, Isa>;
+  P steps;
+  for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
+  return steps < P(static_cast<T>(count));
+}
+
+/// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> load_tail(T const* from, int64_t left, int64_t readable, T filler) {
+  using P = pack<T, N, Isa>;
+  if (readable >= N) return select(lanes_below<T, N, Isa>(left), P::load(from), P(filler));
+  T lanes[N];
+  P(filler).store(lanes);
+  copy_short(lanes, from, left * static_cast<int64_t>(sizeof(T)));
+  return P::load(lanes);
+}
+/// The first `left` < N lanes to memory, of which `writable` elements may be overwritten.
+template <class Out, class T, int N, class Isa>
+SITU_INLINE void store_tail(pack<T, N, Isa> const& x, Out* to, int64_t left, int64_t writable) {
+  if (writable >= N) return store_lanes<Out, N, Isa>(x, to);
+  alignas(64) Out lanes[N];
+  store_lanes<Out, N, Isa>(x, lanes);
+  copy_short(to, lanes, left * static_cast<int64_t>(sizeof(Out)));
+}
+
+/// Where the inputs of the next row lie: they are asked for while this one is computed, so that memory does not wait for arithmetic.
+struct NextRow {
+  char const* of[2] = {};
+  int64_t sizes[2] = {};  ///< of an element; 0 for none
+  SITU_INLINE void prefetch(int64_t i) const {
+    __builtin_prefetch(of[0] + i * sizes[0]);
+    if (of[1]) __builtin_prefetch(of[1] + i * sizes[1]);
+  }
+};
+
+/// What the operations do to one row, by packs.
+template <class Op>
+struct RowMath;
+
+template <class Op>
+struct SoftmaxMath {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  static constexpr bool logarithmic = std::is_same_v<Op, rows::log_softmax<Out>>;
+  static constexpr C infinity = std::numeric_limits<C>::infinity();
+  /// Whether the elements of the output are made from what `gather` has kept, not from the input again.
+  static constexpr bool keeps = !logarithmic;
+
+  template <class Isa, bool Keep>
+  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C* work, int64_t n, NextRow const& next) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const whole = n / N * N;
+    int64_t i = 0;
+    P m(-infinity);
+    if (n >= 4 * N) {
+      P m1 = m, m2 = m, m3 = m;
+      for (; i + 4 * N <= n; i += 4 * N) {
+        m = larger(P::load(x + i), m);
+        m1 = larger(P::load(x + i + N), m1);
+        m2 = larger(P::load(x + i + 2 * N), m2);
+        m3 = larger(P::load(x + i + 3 * N), m3);
+      }
+      m = larger(larger(m, m1), larger(m2, m3));
+    }
+    for (; i < whole; i += N) m = larger(P::load(x + i), m);
+    P tail(-infinity);
+    if (i < n) {
+      tail = load_tail<C, N, Isa>(x + i, n - i, readable - i, -infinity);
+      m = larger(tail, m);
+    }
+    C const maximum = largest_lane(m);
+    P const shift(Op::shift_of(maximum));
+    double total = 0;
+    for (i = 0; i < whole;) {
+      int64_t const stop = i + row_block < whole ? i + row_block : whole;
+      P s(C(0)), s1(C(0));
+      for (; i + 2 * N <= stop; i += 2 * N) {
+        next.prefetch(i);
+        next.prefetch(i + N);
+        P const e = exp_of_negative(P::load(x + i) - shift), e1 = exp_of_negative(P::load(x + i + N) - shift);
+        if constexpr (Keep) e.store(work + i), e1.store(work + i + N);
+        s = s + e;
+        s1 = s1 + e1;
+      }
+      if (i < stop) {
+        P const e = exp_of_negative(P::load(x + i) - shift);
+        if constexpr (Keep) e.store(work + i);
+        s = s + e;
+        i += N;
+      }
+      total += static_cast<double>(sum_of_lanes(s + s1));
+    }
+    if (i < n) {
+      P const e = exp_of_negative(tail - shift);
+      if constexpr (Keep) e.store(work + i);
+      total += static_cast<double>(sum_of_lanes(e));
+    }
+    return {static_cast<double>(maximum), total, n};
+  }
+
+  /// Element by element, from what was kept (`Kept`) or from the input.
+  template <class Isa, bool Kept, int N>
+  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const&, pack<C, N, Isa> const& scale) {
+    if constexpr (logarithmic) return keep_order(x - shift) - scale;
+    else if constexpr (Kept) return x * scale;
+    else return exp_of_negative(x - shift) * scale;
+  }
+
+  /// a, b, c become shift, low, scale.
+  template <class Isa, int N>
+  SITU_INLINE static void finish_columns(Op const&, int64_t, C* a, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P const m = P::load(a), s = P::load(b);
+    select(m == P(-infinity), P(C(0)), m).store(a);
+    P(C(0)).store(b);
+    if constexpr (logarithmic) math::log(s).store(c);
+    else (P(C(1)) / s).store(c);
+  }
+  static RowStatistics column(C a, C b, C, int64_t n) { return {static_cast<double>(a), static_cast<double>(b), n}; }
+};
+template <class Out>
+struct RowMath<rows::softmax<Out>> : SoftmaxMath<rows::softmax<Out>> {};
+template <class Out>
+struct RowMath<rows::log_softmax<Out>> : SoftmaxMath<rows::log_softmax<Out>> {};
+
+/// The mean in two passes: about the rounded mean the rest is small, so nothing cancels.
+template <class Op>
+struct NormMath {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<Out>>;
+  static constexpr bool keeps = false;
+
+  template <class Isa, bool Keep>
+  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C*, int64_t n, NextRow const& next) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const whole = n / N * N;
+    P tail(C(0));
+    if (whole < n) tail = load_tail<C, N, Isa>(x + whole, n - whole, readable - whole, C(0));
+    double mean = 0;
+    if constexpr (centred) {
+      double total = static_cast<double>(sum_of_lanes(tail));
+      for (int64_t i = 0; i < whole;) {
+        int64_t const stop = i + row_block < whole ? i + row_block : whole;
+        P s(C(0)), s1 = s, s2 = s, s3 = s;
+        for (; i + 4 * N <= stop; i += 4 * N) {
+          s = s + P::load(x + i);
+          s1 = s1 + P::load(x + i + N);
+          s2 = s2 + P::load(x + i + 2 * N);
+          s3 = s3 + P::load(x + i + 3 * N);
+        }
+        for (; i < stop; i += N) s = s + P::load(x + i);
+        total += static_cast<double>(sum_of_lanes((s + s1) + (s2 + s3)));
+      }
+      mean = total / static_cast<double>(n);  // rounded to C: what is lost is found again below
+    }
+    P const shift(static_cast<C>(mean));
+    double rest = 0, squares = 0;
+    if (whole < n) {
+      P const d = centred ? select(lanes_below<C, N, Isa>(n - whole), tail - shift, P(C(0))) : tail;
+      rest = static_cast<double>(sum_of_lanes(d));
+      squares = static_cast<double>(sum_of_lanes(d * d));
+    }
+    for (int64_t i = 0; i < whole;) {
+      int64_t const stop = i + row_block < whole ? i + row_block : whole;
+      P s(C(0)), s1 = s, q = s, q1 = s, q2 = s, q3 = s;
+      for (; i + 4 * N <= stop; i += 4 * N) {
+        for (int k = 0; k < 4; ++k) next.prefetch(i + k * N);
+        P d = P::load(x + i), d1 = P::load(x + i + N), d2 = P::load(x + i + 2 * N), d3 = P::load(x + i + 3 * N);
+        if constexpr (centred) {
+          d = d - shift, d1 = d1 - shift, d2 = d2 - shift, d3 = d3 - shift;
+          s = s + (d + d1);
+          s1 = s1 + (d2 + d3);
+        }
+        q = multiply_add(d, d, q);
+        q1 = multiply_add(d1, d1, q1);
+        q2 = multiply_add(d2, d2, q2);
+        q3 = multiply_add(d3, d3, q3);
+      }
+      for (; i < stop; i += N) {
+        P d = P::load(x + i);
+        if constexpr (centred) d = d - shift, s = s + d;
+        q = multiply_add(d, d, q);
+      }
+      if constexpr (centred) rest += static_cast<double>(sum_of_lanes(s + s1));
+      squares += static_cast<double>(sum_of_lanes((q + q1) + (q2 + q3)));
+    }
+    if constexpr (!centred) return {0, squares, n};
+    double const off = rest / static_cast<double>(n);
+    return {static_cast<double>(static_cast<C>(mean)) + off, squares - rest * off, n};
+  }
+
+  template <class Isa, bool Kept, int N>
+  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& scale) {
+    if constexpr (centred) return multiply_add(keep_order(x - shift), scale, low);
+    else return x * scale;
+  }
+
+  template <class Isa, int N>
+  SITU_INLINE static void finish_columns(Op const& op, int64_t n, C*, C* b, C* c) {
+    using P = pack<C, N, Isa>;
+    P const variance = P::load(c) / P(static_cast<C>(n)) + P(static_cast<C>(op.eps));
+    P const scale = P(C(1)) / math::sqrt(variance);
+    (-(P::load(b) * scale)).store(b);
+    scale.store(c);
+  }
+  static RowStatistics column(C a, C b, C c, int64_t n) { return {static_cast<double>(a) + static_cast<double>(b), static_cast<double>(c), n}; }
+};
+template <class Out>
+struct RowMath<rows::layer_norm<Out>> : NormMath<rows::layer_norm<Out>> {};
+template <class Out>
+struct RowMath<rows::rms_norm<Out>> : NormMath<rows::rms_norm<Out>> {};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// A block of scores (queries x keys) and what is done with them. Rows are `stride` apart, a multiple of 64 bytes.
+template <class T>
+struct ScoreBlock {
+  using C = compute_t<T>;
+  C* scores;             ///< in: q kᵀ; out: weights
+  C* slopes;             ///< backward. In: g vᵀ; out: the gradient of q kᵀ
+  int64_t stride, rows, keys;
+  int64_t first_row;     ///< its number among the queries
+  AttentionSettings<T> settings;
+  int mask_kind;
+  void const* mask;      ///< of the first row
+  int64_t mask_row, mask_column;
+  C *added, *factors;    ///< memory for a row of each
+  int64_t random;        ///< the first row's first word
+  C* statistics;         ///< shift and inverse sum of each row
+};
+
+template <class T, bool Backward>
+struct ScoreBlockBody {
+  using C = compute_t<T>;
+  static constexpr C infinity = std::numeric_limits<C>::infinity();
+
+  template <class Isa>
+  SITU_INLINE static int run(ScoreBlock<T> const* given) {
+    ScoreBlock<T> const b = *given;
+    for (int64_t row = 0; row < b.rows; ++row) {
+      int64_t const seen = b.first_row + row + 1;
+      int64_t const n = b.settings.causal && seen < b.keys ? seen : b.keys;
+      if (b.mask_kind != 0 && (row == 0 || b.mask_row != 0)) read_mask<Isa>(b, row, b.mask_row == 0 ? b.keys : n);
+      if (b.settings.dropout.row_words != 0) draw<Isa>(b, row, n);
+      if constexpr (Backward) backward<Isa>(b, row, n);
+      else forward<Isa>(b, row, n);
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
+
+  /// The row of the mask as numbers that are added. Whole packs may be written.
+  template <class Isa>
+  SITU_INLINE static void read_mask(ScoreBlock<T> const& b, int64_t row, int64_t n) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    int64_t j = 0;
+    if (b.mask_kind == 1) {
+      bool const* const from = static_cast<bool const*>(b.mask) + row * b.mask_row;
+      if (b.mask_column == 1) {
+        for (; j + N <= n; j += N) select(load_lanes<bool, N, Isa>(from + j), P(C(0)), P(-infinity)).store(b.added + j);
+      }
+      for (; j < n; ++j) b.added[j] = from[j * b.mask_column] ? C(0) : -infinity;
+    } else {
+      T const* const from = static_cast<T const*>(b.mask) + row * b.mask_row;
+      if (b.mask_column == 1) {
+        for (; j + N <= n; j += N) load_lanes<T, N, Isa>(from + j).store(b.added + j);
+      }
+      for (; j < n; ++j) b.added[j] = static_cast<C>(from[j * b.mask_column]);
+    }
+  }
+  /// The row's factors of dropout: 0, or 1 / (1 - p).
+  template <class Isa>
+  SITU_INLINE static void draw(ScoreBlock<T> const& b, int64_t row, int64_t n) {
+    constexpr int N = lanes_in<Isa>, step = 4 * PhiloxLanes<Isa>::N;
+    auto const& op = b.settings.dropout.op;
+    PhiloxKeys<Isa> const keys(op.stream.seed);
+    int64_t const first = b.random + row * b.settings.dropout.row_words;
+    for (int64_t j = 0; j < n; j += step) {
+      for (int l = 0; l < step; l += N) pack<C, N, Isa>(C(1)).store(b.factors + j + l);
+      op.make(philox_lanes(keys, static_cast<uint64_t>(first + j) / 4, op.stream.call), b.factors + j);
+    }
+  }
+
+  /// What the exponential is taken of, before shift and factor; -inf behind the last key.
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> score(ScoreBlock<T> const& b, C const* x, int64_t j, int64_t n, bool plain) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P s = P::load(x + j);
+    if (!plain) {
+      s = s * P(b.settings.scale);
+      if (b.mask_kind != 0) s = s + P::load(b.added + j);
+    }
+    if (SITU_UNLIKELY(j + N > n)) s = select(lanes_below<C, N, Isa>(n - j), s, P(-infinity));
+    return s;
+  }
+  /// Whether the shift may be taken before the scale: the largest score is the largest product then.
+  SITU_INLINE static bool is_plain(ScoreBlock<T> const& b) { return b.mask_kind == 0 && b.settings.scale > C(0); }
+
+  template <class Isa>
+  SITU_INLINE static void forward(ScoreBlock<T> const& b, int64_t row, int64_t n) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    C* const x = b.scores + row * b.stride;
+    bool const plain = is_plain(b), dropping = b.settings.dropout.row_words != 0;
+    P m(-infinity), m1(-infinity);
+    int64_t j = 0;
+    for (; j + 2 * N <= n && plain; j += 2 * N) m = larger(P::load(x + j), m), m1 = larger(P::load(x + j + N), m1);
+    for (; j < n; j += N) {
+      P const s = score<Isa>(b, x, j, n, plain);
+      if (!plain || j + N > n) s.store(x + j);
+      m = larger(s, m);
+    }
+    C const largest = largest_lane(larger(m, m1));
+    C const top = largest == -infinity ? C(0) : largest;
+    P const shift(top), factor(plain ? b.settings.scale : C(1));
+    double total = 0;
+    for (j = 0; j < n;) {
+      int64_t const stop = j + row_block < n ? j + row_block : n;
+      P s(C(0)), s1(C(0));
+      for (; j + N < stop; j += 2 * N) {
+        P const e = exp_of_negative((P::load(x + j) - shift) * factor), e1 = exp_of_negative((P::load(x + j + N) - shift) * factor);
+        e.store(x + j), e1.store(x + j + N);
+        s = s + e, s1 = s1 + e1;
+      }
+      if (j < stop) {
+        P const e = exp_of_negative((P::load(x + j) - shift) * factor);
+        e.store(x + j);
+        s = s + e;
+        j += N;
+      }
+      total += static_cast<double>(sum_of_lanes(s + s1));
+    }
+    C const inverse = total == 0 ? C(0) : static_cast<C>(1 / total);  // a query that sees no key gives 0
+    b.statistics[2 * row] = top;
+    b.statistics[2 * row + 1] = inverse;
+    P const scale(inverse);
+    if (dropping) {
+      for (j = 0; j < n; j += N) (P::load(x + j) * scale * P::load(b.factors + j)).store(x + j);
+    } else {
+      for (j = 0; j < n; j += N) (P::load(x + j) * scale).store(x + j);
+    }
+    for (; j < b.keys; j += N) P(C(0)).store(x + j);
+  }
+
+  /// With p the weights, f the factors of dropout, h = f (g vᵀ): p (h - Σ p h) scale, and p f.
+  template <class Isa>
+  SITU_INLINE static void backward(ScoreBlock<T> const& b, int64_t row, int64_t n) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    C *const x = b.scores + row * b.stride, *const d = b.slopes + row * b.stride;
+    bool const plain = is_plain(b), dropping = b.settings.dropout.row_words != 0;
+    P const shift(b.statistics[2 * row]), factor(plain ? b.settings.scale : C(1)), inverse(b.statistics[2 * row + 1]);
+    double total = 0;
+    for (int64_t j = 0; j < n;) {
+      int64_t const stop = j + row_block < n ? j + row_block : n;
+      P s(C(0));
+      for (; j < stop; j += N) {
+        P const p = exp_of_negative((score<Isa>(b, x, j, n, plain) - shift) * factor) * inverse;
+        P h = P::load(d + j);
+        if (dropping) h = h * P::load(b.factors + j);
+        if (SITU_UNLIKELY(j + N > n)) h = select(lanes_below<C, N, Isa>(n - j), h, P(C(0)));
+        p.store(x + j);
+        if (dropping || j + N > n) h.store(d + j);
+        s = multiply_add(p, h, s);
+      }
+      total += static_cast<double>(sum_of_lanes(s));
+    }
+    P const mean(static_cast<C>(total)), scale(b.settings.scale);
+    int64_t j = 0;
+    for (; j < n; j += N) {
+      P const p = P::load(x + j);
+      (p * (P::load(d + j) - mean) * scale).store(d + j);
+      if (dropping) (p * P::load(b.factors + j)).store(x + j);
+    }
+    for (; j < b.keys; j += N) P(C(0)).store(x + j), P(C(0)).store(d + j);
+  }
+};
+
+/// Matrices of the heads: one operand.
+template <class T>
+struct Heads {
+  T* data = nullptr;
+  int64_t row = 0, column = 0;
+  int64_t steps[max_rank - 2] = {};  ///< of the batch axes
+
+  Heads() = default;
+  Heads(T* first, Layout const& layout) : data(first) {
+    int const batch = layout.rank() - 2;
+    row = layout.strides[batch], column = layout.strides[batch + 1];
+    for (int k = 0; k < batch; ++k) steps[k] = layout.strides[k];
+  }
+};
+
+/// Memory of the device for threads at work: each takes a free part. Trivially copyable; the memory is the launch's.
+struct ScratchParts {
+  int32_t* taken;  ///< 16 apart
+  unsigned char* memory;
+  int64_t bytes;
+  int count;
+
+  int take() const {
+    for (int k = 0;; k = k + 1 < count ? k + 1 : 0) {
+      if (__atomic_exchange_n(taken + 16 * k, 1, __ATOMIC_ACQUIRE) == 0) return k;
+    }
+  }
+  void give(int part) const { __atomic_store_n(taken + 16 * part, 0, __ATOMIC_RELEASE); }
+};
+
+/// Items are blocks of `block` queries of one head; in the backward pass heads, whose blocks are summed in their order.
+template <class T, bool Backward>
+struct AttentionKernel {
+  using C = compute_t<T>;
+  static constexpr bool converts = !std::is_same_v<T, C>;
+  int64_t rows, keys, depth, width, block, blocks, stride;
+  int rank;
+  int64_t sizes[max_rank - 2];
+  AttentionSettings<T> settings;
+  int mask_kind;
+  Heads<void const> mask;
+  Heads<T const> q, k, v, g;
+  Heads<T> out, dq, dk, dv;  ///< of gradients, those with data are wanted
+  C* statistics;             ///< [batches, rows, 2]
+  ScratchParts scratch;
+
+  /// Elements of a thread's memory.
+  int64_t scratch_size() const {
+    int64_t size = 2 * stride + 64 + (Backward ? 2 : 1) * block * stride;
+    if (Backward && rows > block) size += padded(keys * (depth > width ? depth : width));
+    if (converts) size += padded(rows * depth) + padded(keys * depth) + padded(keys * width) + padded(rows * width) + 64;
+    if (converts && Backward) size += padded(rows * depth) + padded(keys * depth) + padded(keys * width);
+    return size;
+  }
+
+  void operator()(int64_t first, int64_t last) const {
+    int const part = scratch.take();
+    C* const memory = reinterpret_cast<C*>(scratch.memory + part * scratch.bytes);
+    for (int64_t item = first; item < last; ++item) {
+      if constexpr (Backward) head(memory, item);
+      else queries(memory, item / blocks, item % blocks * block);
+    }
+    scratch.give(part);
+  }
+
+ private:
+  static int64_t padded(int64_t n) { return (n + 79) / 16 * 16; }  // packing may write 64 bytes behind the end
+  static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  /// A matrix in the type of the arithmetic.
+  struct Matrix {
+    C* data;
+    int64_t row, column;
+    Matrix from(int64_t r) const { return {data + r * row, row, column}; }
+    Matrix transposed() const { return {data, column, row}; }
+  };
+  template <class X>
+  X* at(Heads<X> const& heads, int64_t batch, int64_t size) const {
+    int64_t offset = 0;
+    for (int axis = rank - 1; axis >= 0; --axis) offset += batch % sizes[axis] * heads.steps[axis], batch /= sizes[axis];
+    if constexpr (std::is_void_v<X>) return static_cast<char const*>(heads.data) + offset * size;
+    else return heads.data + offset;
+  }
+  /// Rows of an operand as the products read them: where they lie, or converted.
+  Matrix read(Heads<T const> const& heads, int64_t batch, int64_t first, int64_t count, int64_t columns, C*& memory) const {
+    T const* const from = at(heads, batch, 1) + first * heads.row;
+    if constexpr (converts) {
+      Matrix const result{memory, columns, 1};
+      pack_panel<T>(memory, columns, from, heads.column, heads.row, columns, count);
+      memory += padded(count * columns);
+      return result;
+    } else {
+      return {const_cast<C*>(from), heads.row, heads.column};
+    }
+  }
+  Matrix place(Heads<T> const& heads, int64_t batch, int64_t first, int64_t count, int64_t columns, C*& memory) const {
+    if constexpr (converts) {
+      Matrix const result{memory, columns, 1};
+      memory += padded(count * columns);
+      return result;
+    } else {
+      return {at(heads, batch, 1) + first * heads.row, heads.row, heads.column};
+    }
+  }
+  void write(Heads<T> const& heads, int64_t batch, int64_t first, int64_t count, int64_t columns, Matrix const& from) const {
+    if constexpr (converts) store_sums<T>(at(heads, batch, 1) + first * heads.row, heads.row, heads.column, from.data, from.row, count, columns);
+  }
+  /// c = a b, of m x n elements and depth d. A single row is the transposed matrix times a column.
+  static void multiply_matrices(Matrix const& a, Matrix const& b, Matrix const& c, int64_t m, int64_t n, int64_t d) {
+    if (m == 0 || n == 0) return;
+    if (m == 1 && n > 1) return multiply_matrices(b.transposed(), a.transposed(), c.transposed(), n, m, d);
+    multiply(Product<C>{m, n, d, a.data, a.row, a.column, b.data, b.row, b.column, c.data, c.row, c.column}, 0, m, 0, n);
+  }
+  ScoreBlock<T> score_block(C* memory, int64_t batch, int64_t first, int64_t count, int64_t seen) const {
+    ScoreBlock<T> b{};
+    b.added = memory, b.factors = memory + stride + 32;
+    b.scores = memory + 2 * stride + 64, b.slopes = b.scores + block * stride;
+    b.stride = stride, b.rows = count, b.keys = seen, b.first_row = first;
+    b.settings = settings;
+    b.mask_kind = mask_kind;
+    if (mask_kind != 0) {
+      int64_t const size = mask_kind == 1 ? 1 : static_cast<int64_t>(sizeof(T));
+      b.mask = static_cast<char const*>(at(mask, batch, size)) + first * mask.row * size;
+      b.mask_row = mask.row, b.mask_column = mask.column;
+    }
+    b.random = (batch * rows + first) * settings.dropout.row_words;
+    b.statistics = statistics + 2 * (batch * rows + first);
+    return b;
+  }
+  /// How many keys the queries before `end` see.
+  int64_t seen_before(int64_t end) const { return settings.causal && end < keys ? end : keys; }
+
+  void queries(C* memory, int64_t batch, int64_t first) const {
+    int64_t const count = least(block, rows - first), seen = seen_before(first + count);
+    ScoreBlock<T> const b = score_block(memory, batch, first, count, seen);
+    C* rest = b.scores + block * stride;
+    Matrix const q_block = read(q, batch, first, count, depth, rest), k_head = read(k, batch, 0, seen, depth, rest);
+    Matrix const weights{b.scores, stride, 1};
+    multiply_matrices(q_block, k_head.transposed(), weights, count, seen, depth);
+    dispatch<ScoreBlockBody<T, false>>(&b);
+    Matrix const v_head = read(v, batch, 0, seen, width, rest), y = place(out, batch, first, count, width, rest);
+    multiply_matrices(weights, v_head, y, count, width, seen);
+    write(out, batch, first, count, width, y);
+  }
+
+  void head(C* memory, int64_t batch) const {
+    C* rest = memory + 2 * stride + 64 + 2 * block * stride;
+    C* const shares = rest;  // what a block adds to the gradients of keys and values
+    if (rows > block) rest += padded(keys * (depth > width ? depth : width));
+    Matrix const q_head = read(q, batch, 0, rows, depth, rest), k_head = read(k, batch, 0, keys, depth, rest);
+    Matrix const v_head = read(v, batch, 0, keys, width, rest), g_head = read(g, batch, 0, rows, width, rest);
+    Matrix to_q{}, to_k{}, to_v{};
+    if (dq.data) to_q = place(dq, batch, 0, rows, depth, rest);
+    if (dk.data) to_k = place(dk, batch, 0, keys, depth, rest);
+    if (dv.data) to_v = place(dv, batch, 0, keys, width, rest);
+    // From the last block, which sees most keys, to the first.
+    for (int64_t number = blocks - 1; number >= 0; --number) {
+      int64_t const first = number * block, count = least(block, rows - first), seen = seen_before(first + count);
+      ScoreBlock<T> const b = score_block(memory, batch, first, count, seen);
+      Matrix const weights{b.scores, stride, 1}, slopes{b.slopes, stride, 1};
+      multiply_matrices(q_head.from(first), k_head.transposed(), weights, count, seen, depth);
+      multiply_matrices(g_head.from(first), v_head.transposed(), slopes, count, seen, width);
+      dispatch<ScoreBlockBody<T, true>>(&b);
+      if (to_v.data) add(to_v, weights.transposed(), g_head.from(first), seen, width, count, number, shares);
+      if (to_k.data) add(to_k, slopes.transposed(), q_head.from(first), seen, depth, count, number, shares);
+      if (to_q.data) multiply_matrices(slopes, k_head, to_q.from(first), count, depth, seen);
+    }
+    if (dq.data) write(dq, batch, 0, rows, depth, to_q);
+    if (dk.data) write(dk, batch, 0, keys, depth, to_k);
+    if (dv.data) write(dv, batch, 0, keys, width, to_v);
+  }
+  /// to += a b, or = in the last block; keys that no query sees become 0.
+  void add(Matrix const& to, Matrix const& a, Matrix const& b, int64_t m, int64_t n, int64_t d, int64_t number, C* shares) const {
+    if (number == blocks - 1) {
+      multiply_matrices(a, b, to, m, n, d);
+      for (int64_t i = m; i < keys; ++i) {
+        for (int64_t j = 0; j < n; ++j) to.data[i * to.row + j * to.column] = C(0);
+      }
+      return;
+    }
+    multiply_matrices(a, b, {shares, n, 1}, m, n, d);
+    for (int64_t i = 0; i < m; ++i) {
+      C* const row = to.data + i * to.row;
+      C const* const share = shares + i * n;
+      if (to.column == 1) {
+        for (int64_t j = 0; j < n; ++j) row[j] += share[j];
+      } else {
+        for (int64_t j = 0; j < n; ++j) row[j * to.column] += share[j];
+      }
+    }
+  }
+};
+
+/// Fills what the shapes tell.
+template <class T, bool Backward>
+void plan_kernel(AttentionKernel<T, Backward>& kernel, AttentionPlan const& plan, AttentionSettings<T> const& settings) {
+  using C = compute_t<T>;
+  kernel.rows = plan.rows, kernel.keys = plan.keys, kernel.depth = plan.depth, kernel.width = plan.width;
+  kernel.settings = settings;
+  kernel.rank = plan.batch.rank();
+  for (int k = 0; k < kernel.rank; ++k) kernel.sizes[k] = plan.batch[k];
+  constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(C));
+  kernel.stride = (plan.keys + line - 1) / line * line;
+  if (kernel.stride == 0 || kernel.stride * static_cast<int64_t>(sizeof(C)) % 2048 == 0) kernel.stride += line;  // rows at other places of the first cache
+  int64_t block = 131072 / static_cast<int64_t>(sizeof(C)) / kernel.stride;
+  block = block < 24 ? 24 : block > 72 ? 72 : block / 24 * 24;
+  kernel.block = plan.rows < block ? (plan.rows > 0 ? plan.rows : 1) : block;
+  kernel.blocks = (plan.rows + kernel.block - 1) / kernel.block;
+}
+
+inline namespace SITU_ABI_THREADS {
+template <class D, class Kernel>
+void launch_attention(Kernel& kernel, int64_t items) {
+  int64_t const cost = kernel.block * kernel.keys * (kernel.depth + kernel.width) + 1;
+  int64_t const grain = (int64_t{1} << 19) / cost + 1;
+  int const threads = num_threads();
+  kernel.scratch.count = static_cast<int>(items < threads ? items : threads);
+  kernel.scratch.bytes = (kernel.scratch_size() * static_cast<int64_t>(sizeof(typename Kernel::C)) + 4095) / 4096 * 4096;
+  auto free = filled<int32_t, D>({16 * kernel.scratch.count}, 0, "scaled_dot_product_attention");
+  Temporary<D> const memory(static_cast<std::size_t>(kernel.scratch.count * kernel.scratch.bytes));
+  kernel.scratch.taken = free.data();
+  kernel.scratch.memory = static_cast<unsigned char*>(memory.get());
+  device_traits<D>::launch(kernel, items, grain);
+}
+}  // namespace SITU_ABI_THREADS
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/matmul.hpp>
+/// Products of matrices, vectors and batches of them.
+///
+///     C = A B,   cᵢⱼ = Σₖ aᵢₖ bₖⱼ
+///
+/// Shape     [m, k] and [k, n] give [m, n]. A tensor of one axis is a row on the left, a column on the right, and that axis is not in
+///           the result. Axes before the last two are batches, which broadcast: [b, 1, m, k] and [c, k, n] give [b, c, m, n].
+/// Dtype     operands promote. 16-bit floats are summed in float and rounded once; integers wrap. bool with bool does not compile.
+/// Device    runs where the operands live; enqueued, not waited for.
+/// Throws    ShapeError when the inner extents differ or the batches do not broadcast.
+/// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros.
+/// Cost      2 m n k operations. Operands of any strides (transposed, sliced, flipped, broadcast) are read where they lie; formulas
+///           are evaluated once. The same result for any number of threads. With SITU_WITH_BLAS by the BLAS, on CUDA by cuBLAS.
+/// Gradient  ∂L/∂A = (∂L/∂C) Bᵀ,  ∂L/∂B = Aᵀ (∂L/∂C).
+
+
+// ---- <situ/ops/cpu/blas.hpp>
+/// Running products on the CPU: by the BLAS where SITU_WITH_BLAS says that one is linked, else by situ's own kernels.
+///
+/// The functions of the BLAS are declared here under names of their own, so that a program may include any <cblas.h>.
+/// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
+
+
+#if defined(SITU_WITH_BLAS)
+#ifndef SITU_BLAS_INT
+#define SITU_BLAS_INT int
+#endif
+#define SITU_TEXT_OF(X) #X
+#define SITU_TEXT(X) SITU_TEXT_OF(X)
+extern "C" {
+void situ_cblas_sgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float alpha, float const* a,
+                      SITU_BLAS_INT lda, float const* b, SITU_BLAS_INT ldb, float beta, float* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_sgemm");
+void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double alpha, double const* a,
+                      SITU_BLAS_INT lda, double const* b, SITU_BLAS_INT ldb, double beta, double* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_dgemm");
+}
+#undef SITU_TEXT
+#undef SITU_TEXT_OF
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+inline namespace SITU_ABI_BLAS {
+
+#if defined(SITU_WITH_BLAS)
+
+inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float const* a, SITU_BLAS_INT lda, float const* b,
+                      SITU_BLAS_INT ldb, float* c, SITU_BLAS_INT ldc) {
+  situ_cblas_sgemm(101, ta, tb, m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc);
+}
+inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double const* a, SITU_BLAS_INT lda, double const* b,
+                      SITU_BLAS_INT ldb, double* c, SITU_BLAS_INT ldc) {
+  situ_cblas_dgemm(101, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 0.0, c, ldc);
+}
+
+/// A matrix as the BLAS takes it: row-major as it is (111) or transposed (112), with its leading dimension; 0 where it takes neither.
+struct BlasMatrix {
+  int how = 0;
+  int64_t step = 0;
+  BlasMatrix(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step) {
+    int64_t const limit = sizeof(SITU_BLAS_INT) == 4 ? INT32_MAX : INT64_MAX;
+    if (rows > limit || columns > limit) return;
+    if ((column_step == 1 || columns == 1) && (row_step >= columns || rows == 1)) how = 111, step = rows == 1 ? columns : row_step;
+    else if ((row_step == 1 || rows == 1) && (column_step >= rows || columns == 1)) how = 112, step = columns == 1 ? rows : column_step;
+    if (step > limit) how = 0;
+  }
+};
+
+/// The batch, one call of the BLAS for each of its products; it uses its own threads.
+template <class T>
+struct BlasKernel {
+  BatchKernel<T> batch;
+  int how_a, how_b;
+  int64_t step_a, step_b;
+
+  void operator()(int64_t first, int64_t last) const {
+    using I = SITU_BLAS_INT;
+    for (int64_t item = first; item < last; ++item) {
+      Product<T> one = batch.product;
+      batch.move_to(one, item);
+      blas_gemm(how_a, how_b, static_cast<I>(one.m), static_cast<I>(one.n), static_cast<I>(one.k), one.a, static_cast<I>(step_a), one.b, static_cast<I>(step_b),
+                one.c, static_cast<I>(one.c_i));
+      if (one.finish) one.finish(one, one.c, one.c_i, 0, 0, one.m, one.n);
+    }
+  }
+};
+
+#endif
+
+/// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
+template <class D, class T>
+SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, int64_t const* a, int64_t const* b, int64_t const* c) {
+  bool const is_row = one.m == 1 && one.n > 1;  // a row times a matrix is the transposed matrix times a column
+  if (is_row) {
+    std::swap(one.m, one.n), std::swap(one.a, one.b), std::swap(one.a_i, one.b_j), std::swap(one.a_k, one.b_k);
+    std::swap(one.c_i, one.c_j), std::swap(one.bias_i, one.bias_j);
+  }
+  bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
+  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
+
+  BatchKernel<T> kernel;
+  kernel.product = one;
+  kernel.rank = rank;
+  int64_t batches = 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
+    batches *= sizes[axis];
+  }
+#if defined(SITU_WITH_BLAS)
+  if constexpr (is_one_of<T, float, double>) {
+    BlasMatrix const left(one.m, one.k, one.a_i, one.a_k), right(one.k, one.n, one.b_k, one.b_j);
+    if (left.how != 0 && right.how != 0 && one.n > 1 && one.m > 1 && one.k > 0 && !is_small && one.c_j == 1 && one.c_i <= INT32_MAX) {
+      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, batches, batches);
+    }
+  }
+#endif
+  kernel.cut = cut_product(one.m, one.n, one.k, static_cast<int>(sizeof(T)), num_threads());
+  device_traits<D>::launch(kernel, kernel.cut.row_items * kernel.cut.column_items * batches, kernel.cut.grain);
+}
+
+}  // namespace SITU_ABI_BLAS
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cuda/matmul.hpp>
+/// Running products on a GPU: floating types by cuBLAS, with an epilogue by cuBLASLt; integers by a kernel of tiles in shared memory.
+
+
+// ---- <situ/ops/cuda/cublas.hpp>
+/// cuBLAS and cuBLASLt: found when they are first used, through prototypes written here, so that programs neither link nor include them.
+///
+/// Matrices are row-major here and column-major there: C = A B is computed as its transpose, Cᵀ = Bᵀ Aᵀ.
+
+
+// ---- <situ/ops/cuda/library.hpp>
+/// Libraries that are opened when they are first used: programs neither link nor include them. Their functions are found by name, through
+/// prototypes written by hand, which the tests compare with the libraries' own.
+
+#include <string>
+
+
+#if defined(SITU_WITH_CUDA)
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <pthread.h>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+inline namespace SITU_ABI_CUDA {
+
+/// lib<name>.so.<version>, or without a version. Throws CudaError, which ends with the cure.
+inline void* open_library(char const* name, int version, char const* cure) {
+  for (std::string const& file : {text("lib", name, ".so.", version), text("lib", name, ".so")}) {
+    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  char const* const why = ::dlerror();
+  fail<CudaError>("cuda: lib", name, ".so.", version, " was not found: ", why ? why : "no reason is known", "; ", cure);
+}
+
+/// A library of the CUDA Toolkit, of the runtime's major version. Throws CudaError.
+inline void* open_library(char const* name, int version = CUDART_VERSION / 1000) {
+  return open_library(name, version, "install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
+}
+
+/// Throws CudaError.
+template <class F>
+void find_function(F*& to, void* library, char const* name) {
+  to = reinterpret_cast<F*>(::dlsym(library, name));
+  if (!to) fail<CudaError>("cuda: ", name, " was not found: the library that was loaded is too old; install the one for CUDA ", CUDART_VERSION / 1000);
+}
+
+/// Holds a mutex while it lives.
+class MutexLock {
+ public:
+  explicit MutexLock(pthread_mutex_t& mutex) : mutex_(mutex) { ::pthread_mutex_lock(&mutex_); }
+  MutexLock(MutexLock const&) = delete;
+  MutexLock& operator=(MutexLock const&) = delete;
+  ~MutexLock() { ::pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// The functions that are used; handles and descriptors as void*, enumerations as int. tests/cuda/matmul.cu compares them with the headers.
+struct CublasFunctions {
+  int (*create)(void** handle);
+  int (*set_stream)(void* handle, cudaStream_t stream);
+  char const* (*status_string)(int status);
+  int (*gemm)(void* handle, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, void const* alpha, void const* a, int type_a, int64_t lda,
+              long long stride_a, void const* b, int type_b, int64_t ldb, long long stride_b, void const* beta, void* c, int type_c, int64_t ldc,
+              long long stride_c, int64_t batches, int compute, int algorithm);
+};
+
+struct CublasLtAlgorithm {
+  uint64_t data[8];
+};
+struct CublasLtHeuristic {
+  CublasLtAlgorithm algorithm;
+  std::size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+struct CublasLtFunctions {
+  int (*create)(void** handle);
+  int (*description_create)(void** description, int compute, int scale_type);
+  int (*description_set)(void* description, int attribute, void const* value, std::size_t bytes);
+  int (*description_destroy)(void* description);
+  int (*layout_create)(void** layout, int type, uint64_t rows, uint64_t columns, int64_t ld);
+  int (*layout_set)(void* layout, int attribute, void const* value, std::size_t bytes);
+  int (*layout_destroy)(void* layout);
+  int (*preference_create)(void** preference);
+  int (*preference_set)(void* preference, int attribute, void const* value, std::size_t bytes);
+  int (*preference_destroy)(void* preference);
+  int (*heuristic)(void* handle, void* description, void* a, void* b, void* c, void* d, void* preference, int wanted, CublasLtHeuristic* results, int* found);
+  int (*matmul)(void* handle, void* description, void const* alpha, void const* a, void* layout_a, void const* b, void* layout_b, void const* beta,
+                void const* c, void* layout_c, void* d, void* layout_d, CublasLtAlgorithm const* algorithm, void* workspace, std::size_t workspace_bytes,
+                cudaStream_t stream);
+};
+
+/// One per process. The lock is held while a handle is used: its stream is set and the call is enqueued as one.
+struct CublasState {
+  pthread_mutex_t mutex;
+  CublasFunctions blas;
+  CublasLtFunctions lt;
+  bool blas_loaded, lt_loaded;
+  void* handles[max_devices];
+  void* lt_handles[max_devices];
+};
+SITU_PROCESS_STATE CublasState& cublas_state() {
+  static constinit CublasState state{PTHREAD_MUTEX_INITIALIZER, {}, {}, false, false, {}, {}};
+  return state;
+}
+
+inline namespace SITU_ABI_CUDA {
+
+/// Values of cuBLAS's enumerations.
+inline constexpr int cublas_compute_32f = 68, cublas_compute_64f = 70, cublas_default_algorithm = -1, cublas_not_supported = 15;
+template <class T>
+inline constexpr int cublas_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 14;
+
+struct CublasLock : MutexLock {
+  CublasLock() : MutexLock(cublas_state().mutex) {}
+};
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_cublas(int device, int status, char const* call) {
+  CublasState const& state = cublas_state();
+  fail<CudaError>("cuda:", device, ": ", call, " failed: ", state.blas_loaded ? state.blas.status_string(status) : "status", " (", status, ")");
+}
+inline void check_cublas(int device, int status, char const* call) {
+  if (status != 0) [[unlikely]] fail_cublas(device, status, call);
+}
+
+inline void load_cublas() {
+  CublasState& state = cublas_state();
+  if (state.blas_loaded) return;
+  void* const library = open_library("cublas");
+  find_function(state.blas.create, library, "cublasCreate_v2");
+  find_function(state.blas.set_stream, library, "cublasSetStream_v2");
+  find_function(state.blas.status_string, library, "cublasGetStatusString");
+  find_function(state.blas.gemm, library, "cublasGemmStridedBatchedEx_64");
+  state.blas_loaded = true;
+}
+inline void load_cublas_lt() {
+  CublasState& state = cublas_state();
+  load_cublas();  // tells what a status means
+  if (state.lt_loaded) return;
+  void* const library = open_library("cublasLt");
+  CublasLtFunctions& lt = state.lt;
+  find_function(lt.create, library, "cublasLtCreate");
+  find_function(lt.description_create, library, "cublasLtMatmulDescCreate");
+  find_function(lt.description_set, library, "cublasLtMatmulDescSetAttribute");
+  find_function(lt.description_destroy, library, "cublasLtMatmulDescDestroy");
+  find_function(lt.layout_create, library, "cublasLtMatrixLayoutCreate");
+  find_function(lt.layout_set, library, "cublasLtMatrixLayoutSetAttribute");
+  find_function(lt.layout_destroy, library, "cublasLtMatrixLayoutDestroy");
+  find_function(lt.preference_create, library, "cublasLtMatmulPreferenceCreate");
+  find_function(lt.preference_set, library, "cublasLtMatmulPreferenceSetAttribute");
+  find_function(lt.preference_destroy, library, "cublasLtMatmulPreferenceDestroy");
+  find_function(lt.heuristic, library, "cublasLtMatmulAlgoGetHeuristic");
+  find_function(lt.matmul, library, "cublasLtMatmul");
+  state.lt_loaded = true;
+}
+
+/// A matrix as cuBLAS takes it, seen transposed: 0 as it is, 1 transposed; -1 where neither axis is without gaps.
+struct CublasMatrix {
+  int how = -1;
+  int64_t step = 1;
+  CublasMatrix(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step) {
+    if ((column_step == 1 || columns == 1) && (row_step >= columns || rows == 1)) how = 0, step = rows == 1 ? columns : row_step;
+    else if ((row_step == 1 || rows == 1) && (column_step >= rows || columns == 1)) how = 1, step = columns == 1 ? rows : column_step;
+    if (step < 1) step = 1;
+  }
+};
+
+/// Products of the matrices at a, b and c and `batches - 1` more of each, so many elements apart. C is row-major without gaps.
+struct CublasProduct {
+  int64_t m, n, k;
+  CublasMatrix left, right;
+  void const* a;
+  void const* b;
+  void* c;
+  int64_t a_step, b_step, c_step, batches;
+  bool onto = false;  ///< adds to what C holds
+};
+
+template <class T>
+void cublas_product(int device, CublasProduct const& p) {
+  using Scale = compute_t<T>;
+  Scale const one = Scale(1), zero = Scale(0);
+  constexpr int type = cublas_type<T>, compute = std::is_same_v<T, double> ? cublas_compute_64f : cublas_compute_32f;
+  DeviceGuard const guard(device);
+  CublasLock const lock;
+  load_cublas();
+  CublasState& state = cublas_state();
+  void*& handle = state.handles[device];
+  if (!handle) check_cublas(device, state.blas.create(&handle), "cublasCreate");
+  check_cublas(device, state.blas.set_stream(handle, current_stream(device)), "cublasSetStream");
+  check_cublas(device,
+               state.blas.gemm(handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
+                               p.onto ? &one : &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
+               "cublasGemmStridedBatchedEx");
+}
+
+/// Descriptors of cuBLASLt, destroyed in the end.
+struct CublasLtDescription {
+  CublasLtFunctions const& lt;
+  int device;
+  void *operation = nullptr, *a = nullptr, *b = nullptr, *c = nullptr, *preference = nullptr;
+
+  CublasLtDescription(CublasLtFunctions const& functions, int ordinal) : lt(functions), device(ordinal) {}
+  CublasLtDescription(CublasLtDescription const&) = delete;
+  CublasLtDescription& operator=(CublasLtDescription const&) = delete;
+  ~CublasLtDescription() {
+    if (preference) lt.preference_destroy(preference);
+    for (void* layout : {a, b, c}) {
+      if (layout) lt.layout_destroy(layout);
+    }
+    if (operation) lt.description_destroy(operation);
+  }
+  template <class V>
+  void set(int attribute, V value) {
+    check_cublas(device, lt.description_set(operation, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  template <class V>
+  void prefer(int attribute, V value) {
+    check_cublas(device, lt.preference_set(preference, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+  }
+  /// A layout of columns that are `ld` elements long.
+  void describe(void*& layout, int type, int64_t rows, int64_t columns, int64_t ld, int64_t batches, int64_t step) {
+    check_cublas(device, lt.layout_create(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), ld), "cublasLtMatrixLayoutCreate");
+    int32_t const count = static_cast<int32_t>(batches);
+    check_cublas(device, lt.layout_set(layout, 5, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
+    check_cublas(device, lt.layout_set(layout, 6, &step, sizeof step), "cublasLtMatrixLayoutSetAttribute");
+  }
+};
+
+/// As cublas_product, with an epilogue: bias (an element for each column of C, or null), then the activation: 0 none, 2 relu, 32 gelu
+/// in its tanh form. False where cuBLASLt has no algorithm for it; nothing is enqueued then.
+template <class T>
+bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uint32_t activation) {
+  using Scale = compute_t<T>;
+  Scale const one = Scale(1), zero = Scale(0);
+  constexpr int type = cublas_type<T>, scale = cublas_type<Scale>;
+  constexpr int compute = std::is_same_v<T, double> ? cublas_compute_64f : cublas_compute_32f;
+  if (p.batches > INT32_MAX) return false;
+  DeviceGuard const guard(device);
+  CublasLtHeuristic chosen{};
+  CublasLock const lock;
+  load_cublas_lt();
+  CublasState& state = cublas_state();
+  CublasLtFunctions const& lt = state.lt;
+  void*& handle = state.lt_handles[device];
+  if (!handle) check_cublas(device, lt.create(&handle), "cublasLtCreate");
+
+  CublasLtDescription d(lt, device);
+  check_cublas(device, lt.description_create(&d.operation, compute, scale), "cublasLtMatmulDescCreate");
+  d.set(3, int32_t{p.right.how});
+  d.set(4, int32_t{p.left.how});
+  d.set(7, uint32_t{(activation | (bias ? 4u : 0u)) == 0 ? 1u : activation | (bias ? 4u : 0u)});
+  if (bias) d.set(8, bias), d.set(26, int32_t{type});
+  d.describe(d.a, type, p.right.how == 0 ? p.n : p.k, p.right.how == 0 ? p.k : p.n, p.right.step, p.batches, p.b_step);
+  d.describe(d.b, type, p.left.how == 0 ? p.k : p.m, p.left.how == 0 ? p.m : p.k, p.left.step, p.batches, p.a_step);
+  d.describe(d.c, type, p.n, p.m, p.n, p.batches, p.c_step);
+  check_cublas(device, lt.preference_create(&d.preference), "cublasLtMatmulPreferenceCreate");
+  auto const alignment = [](void const* address) {
+    auto const bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
+    return static_cast<uint32_t>(bits & (~bits + 1));
+  };
+  d.prefer(1, std::size_t{32} << 20);  // a workspace of at most 32 MiB
+  d.prefer(5, alignment(p.b)), d.prefer(6, alignment(p.a)), d.prefer(7, alignment(p.c)), d.prefer(8, alignment(p.c));
+  int found = 0;
+  int const status = lt.heuristic(handle, d.operation, d.a, d.b, d.c, d.c, d.preference, 1, &chosen, &found);
+  if (status == cublas_not_supported || (status == 0 && found == 0)) return false;
+  check_cublas(device, status, "cublasLtMatmulAlgoGetHeuristic");
+
+  struct Workspace {
+    int device;
+    std::size_t bytes;
+    void* memory;
+    Workspace(int ordinal, std::size_t size) : device(ordinal), bytes(size), memory(size ? Runtime::allocate(ordinal, size) : nullptr) {}
+    Workspace(Workspace const&) = delete;
+    Workspace& operator=(Workspace const&) = delete;
+    ~Workspace() {
+      if (memory) Runtime::deallocate(device, memory, bytes);
+    }
+  } const workspace(device, chosen.workspace);
+  check_cublas(device,
+               lt.matmul(handle, d.operation, &one, p.b, d.a, p.a, d.b, &zero, p.c, d.c, p.c, d.c, &chosen.algorithm, workspace.memory, workspace.bytes,
+                         current_stream(device)),
+               "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+// ---- <situ/ops/matmul_plan.hpp>
+/// The geometry of a product: which matrices are multiplied, and where they lie.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Where the matrices of a product lie: strides in elements.
+struct ProductPlan {
+  Shape shape;  ///< of the result
+  int64_t m = 1, n = 1, k = 1;
+  int64_t a_i = 0, a_k = 0, b_k = 0, b_j = 0;
+  int rank = 0;  ///< of the batch
+  int64_t sizes[max_rank], a[max_rank], b[max_rank], c[max_rank];
+
+  int64_t batches() const {
+    int64_t count = 1;
+    for (int axis = 0; axis < rank; ++axis) count *= sizes[axis];
+    return count;
+  }
+};
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_product(char const* who, Layout const& a, Layout const& b, int64_t left, int64_t right,
+                                                                      char const* what) {
+  fail<ShapeError>(who, ": shapes ", a.shape, " and ", b.shape, " cannot be multiplied: ", left, " != ", right, what);
+}
+
+/// Reads the geometry of a product from its operands. Throws ShapeError.
+SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, char const* who) {
+  if (a.rank() == 0 || b.rank() == 0) {
+    fail<ShapeError>(who, ": shapes ", a.shape, " and ", b.shape, " cannot be multiplied: each operand needs an axis; use * for products with one number");
+  }
+  ProductPlan plan;
+  int const a_batch = a.rank() < 2 ? 0 : a.rank() - 2, b_batch = b.rank() < 2 ? 0 : b.rank() - 2;
+  plan.k = a.shape.back(), plan.a_k = a.strides.back();
+  if (a.rank() > 1) plan.m = a.shape[a_batch], plan.a_i = a.strides[a_batch];
+  int64_t const inner = b.shape[b_batch];
+  plan.b_k = b.strides[b_batch];
+  if (b.rank() > 1) plan.n = b.shape.back(), plan.b_j = b.strides.back();
+  if (plan.k != inner) fail_product(who, a, b, plan.k, inner, "");
+
+  int const rank = a_batch > b_batch ? a_batch : b_batch;
+  for (int axis = 0; axis < rank; ++axis) {
+    int const p = axis - (rank - a_batch), q = axis - (rank - b_batch);
+    int64_t const na = p < 0 ? 1 : a.shape[p], nb = q < 0 ? 1 : b.shape[q];
+    if (na != nb && na != 1 && nb != 1) fail_product(who, a, b, na, nb, ", the batches do not broadcast");
+    plan.shape.push_back(na == 1 ? nb : na);
+    plan.sizes[axis] = plan.shape.back();
+    plan.a[axis] = na == 1 ? 0 : a.strides[p], plan.b[axis] = nb == 1 ? 0 : b.strides[q];
+  }
+  plan.rank = rank;
+  if (a.rank() > 1) plan.shape.push_back(plan.m);
+  if (b.rank() > 1) plan.shape.push_back(plan.n);
+  if (rank == 0) return plan;
+
+  int64_t step = plan.m * plan.n;
+  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step *= plan.sizes[axis];
+  // Batches that multiply the same B are rows of one larger product, where A's rows follow each other.
+  while (plan.rank > 0) {
+    int const axis = plan.rank - 1;
+    if (plan.sizes[axis] != 1) {
+      if (plan.b[axis] != 0 || (plan.m != 1 && plan.a[axis] != plan.m * plan.a_i)) break;
+      if (plan.m == 1) plan.a_i = plan.a[axis];
+      plan.m *= plan.sizes[axis];
+    }
+    --plan.rank;
+  }
+  // Neighbouring axes that all three step through as through one.
+  for (int axis = plan.rank - 1; axis > 0; --axis) {
+    int const outer = axis - 1;
+    int64_t const size = plan.sizes[axis];
+    if (plan.a[outer] != plan.a[axis] * size || plan.b[outer] != plan.b[axis] * size) continue;
+    plan.sizes[outer] *= size;
+    plan.a[outer] = plan.a[axis], plan.b[outer] = plan.b[axis], plan.c[outer] = plan.c[axis];
+    --plan.rank;
+    for (int k = axis; k < plan.rank; ++k) plan.sizes[k] = plan.sizes[k + 1], plan.a[k] = plan.a[k + 1], plan.b[k] = plan.b[k + 1], plan.c[k] = plan.c[k + 1];
+  }
+  return plan;
+}
+
+/// The activation of a product that has none. Others are functors of expr/functions.hpp.
+struct identity {
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x) {
+    return x;
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int tile_side = 16;
+
+/// Integers are multiplied as unsigned numbers, which wrap.
+template <class T>
+using wrapping_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+template <class T>
+struct TiledArguments {
+  T const* a;
+  T const* b;
+  T* c;
+  int64_t m, n, k, a_i, a_k, b_k, b_j;
+  int64_t tiles_across, tiles, batches;
+  int rank;
+  int64_t sizes[max_rank], a_step[max_rank], b_step[max_rank], c_step[max_rank];
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) tiled_product_kernel(const __grid_constant__ TiledArguments<T> p) {
+  using W = wrapping_t<T>;
+  __shared__ W x[tile_side][tile_side + 1], y[tile_side][tile_side + 1];
+  int const row = static_cast<int>(threadIdx.x) / tile_side, column = static_cast<int>(threadIdx.x) % tile_side;
+#pragma unroll 1
+  for (int64_t item = blockIdx.x; item < p.tiles * p.batches; item += gridDim.x) {
+    int64_t batch = item / p.tiles;
+    int64_t const tile = item - batch * p.tiles;
+    int64_t const i = tile / p.tiles_across * tile_side + row, j = tile % p.tiles_across * tile_side + column;
+    T const* a = p.a;
+    T const* b = p.b;
+    T* c = p.c;
+#pragma unroll 1
+    for (int axis = p.rank - 1; axis >= 0; --axis) {
+      int64_t const place = batch % p.sizes[axis];
+      batch /= p.sizes[axis];
+      a += place * p.a_step[axis], b += place * p.b_step[axis], c += place * p.c_step[axis];
+    }
+    W sum = 0;
+#pragma unroll 1
+    for (int64_t k = 0; k < p.k; k += tile_side) {
+      x[row][column] = i < p.m && k + column < p.k ? static_cast<W>(a[i * p.a_i + (k + column) * p.a_k]) : W(0);
+      y[row][column] = j < p.n && k + row < p.k ? static_cast<W>(b[(k + row) * p.b_k + j * p.b_j]) : W(0);
+      __syncthreads();
+#pragma unroll
+      for (int l = 0; l < tile_side; ++l) sum += x[row][l] * y[l][column];
+      __syncthreads();
+    }
+    if (i < p.m && j < p.n) c[i * p.n + j] = static_cast<T>(sum);
+  }
+}
+
+template <class T>
+void tiled_product(int device, ProductPlan const& plan, T const* a, T const* b, T* c) {
+  TiledArguments<T> p{a, b, c, plan.m, plan.n, plan.k, plan.a_i, plan.a_k, plan.b_k, plan.b_j, 0, 0, plan.batches(), plan.rank, {}, {}, {}, {}};
+  for (int axis = 0; axis < plan.rank; ++axis) {
+    p.sizes[axis] = plan.sizes[axis];
+    p.a_step[axis] = plan.a[axis], p.b_step[axis] = plan.b[axis], p.c_step[axis] = plan.c[axis];
+  }
+  p.tiles_across = (plan.n + tile_side - 1) / tile_side;
+  p.tiles = p.tiles_across * ((plan.m + tile_side - 1) / tile_side);
+  int64_t const blocks = p.tiles * p.batches < (int64_t{1} << 30) ? p.tiles * p.batches : int64_t{1} << 30;
+  launch(device, "matmul", tiled_product_kernel<T>, dim3(static_cast<unsigned>(blocks)), block_threads, p);
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace functions {
+struct relu;
+struct gelu_tanh;
+}  // namespace functions
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+#if defined(SITU_WITH_CUDA)
+
+/// Runs a planned product of floating numbers whose matrices cuBLAS can take. Gives whether the epilogue has been applied.
+template <class Activation, class T>
+bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one, T const* a, T const* b, T* c, T const* bias) {
+  constexpr uint32_t activation = std::is_same_v<Activation, functions::relu> ? 2 : std::is_same_v<Activation, functions::gelu_tanh> ? 32 : 0;
+  int longest = 0;  // this axis is the batch of one call
+  for (int axis = 1; axis < plan.rank; ++axis) longest = plan.sizes[axis] > plan.sizes[longest] ? axis : longest;
+  int64_t calls = 1;
+  for (int axis = 0; axis < plan.rank; ++axis) calls *= axis == longest ? 1 : plan.sizes[axis];
+  one.batches = plan.rank > 0 ? plan.sizes[longest] : 1;
+  one.a_step = plan.rank > 0 ? plan.a[longest] : 0, one.b_step = plan.rank > 0 ? plan.b[longest] : 0;
+  one.c_step = plan.rank > 0 ? plan.c[longest] : plan.m * plan.n;
+  bool epilogue = bias || activation != 0;
+  for (int64_t call = 0; call < calls; ++call) {
+    int64_t rest = call, at_a = 0, at_b = 0, at_c = 0;
+    for (int axis = plan.rank - 1; axis >= 0; --axis) {
+      if (axis == longest) continue;
+      int64_t const place = rest % plan.sizes[axis];
+      rest /= plan.sizes[axis];
+      at_a += place * plan.a[axis], at_b += place * plan.b[axis], at_c += place * plan.c[axis];
+    }
+    one.a = a + at_a, one.b = b + at_b, one.c = c + at_c;
+    cuda::ObservedWork work(device, cuda::current_stream(device), "matmul (cuBLAS)");
+    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) {
+      work.enqueued();
+      continue;
+    }
+    if (epilogue && call > 0) fail<CudaError>("cuda:", device, ": cublasLtMatmulAlgoGetHeuristic finds an algorithm for some of these products only");
+    epilogue = false;
+    cuda::cublas_product<T>(device, one);
+    work.enqueued();
+  }
+  return epilogue || (!bias && activation == 0);
+}
+
+/// Runs a planned product on D, which has CUDA's kernels; enqueued on the device's current stream. `c` is contiguous; `bias` is null or has
+/// an element for each column. Gives whether bias and activation have been applied.
+template <class D, class Activation, class T>
+bool launch_product(cuda_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
+  constexpr int device = device_traits<D>::ordinal;
+  int64_t const count = plan.batches() * plan.m * plan.n;
+  constexpr bool plain = std::is_same_v<Activation, identity>;
+  if (count == 0) return true;
+  if (plan.k == 0) {
+    cuda::DeviceGuard const guard(device);
+    cuda::check(device, cudaMemsetAsync(c, 0, static_cast<std::size_t>(count) * sizeof(T), cuda::current_stream(device)), "cudaMemsetAsync");
+    return plain && !bias;
+  }
+  if constexpr (floating<T>) {
+    auto const bound = [&](ProductPlan const& p) {
+      return cuda::CublasProduct{p.m, p.n, p.k, {p.m, p.k, p.a_i, p.a_k}, {p.k, p.n, p.b_k, p.b_j}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+    };
+    cuda::CublasProduct const product = bound(plan);
+    if (product.left.how >= 0 && product.right.how >= 0) return cublas_launch<Activation>(device, plan, product, a, b, c, bias);
+#if defined(__CUDACC__)
+    // Packed once: each operand with its own batches, row-major.
+    ProductPlan packed = plan;
+    auto const pack = [&](T const* from, int64_t rows, int64_t columns, int64_t& row_step, int64_t& column_step, int64_t* steps, int64_t* old) {
+      Layout source{Shape{}, Shape{}};
+      int64_t size = rows * columns;
+      for (int axis = 0; axis < plan.rank; ++axis) source.shape.push_back(old[axis] == 0 ? 1 : plan.sizes[axis]), source.strides.push_back(old[axis]);
+      for (int axis = plan.rank - 1; axis >= 0; --axis) steps[axis] = old[axis] == 0 ? 0 : size, size *= source.shape[axis];
+      source.shape.push_back(rows), source.strides.push_back(row_step);
+      source.shape.push_back(columns), source.strides.push_back(column_step);
+      row_step = columns, column_step = 1;
+      auto result = Tensor<T, D>::uninitialized(source.shape, "matmul");
+      evaluate<D>(result.data(), result.layout(), true, Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(from), source)));
+      return result;
+    };
+    Tensor<T, D> packed_a, packed_b;
+    if (product.left.how < 0) packed_a = pack(a, plan.m, plan.k, packed.a_i, packed.a_k, packed.a, packed.a), a = packed_a.data();
+    if (product.right.how < 0) packed_b = pack(b, plan.k, plan.n, packed.b_k, packed.b_j, packed.b, packed.b), b = packed_b.data();
+    return cublas_launch<Activation>(device, packed, bound(packed), a, b, c, bias);
+#else
+    fail<LayoutError>("matmul: cuBLAS takes matrices with one axis without gaps, and an operand has strides ", Shape{plan.a_i, plan.a_k}, " or ",
+                      Shape{plan.b_k, plan.b_j}, ": compile the file with nvcc, which makes a kernel that packs it, or pass a contiguous tensor");
+#endif
+  } else {
+#if defined(__CUDACC__)
+    cuda::tiled_product(device, plan, a, b, c);
+    return plain && !bias;
+#else
+    static_assert(compiled_by_nvcc<T>, "situ: multiplying_integers_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors "
+                                       "to the host; floating types need no nvcc");
+    return false;
+#endif
+  }
+}
+
+#else
+
+/// Without SITU_WITH_CUDA there are no such tensors: making one is the error.
+template <class D, class Activation, class T>
+bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T const*) {
+  return true;
+}
+
+#endif
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/reduce.hpp>
 /// Reductions over all axes or chosen ones, fused with the expression that they reduce.
@@ -18070,6 +21513,1406 @@ SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Left, class Right>
+struct bool_tensors_have_no_product__use_cast {};
+}  // namespace error
+
+namespace detail {
+
+/// An operand of a product: a tensor of T, the given one where it is one.
+template <class T, class E>
+decltype(auto) product_operand(E const& e) {
+  if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>>) return (e);
+  else return Tensor<T, result_device_t<device_of<E>>>(e);
+}
+
+inline namespace SITU_ABI_COMPILER {
+/// A tensor without gaps: itself, or a copy. Throws LayoutError where a kernel would make the copy, and nvcc does not compile the file.
+template <class T, class D>
+Tensor<T, D> without_gaps(Tensor<T, D> const& x, [[maybe_unused]] char const* who, [[maybe_unused]] char const* what) {
+#if !defined(__CUDACC__)
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) {
+    if (!x.is_contiguous()) fail<LayoutError>(who, ": ", what, " with strides ", x.strides(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
+    return x;
+  } else {
+    return x.contiguous();
+  }
+#else
+  return x.contiguous();
+#endif
+}
+}  // namespace SITU_ABI_COMPILER
+
+/// What is done with the sums of a product before they are stored: plus `bias`, an element for each column, then the activation.
+template <class T, class Activation>
+struct FinishBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(C* tile, int64_t stride, T const* bias, int64_t bias_i, int64_t bias_j, int64_t rows, int64_t columns) {
+    constexpr int N = cpu::tile_sizes<C, Isa>.lanes;
+    for (int64_t i = 0; i < rows; ++i) {
+      C* const row = tile + i * stride;
+      for (int64_t j = 0; j < columns; j += N) {
+        alignas(64) C lanes[N] = {};
+        int64_t const count = columns - j < N ? columns - j : N;
+        T const* const from = bias ? bias + i * bias_i + j * bias_j : nullptr;
+        pack<C, N, Isa> x;
+        bool const whole = count == N;
+        if (whole) {
+          x = pack<C, N, Isa>::load(row + j);
+        } else {
+          for (int64_t l = 0; l < count; ++l) lanes[l] = row[j + l];
+          x = pack<C, N, Isa>::load(lanes);
+        }
+        if (from && whole && bias_j == 1) {
+          x = x + cpu::load_product<T, N, Isa>(from);
+        } else if (from) {
+          for (int64_t l = 0; l < count; ++l) lanes[l] = static_cast<C>(from[l * bias_j]);
+          x = x + pack<C, N, Isa>::load(lanes);
+        }
+        pack<C, N, Isa> const y = value(x);
+        if (whole) {
+          y.store(row + j);
+        } else {
+          y.store(lanes);
+          for (int64_t l = 0; l < count; ++l) row[j + l] = lanes[l];
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class P>
+  SITU_INLINE static P value(P const& x) {
+    if constexpr (integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned, the activation of an integer is not
+      using S = std::make_signed_t<C>;
+      return bitcast<C>(Activation::value(bitcast<S>(x)));
+    } else {
+      return Activation::value(x);
+    }
+  }
+};
+
+template <class T, class Activation>
+void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
+  T const* bias = p.bias ? p.bias + i * p.bias_i + j * p.bias_j : nullptr;
+  if (columns == 1) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
+  else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
+}
+
+inline namespace SITU_ABI_BLAS {
+
+/// Runs a planned product on D, which has the CPU's kernels. `c` is contiguous; `bias` is null or has an element for each column.
+/// Gives whether bias and activation have been applied, as they always have here.
+template <class D, class Activation, class T>
+bool launch_product(cpu_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
+  if (plan.batches() * plan.m * plan.n == 0) return true;
+  cpu::Product<T> p{plan.m, plan.n, plan.k, a, plan.a_i, plan.a_k, b, plan.b_k, plan.b_j, c, plan.n, 1};
+  p.bias = bias, p.bias_j = 1;
+  if constexpr (!std::is_same_v<Activation, identity>) p.finish = &finish_tile<T, Activation>;
+  else if (bias) p.finish = &finish_tile<T, Activation>;
+  cpu::run_product<D>(p, plan.rank, plan.sizes, plan.a, plan.b, plan.c);
+  return true;
+}
+
+template <class T, class A, class B>
+auto product(A const& a_, B const& b_, char const* who) {
+  using D = result_device_t<typename common_device<device_of<A>, device_of<B>>::type>;
+  auto const& a = product_operand<T>(a_);
+  auto const& b = product_operand<T>(b_);
+  ProductPlan const plan = plan_product(a.layout(), b.layout(), who);
+  auto result = Tensor<T, D>::uninitialized(plan.shape, who);
+  (void)launch_product<D, identity, T>(typename device_traits<D>::kernels{}, plan, a.data(), b.data(), result.data(), nullptr);
+  return result;
+}
+
+}  // namespace SITU_ABI_BLAS
+
+template <class A, class B>
+concept factors = expression<A> && expression<B> && on_same_device<A, B>;
+template <class A, class B>
+concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>;
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(char const* who, Shape const& a, Shape const& b, int rank) {
+  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
+}
+
+}  // namespace detail
+
+inline namespace SITU_ABI_BLAS {
+
+/// The product of two matrices, vectors, or batches of them; see the top of this file.
+///
+/// Example   matmul(a, b.t());  matmul(batch, matrix);  matmul(square(x), v)
+template <class A, class B>
+  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
+auto matmul(A const& a, B const& b) {
+  return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "matmul");
+}
+
+/// Batches of matrices: [b, m, k] and [b, k, n] give [b, m, n]; nothing broadcasts. Otherwise as matmul.
+template <class A, class B>
+  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
+auto bmm(A const& a, B const& b) {
+  if (a.rank() != 3 || b.rank() != 3) detail::fail_rank("bmm", a.shape(), b.shape(), 3);
+  if (a.size(0) != b.size(0)) {
+    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), " batches; matmul broadcasts");
+  }
+  return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
+}
+
+}  // namespace SITU_ABI_BLAS
+
+/// Σ aᵢ bᵢ of two vectors of the same length, as a tensor without axes: a reduction, fused with formulas given as operands.
+///
+/// Dtype     as matmul. Throws ShapeError for other ranks, and for different lengths.
+template <class A, class B>
+  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
+auto dot(A const& a, B const& b) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  using D = detail::result_device_t<typename detail::common_device<device_of<A>, device_of<B>>::type>;
+  if (a.rank() != 1 || b.rank() != 1) detail::fail_rank("dot", a.shape(), b.shape(), 1);
+  if (a.size() != b.size()) {
+    detail::fail<ShapeError>("dot: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(), " != ", b.size());
+  }
+  auto total = sum(a * b);
+  if constexpr (std::is_same_v<value_of<decltype(total)>, T>) return total;
+  else return Tensor<T, D>(cast<T>(total));
+}
+
+/// aᵢ bⱼ of two vectors: [m] and [n] give [m, n].
+///
+/// Throws    ShapeError for other ranks. Cost   one pass over the result.
+template <class A, class B>
+  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
+auto outer(A const& a, B const& b) {
+  using D = detail::result_device_t<typename detail::common_device<device_of<A>, device_of<B>>::type>;
+  if (a.rank() != 1 || b.rank() != 1) detail::fail_rank("outer", a.shape(), b.shape(), 1);
+  return Tensor<promote_t<value_of<A>, value_of<B>>, D>(detail::evaluated(a).unsqueeze(1) * detail::evaluated(b));
+}
+
+#define SITU_PRODUCT_REJECTIONS(NAME)                                                                                        \
+  template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>> \
+    requires(expression<A> && expression<B> && !on_same_device<A, B>)                                                        \
+  void NAME(A const&, B const&) = delete;                                                                                    \
+  template <class A, class B, class Error = error::bool_tensors_have_no_product__use_cast<value_of<A>, value_of<B>>>         \
+    requires(detail::factors<A, B> && detail::bool_factors<A, B>)                                                            \
+  void NAME(A const&, B const&) = delete;
+SITU_PRODUCT_REJECTIONS(matmul)
+SITU_PRODUCT_REJECTIONS(bmm)
+SITU_PRODUCT_REJECTIONS(dot)
+SITU_PRODUCT_REJECTIONS(outer)
+#undef SITU_PRODUCT_REJECTIONS
+
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/ops/cuda/attention.hpp>
+/// Attention on a GPU: batched products of cuBLAS, and between them one kernel, in place, that makes weights of scores; another makes the
+/// gradient of the scores from that of the weights. A team of threads works on a query, whose row stays in the first cache.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// -inf as a number of C.
+template <class C>
+SITU_DEVICE C nothing_seen() {
+  return static_cast<C>(-__builtin_huge_valf());
+}
+
+template <class T>
+struct ScoreArguments {
+  T* x;        ///< in: q kᵀ; out: weights. Backward: the weights, which stay
+  T* slopes;   ///< backward. In: g vᵀ; out: the gradient of q kᵀ
+  T* dropped;  ///< the weights after dropout; null without
+  int64_t batches, rows, keys;
+  AttentionSettings<T> settings;
+  int mask_kind;
+  void const* mask;
+  int64_t mask_row, mask_column;
+  int rank;
+  int64_t sizes[max_rank - 2], mask_steps[max_rank - 2];
+  Teams teams;
+};
+
+/// What is added to a row's scores.
+template <class T>
+struct MaskRow {
+  using C = compute_t<T>;
+  int kind;
+  void const* first;
+  int64_t step;
+  SITU_DEVICE MaskRow(ScoreArguments<T> const& a, int64_t batch, int64_t row) : kind(a.mask_kind), first(nullptr), step(a.mask_column) {
+    if (kind == 0) return;
+    int64_t offset = row * a.mask_row;
+#pragma unroll 1
+    for (int axis = a.rank - 1; axis >= 0; --axis) {
+      int64_t const outer = batch / a.sizes[axis];
+      offset += (batch - outer * a.sizes[axis]) * a.mask_steps[axis];
+      batch = outer;
+    }
+    first = kind == 1 ? static_cast<void const*>(static_cast<bool const*>(a.mask) + offset) : static_cast<void const*>(static_cast<T const*>(a.mask) + offset);
+  }
+  SITU_DEVICE C at(int64_t j) const {
+    if (kind == 0) return C(0);
+    if (kind == 1) return static_cast<bool const*>(first)[j * step] ? C(0) : nothing_seen<C>();
+    return convert_scalar<C>(static_cast<T const*>(first)[j * step]);
+  }
+};
+
+template <class T>
+SITU_DEVICE compute_t<T> dropout_factor(AttentionSettings<T> const& settings, int64_t first_word, int64_t j) {
+  auto const& op = settings.dropout.op;
+  return op.keeps.happens(op.stream.word(first_word + j)) ? op.scale : compute_t<T>(0);
+}
+
+template <class T, bool Backward>
+__global__ void __launch_bounds__(block_threads) scores_kernel(const __grid_constant__ ScoreArguments<T> a) {
+  using C = compute_t<T>;
+  Teams const teams = a.teams;
+  int const lane = teams.lane(), step = teams.lanes;
+  int64_t const item = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = item < a.batches * a.rows;  // all threads of a block stay: teams meet
+  int64_t const batch = mine ? item / a.rows : 0, row = mine ? item - batch * a.rows : 0;
+  int64_t const n = !mine ? 0 : a.settings.causal && row + 1 < a.keys ? row + 1 : a.keys;
+  int64_t const end = mine ? a.keys : 0, words = item * a.settings.dropout.row_words;
+  T* const x = a.x + (mine ? item * a.keys : 0);
+  T* const dropped = a.dropped ? a.dropped + (mine ? item * a.keys : 0) : nullptr;
+  if constexpr (Backward) {
+    T* const slopes = a.slopes + (mine ? item * a.keys : 0);
+    C total = 0;
+#pragma unroll 1
+    for (int64_t j = lane; j < n; j += step) {
+      C h = convert_scalar<C>(slopes[j]);
+      C const w = convert_scalar<C>(x[j]);
+      if (dropped) {
+        C const factor = dropout_factor(a.settings, words, j);
+        h *= factor;
+        dropped[j] = convert_scalar<T>(w * factor);
+      }
+      total += w * h;
+    }
+    total = join_team<true>(teams, total, sum_of_two{});
+#pragma unroll 1
+    for (int64_t j = lane; j < end; j += step) {
+      C slope = 0;
+      if (j < n) {
+        C h = convert_scalar<C>(slopes[j]);
+        if (dropped) h *= dropout_factor(a.settings, words, j);
+        slope = convert_scalar<C>(x[j]) * (h - total) * a.settings.scale;
+      } else if (dropped) {
+        dropped[j] = convert_scalar<T>(C(0));
+      }
+      slopes[j] = convert_scalar<T>(slope);
+    }
+  } else {
+    MaskRow<T> const mask(a, batch, row);
+    C largest = nothing_seen<C>();
+#pragma unroll 1
+    for (int64_t j = lane; j < n; j += step) largest = larger_of{}(convert_scalar<C>(x[j]) * a.settings.scale + mask.at(j), largest);
+    largest = join_team<true>(teams, largest, larger_of{});
+    C const shift = largest == nothing_seen<C>() ? C(0) : largest;
+    C total = 0;
+#pragma unroll 1
+    for (int64_t j = lane; j < n; j += step) total += math::exp(convert_scalar<C>(x[j]) * a.settings.scale + mask.at(j) - shift);
+    total = join_team<true>(teams, total, sum_of_two{});
+    C const inverse = total == C(0) ? C(0) : C(1) / total;  // a query that sees no key gives 0
+#pragma unroll 1
+    for (int64_t j = lane; j < end; j += step) {
+      C const w = j < n ? math::exp(convert_scalar<C>(x[j]) * a.settings.scale + mask.at(j) - shift) * inverse : C(0);
+      x[j] = convert_scalar<T>(w);
+      if (dropped) dropped[j] = convert_scalar<T>(w * dropout_factor(a.settings, words, j));
+    }
+  }
+}
+
+template <class T, bool Backward>
+void launch_scores(int device, AttentionPlan const& plan, ScoreArguments<T>& a) {
+  a.batches = plan.batches, a.rows = plan.rows, a.keys = plan.keys;
+  int const lanes = power_of_2_above((plan.keys + 7) / 8, block_threads);
+  a.teams = {lanes > 8 ? lanes : 8, true};
+  int64_t const blocks = a.teams.blocks(plan.batches * plan.rows);
+  launch(device, Backward ? "scaled_dot_product_attention (backward)" : "scaled_dot_product_attention", scores_kernel<T, Backward>, dim3(static_cast<unsigned>(blocks)),
+         block_threads, a);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// Gives the weights, for backward.
+template <class T, class D>
+Tensor<T, D> run_attention(cuda_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
+                           Tensor<T, D> const& k, Tensor<T, D> const& v, Tensor<T, D>& out) {
+  Tensor<T, D> weights = product<T>(q, k.transpose(-2, -1), "scaled_dot_product_attention"), dropped = weights;
+  if (weights.size() > 0) {
+    cuda::ScoreArguments<T> a{};
+    if (settings.dropout.row_words != 0) dropped = Tensor<T, D>::uninitialized(weights.shape(), "scaled_dot_product_attention"), a.dropped = dropped.data();
+    a.x = weights.data();
+    a.settings = settings;
+    a.mask_kind = mask.kind();
+    if (mask.kind() != 0) {
+      Layout const layout = expanded(mask.layout(), weights.shape());
+      a.rank = plan.batch.rank();
+      a.mask = mask.data(), a.mask_row = layout.strides[a.rank], a.mask_column = layout.strides[a.rank + 1];
+      for (int axis = 0; axis < a.rank; ++axis) a.sizes[axis] = plan.batch[axis], a.mask_steps[axis] = layout.strides[axis];
+    }
+    cuda::launch_scores<T, false>(device_traits<D>::ordinal, plan, a);
+  }
+  Tensor<T, D> const value = product<T>(dropped, v, "scaled_dot_product_attention");
+  if (out.is_contiguous()) out = value;
+  else out.assign(value);
+  return weights;
+}
+
+template <class T, class D, class Gradients>
+void run_attention_gradient(cuda_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const&, Tensor<T, D> const& q,
+                            Tensor<T, D> const& k, Tensor<T, D> const& v, Tensor<T, D> const& weights, Tensor<T, D> const& g, Gradients& to) {
+  Tensor<T, D> slopes = product<T>(g, v.transpose(-2, -1), "backward"), dropped = weights;
+  if (slopes.size() > 0) {
+    cuda::ScoreArguments<T> a{};
+    if (settings.dropout.row_words != 0) dropped = Tensor<T, D>::uninitialized(weights.shape(), "backward"), a.dropped = dropped.data();
+    a.x = const_cast<T*>(weights.data());
+    a.slopes = slopes.data();
+    a.settings = settings;
+    cuda::launch_scores<T, true>(device_traits<D>::ordinal, plan, a);
+  }
+  auto const put = [](Tensor<T, D>& place, Tensor<T, D> const& value) {
+    if (place.is_contiguous() && place.use_count() == 1) place = value;
+    else place.assign(value);
+  };
+  if (to.v.size() > 0) put(to.v, product<T>(dropped.transpose(-2, -1), g, "backward"));
+  if (to.q.size() > 0) put(to.q, product<T>(slopes, k, "backward"));
+  if (to.k.size() > 0) put(to.k, product<T>(slopes.transpose(-2, -1), q, "backward"));
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace error {
+template <class Queries, class Keys, class Values>
+struct attention_needs_floating_elements__use_cast {};
+}  // namespace error
+
+namespace detail {
+
+/// What backward needs of forward: on the CPU shift and inverse sum of each query, [batches, rows, 2]; on CUDA the weights.
+template <class T, class D>
+using attention_memory_t = std::conditional_t<std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>, Tensor<compute_t<T>, D>, Tensor<T, D>>;
+
+inline namespace SITU_ABI_THREADS {
+
+/// Writes the attention of operands of equal batch axes to `out`, which is a view of any order whose last axis has no gaps.
+template <class T, class D>
+attention_memory_t<T, D> run_attention(cpu_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask,
+                                       Tensor<T, D> const& q, Tensor<T, D> const& k, Tensor<T, D> const& v, Tensor<T, D>& out) {
+  auto statistics = Tensor<compute_t<T>, D>::uninitialized({plan.batches, plan.rows, 2}, "scaled_dot_product_attention");
+  if (plan.batches * plan.rows == 0) return statistics;
+  cpu::AttentionKernel<T, false> kernel{};
+  cpu::plan_kernel(kernel, plan, settings);
+  kernel.mask_kind = mask.kind();
+  if (mask.kind() != 0) kernel.mask = {mask.data(), expanded(mask.layout(), plan.with(plan.rows, plan.keys))};
+  kernel.q = {q.data(), q.layout()}, kernel.k = {k.data(), k.layout()}, kernel.v = {v.data(), v.layout()};
+  kernel.out = {out.data(), out.layout()};
+  kernel.statistics = statistics.data();
+  cpu::launch_attention<D>(kernel, plan.batches * kernel.blocks);
+  return statistics;
+}
+
+}  // namespace SITU_ABI_THREADS
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class T, class D>
+attention_memory_t<T, D> run_attention(cuda_kernels, AttentionPlan const&, AttentionSettings<T> const&, AttentionMask<T, D> const&, Tensor<T, D> const& q,
+                                       Tensor<T, D> const&, Tensor<T, D> const&, Tensor<T, D>&) {
+  static_assert(compiled_by_nvcc<T>, "situ: attention_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+  return q;
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// The value of an attention, and what backward needs.
+template <class T, class D>
+struct AttentionResult {
+  Tensor<T, D> value;
+  attention_memory_t<T, D> memory;
+};
+template <class T, class D>
+AttentionResult<T, D> attention(AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
+                                Tensor<T, D> const& k, Tensor<T, D> const& v) {
+  auto out = uninitialized_in_order_of<T, D>(q.layout(), plan.with(plan.rows, plan.width), "scaled_dot_product_attention");
+  auto memory = run_attention<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, q.expand(plan.with(plan.rows, plan.depth)),
+                                    k.expand(plan.with(plan.keys, plan.depth)), v.expand(plan.with(plan.keys, plan.width)), out);
+  return {std::move(out), std::move(memory)};
+}
+
+template <class Q, class K, class V>
+using attended_t = promoted_t<value_of<Q>, value_of<K>, value_of<V>>;
+template <class Q, class K, class V>
+using attention_device_t = result_device_t<typename common_device<typename common_device<device_of<Q>, device_of<K>>::type, device_of<V>>::type>;
+template <class Q, class K, class V>
+concept attention_operands = expression<Q> && expression<K> && expression<V> && on_same_device<Q, K> && on_same_device<K, V> && on_same_device<Q, V>;
+
+/// The plan of a call.
+template <class T, class D>
+AttentionPlan plan_attention(Shape const& q, Shape const& k, Shape const& v, attention_options<T, D> const& options) {
+  return plan_attention(q, k, v, options.mask.kind() != 0 ? &options.mask.layout().shape : nullptr, options.dropout);
+}
+
+}  // namespace detail
+
+/// softmax(q kᵀ scale + mask) v; see the top of this file.
+///
+/// Example   scaled_dot_product_attention(q, k, v, {.causal = true});  scaled_dot_product_attention(q, k, v, {.mask = seen});
+template <class Q, class K, class V>
+  requires(detail::attention_operands<Q, K, V> && floating<detail::attended_t<Q, K, V>>)
+auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
+                                  attention_options<detail::attended_t<Q, K, V>, detail::attention_device_t<Q, K, V>> const& options = {}) {
+  using T = detail::attended_t<Q, K, V>;
+  using D = detail::attention_device_t<Q, K, V>;
+  detail::AttentionPlan const plan = detail::plan_attention<T, D>(q_.shape(), k_.shape(), v_.shape(), options);
+  Tensor<T, D> const q(q_), k(k_), v(v_);
+  return detail::attention<T, D>(plan, detail::attention_settings<T, D>(plan, options), options.mask, q, k, v).value;
+}
+template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
+  requires(expression<Q> && expression<K> && expression<V> && !detail::attention_operands<Q, K, V>)
+void scaled_dot_product_attention(Q const&, K const&, V const&, auto const&...) = delete;
+template <class Q, class K, class V, class Error = error::attention_needs_floating_elements__use_cast<value_of<Q>, value_of<K>, value_of<V>>>
+  requires(detail::attention_operands<Q, K, V> && !floating<detail::attended_t<Q, K, V>>)
+void scaled_dot_product_attention(Q const&, K const&, V const&, auto const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/batch_norm.hpp>
+/// Batch normalisation: every channel made to have mean 0 and variance 1 over all images of a batch.
+
+
+// ---- <situ/ops/cpu/batch_norm.hpp>
+/// Batch normalisation on the CPU, channel by channel, and its gradient.
+///
+/// A channel's elements lie in runs, one in each image. Long runs are summed along, and every channel is finished before the next one, while it
+/// is in the cache. Runs shorter than a register are columns of a matrix of images: many columns are summed down side by side, and those
+/// of a channel joined. Sums are made in short chains of the computing type, and these are added in double. The moments of blocks of images,
+/// each about the mean of all before it, are merged: elements are read once, and nothing cancels. How work is cut depends on shapes alone.
+
+
+// ---- <situ/ops/batch_norm_plan.hpp>
+/// Batch normalisation bound to memory, for every device's kernels: images [N, C, S] without gaps, whose channels are normalised one by one.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A number for each channel, in a tensor of any floating type; null for none.
+struct ChannelValues {
+  void* data = nullptr;
+  int64_t stride = 0;
+  dtype type = dtype::float32;
+
+  SITU_HOST_DEVICE double get(int64_t c, double otherwise) const {
+    if (!data) return otherwise;
+    if (type == dtype::float32) return static_cast<double>(static_cast<float const*>(data)[c * stride]);
+    switch (type) {
+      case dtype::float64: return static_cast<double const*>(data)[c * stride];
+      case dtype::float16: return convert_scalar<double>(static_cast<float16 const*>(data)[c * stride]);
+      default: return convert_scalar<double>(static_cast<bfloat16 const*>(data)[c * stride]);
+    }
+  }
+  SITU_HOST_DEVICE void set(int64_t c, double value) const {
+    if (!data) return;
+    switch (type) {
+      case dtype::float64: static_cast<double*>(data)[c * stride] = value; break;
+      case dtype::float16: static_cast<float16*>(data)[c * stride] = convert_scalar<float16>(value); break;
+      case dtype::bfloat16: static_cast<bfloat16*>(data)[c * stride] = convert_scalar<bfloat16>(value); break;
+      default: static_cast<float*>(data)[c * stride] = static_cast<float>(value); break;
+    }
+  }
+};
+
+/// What an element of the output is made with: (x - shift) scale + low + g slope. The sum `low` holds what rounding the mean has lost, too.
+template <class C>
+struct alignas(4 * sizeof(C)) ChannelCoefficients {
+  C shift, scale, low, slope;
+};
+
+/// The mean of some elements, and the sum of squares about it.
+struct ChannelMoments {
+  double mean = 0, squares = 0;
+};
+
+/// How the moments of `n` elements are added to those of `before`; the same for all channels.
+/// Source: Chan, Golub & LeVeque 1983, doi:10.1080/00031305.1983.10483115.
+struct MergedMoments {
+  double share, part, apart;
+  SITU_HOST_DEVICE MergedMoments(int64_t before, int64_t n) {
+    double const old = static_cast<double>(before), more = static_cast<double>(n);
+    share = 1 / more, part = more / (old + more), apart = old * part;
+  }
+  /// Those of elements whose differences from `shift`, and the squares of these, have sums.
+  SITU_HOST_DEVICE void add(ChannelMoments& to, double shift, double sum, double sum_of_squares) const {
+    add(to, {shift + sum * share, sum_of_squares - sum * sum * share});
+  }
+  SITU_HOST_DEVICE void add(ChannelMoments& to, ChannelMoments const& more) const {
+    double const off = more.mean - to.mean;
+    to.squares += more.squares + off * off * apart;
+    to.mean += off * part;
+  }
+};
+
+struct BatchNormPlan {
+  int64_t images = 0, channels = 0, inner = 0;
+  ChannelValues weight, bias, running_mean, running_var;
+  bool training = false;
+  double momentum = 0, eps = 0;
+  double* statistics = nullptr;  ///< [2, C]: the mean and 1 / sqrt(var + eps), kept for backward; or null
+
+  SITU_HOST_DEVICE int64_t count() const { return images * inner; }
+
+  /// A channel's coefficients, from its moments in training. Its running statistics move towards them.
+  template <class C>
+  SITU_HOST_DEVICE ChannelCoefficients<C> normalizing(int64_t c, ChannelMoments const& batch) const {
+    double const n = static_cast<double>(count());
+    double mean, variance;
+    if (training) {
+      mean = batch.mean;
+      variance = batch.squares / n;
+      if (running_mean.data) running_mean.set(c, (1 - momentum) * running_mean.get(c, 0) + momentum * mean);
+      if (running_var.data) running_var.set(c, (1 - momentum) * running_var.get(c, 0) + momentum * (batch.squares / (n - 1)));
+    } else {
+      mean = running_mean.get(c, 0);
+      variance = running_var.get(c, 1);
+    }
+    double const rate = 1.0 / math::sqrt(variance + eps);
+    if (statistics) statistics[c] = mean, statistics[channels + c] = rate;
+    double const scale = weight.get(c, 1) * rate;
+    C const shift = static_cast<C>(mean);
+    return {shift, static_cast<C>(scale), static_cast<C>(bias.get(c, 0) - (mean - static_cast<double>(shift)) * scale), C(0)};
+  }
+
+  /// About what differences are summed for the gradient.
+  template <class C>
+  SITU_HOST_DEVICE C centre(int64_t c) const {
+    return static_cast<C>(statistics[c]);
+  }
+  /// The coefficients of the gradient by x, from the sums of g and of g (x - centre) over a channel, which give those of bias and weight:
+  /// w r (g - mean(g) - (x - mean) r² mean(g (x - mean))), and w r g where the statistics did not come from x.
+  template <class C>
+  SITU_HOST_DEVICE ChannelCoefficients<C> differentiating(int64_t c, double sum, double products, ChannelValues const& weight_gradient, ChannelValues const& bias_gradient) const {
+    double const mean = statistics[c], rate = statistics[channels + c], low = mean - static_cast<double>(centre<C>(c));
+    double const slope = weight.get(c, 1) * rate;
+    products -= low * sum;
+    bias_gradient.set(c, sum);
+    weight_gradient.set(c, products * rate);
+    if (!training) return {C(0), static_cast<C>(slope), C(0), C(0)};
+    double const n = static_cast<double>(count()), scale = -slope * rate * rate * (products / n);
+    return {centre<C>(c), static_cast<C>(scale), static_cast<C>(-slope * (sum / n) - low * scale), static_cast<C>(slope)};
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+// ---- a channel in runs -----------------------------------------------------------------------------------------------------------
+
+/// Runs of one channel, no shorter than the widest register.
+template <class T>
+struct ChannelRuns {
+  using C = compute_t<T>;
+  T const* x;
+  T const* g;
+  T* out;
+  int64_t runs, step, length;
+  ChannelCoefficients<C> by;
+  double sum, products;  ///< the result of SumRunsBody
+};
+
+/// The sums of d = x - shift and of d²; with g, of g and of g d.
+template <class T, bool HasG>
+struct SumRunsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ChannelRuns<T>* a) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int64_t longest_chain = 128 * N;  // 64 additions for each lane of the two sums
+    using P = pack<C, N, Isa>;
+    int64_t const length = a->length, whole = length / N * N, left = length - whole;
+    P const shift(a->by.shift), zero(C(0));
+    auto const old = lanes_below<C, N, Isa>(N - left);  // of the last pack, which overlaps the one before it
+    P s(C(0)), s1 = s, q = s, q1 = s;
+    int64_t chain = 0;
+    double sum = 0, products = 0;
+    for (int64_t run = 0; run < a->runs; ++run) {
+      T const* const x = a->x + run * a->step;
+      T const* const g = HasG ? a->g + run * a->step : nullptr;
+      for (int64_t i = 0; i < whole;) {
+        int64_t const stop = i + longest_chain < whole ? i + longest_chain : whole;
+        chain += stop - i;
+        for (; i + 2 * N <= stop; i += 2 * N) {
+          P const d = P(load_lanes<T, N, Isa>(x + i)) - shift, d1 = P(load_lanes<T, N, Isa>(x + i + N)) - shift;
+          if constexpr (HasG) {
+            P const h = load_lanes<T, N, Isa>(g + i), h1 = load_lanes<T, N, Isa>(g + i + N);
+            s = s + h, s1 = s1 + h1;
+            q = multiply_add(h, d, q), q1 = multiply_add(h1, d1, q1);
+          } else {
+            s = s + d, s1 = s1 + d1;
+            q = multiply_add(d, d, q), q1 = multiply_add(d1, d1, q1);
+          }
+        }
+        if (i < stop) {
+          add<Isa>(load_lanes<T, N, Isa>(x + i) - shift, g ? g + i : nullptr, zero, old, false, s, q);
+          i += N;
+        }
+        if (chain < longest_chain) continue;
+        sum += static_cast<double>(sum_of_lanes(s + s1)), products += static_cast<double>(sum_of_lanes(q + q1));
+        s = zero, s1 = zero, q = zero, q1 = zero;
+        chain = 0;
+      }
+      if (left > 0) {
+        P const d = select(old, zero, load_lanes<T, N, Isa>(x + length - N) - shift);
+        add<Isa>(d, g ? g + length - N : nullptr, zero, old, true, s1, q1);
+        chain += N;
+      }
+    }
+    a->sum = sum + static_cast<double>(sum_of_lanes(s + s1));
+    a->products = products + static_cast<double>(sum_of_lanes(q + q1));
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void add(pack<C, N, Isa> const& d, T const* g, pack<C, N, Isa> const& zero, typename pack<C, N, Isa>::mask_type const& old, bool is_tail,
+                              pack<C, N, Isa>& s, pack<C, N, Isa>& q) {
+    if constexpr (HasG) {
+      pack<C, N, Isa> h = load_lanes<T, N, Isa>(g);
+      if (is_tail) h = select(old, zero, h);
+      s = s + h;
+      q = multiply_add(h, d, q);
+    } else {
+      s = s + d;
+      q = multiply_add(d, d, q);
+    }
+  }
+};
+
+/// (x - shift) scale + low, with g slope.
+template <class T, bool HasG, class Isa, int N, class C>
+SITU_INLINE pack<C, N, Isa> channel_element(T const* x, T const* g, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& scale, pack<C, N, Isa> const& low,
+                                            pack<C, N, Isa> const& slope) {
+  pack<C, N, Isa> const value = multiply_add(keep_order(load_lanes<T, N, Isa>(x) - shift), scale, low);
+  if constexpr (HasG) return multiply_add(pack<C, N, Isa>(load_lanes<T, N, Isa>(g)), slope, value);
+  else return value;
+}
+
+template <class T, bool HasG>
+struct ScaleRunsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ChannelRuns<T> const* a) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const length = a->length;
+    P const shift(a->by.shift), scale(a->by.scale), low(a->by.low), slope(a->by.slope);
+    for (int64_t run = 0; run < a->runs; ++run) {
+      T const* const x = a->x + run * a->step;
+      T const* const g = HasG ? a->g + run * a->step : a->x;
+      T* const out = a->out + run * a->step;
+      int64_t i = 0;
+      for (; i + 2 * N <= length; i += 2 * N) {
+        P const y = channel_element<T, HasG, Isa>(x + i, g + i, shift, scale, low, slope);
+        P const y1 = channel_element<T, HasG, Isa>(x + i + N, g + i + N, shift, scale, low, slope);
+        store_lanes<T, N, Isa>(y, out + i);
+        store_lanes<T, N, Isa>(y1, out + i + N);
+      }
+      while (i < length) {
+        if (i + N > length) i = length - N;  // once more what is there already
+        store_lanes<T, N, Isa>(channel_element<T, HasG, Isa>(x + i, g + i, shift, scale, low, slope), out + i);
+        i += N;
+      }
+    }
+    return 0;
+  }
+};
+
+// ---- channels in columns -----------------------------------------------------------------------------------------------------------
+
+inline constexpr int64_t column_room = 640;  ///< for a chunk of columns: 512, with what is left of a group, and of a channel
+
+/// A chunk of columns, rows `step` apart.
+template <class T>
+struct ChannelColumns {
+  using C = compute_t<T>;
+  T const* x;
+  T const* g;
+  T* out;
+  int64_t rows, step, columns;
+  alignas(64) C shift[column_room], scale[column_room], low[column_room], slope[column_room];
+  alignas(64) C chain_sum[column_room], chain_products[column_room];
+  double sum[column_room], products[column_room];  ///< the result of SumColumnsBody
+};
+
+template <class T, bool HasG>
+struct SumColumnsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ChannelColumns<T>* a) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const columns = a->columns, step = a->step;
+    int64_t const whole = columns / N * N;
+    P const zero(C(0));
+    for (int64_t k = 0; k < columns; ++k) a->sum[k] = a->products[k] = 0, a->chain_sum[k] = a->chain_products[k] = C(0);
+    for (int64_t row = 0; row < a->rows;) {
+      int64_t const stop = row + 256 < a->rows ? row + 256 : a->rows;
+      while (row < stop) {
+        int64_t const four = row + 4 <= stop ? 4 : 1;
+        T const* const x = a->x + row * step;
+        T const* const g = HasG ? a->g + row * step : x;
+        if (four == 4) {
+          for (int64_t k = 0; k < whole; k += N) add<Isa, 4>(*a, x + k, g + k, k);
+        } else {
+          for (int64_t k = 0; k < whole; k += N) add<Isa, 1>(*a, x + k, g + k, k);
+        }
+        if (whole < columns) {
+          for (int64_t r = 0; r < four; ++r) {
+            for (int64_t k = whole; k < columns; ++k) {
+              C const d = convert_scalar<C>(x[r * step + k]) - a->shift[k], h = HasG ? convert_scalar<C>(g[r * step + k]) : d;
+              a->chain_sum[k] += h;
+              a->chain_products[k] += h * d;
+            }
+          }
+        }
+        row += four;
+      }
+      for (int64_t k = 0; k < columns; ++k) {
+        a->sum[k] += static_cast<double>(a->chain_sum[k]), a->products[k] += static_cast<double>(a->chain_products[k]);
+        a->chain_sum[k] = a->chain_products[k] = C(0);
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Rows>
+  SITU_INLINE static void add(ChannelColumns<T>& a, T const* x, T const* g, int64_t k) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const step = a.step;
+    P const shift = P::load(a.shift + k);
+    P s = P::load(a.chain_sum + k), q = P::load(a.chain_products + k);
+    if constexpr (Rows == 1) {
+      P const d = load_lanes<T, N, Isa>(x) - shift;
+      if constexpr (HasG) {
+        P const h = load_lanes<T, N, Isa>(g);
+        s = s + h, q = multiply_add(h, d, q);
+      } else {
+        s = s + d, q = multiply_add(d, d, q);
+      }
+    } else {
+      P const d0 = load_lanes<T, N, Isa>(x) - shift, d1 = load_lanes<T, N, Isa>(x + step) - shift;
+      P const d2 = load_lanes<T, N, Isa>(x + 2 * step) - shift, d3 = load_lanes<T, N, Isa>(x + 3 * step) - shift;
+      if constexpr (HasG) {
+        P const h0 = load_lanes<T, N, Isa>(g), h1 = load_lanes<T, N, Isa>(g + step);
+        P const h2 = load_lanes<T, N, Isa>(g + 2 * step), h3 = load_lanes<T, N, Isa>(g + 3 * step);
+        s = s + ((h0 + h1) + (h2 + h3));
+        q = q + (multiply_add(h0, d0, h1 * d1) + multiply_add(h2, d2, h3 * d3));
+      } else {
+        s = s + ((d0 + d1) + (d2 + d3));
+        q = q + (multiply_add(d0, d0, d1 * d1) + multiply_add(d2, d2, d3 * d3));
+      }
+    }
+    s.store(a.chain_sum + k);
+    q.store(a.chain_products + k);
+  }
+};
+
+template <class T, bool HasG>
+struct ScaleColumnsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ChannelColumns<T> const* a) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    int64_t const columns = a->columns;
+    for (int64_t row = 0; row < a->rows; ++row) {
+      T const* const x = a->x + row * a->step;
+      T const* const g = HasG ? a->g + row * a->step : x;
+      T* const out = a->out + row * a->step;
+      if (columns < N) {
+        for (int64_t k = 0; k < columns; ++k) {
+          C const y = (convert_scalar<C>(x[k]) - a->shift[k]) * a->scale[k] + a->low[k];
+          out[k] = convert_scalar<T>(HasG ? convert_scalar<C>(g[k]) * a->slope[k] + y : y);
+        }
+        continue;
+      }
+      for (int64_t k = 0; k < columns; k += N) {
+        if (k + N > columns) k = columns - N;
+        P const slope = HasG ? P::load(a->slope + k) : P(C(0));
+        store_lanes<T, N, Isa>(channel_element<T, HasG, Isa>(x + k, g + k, P::load(a->shift + k), P::load(a->scale + k), P::load(a->low + k), slope), out + k);
+      }
+    }
+    return 0;
+  }
+};
+
+// ---- the kernel ------------------------------------------------------------------------------------------------------------------------
+
+/// y from x, or with `g` its gradient by x. Items are channels in runs, or groups of channels in columns.
+template <class T, bool HasG>
+struct BatchNormKernel {
+  using C = compute_t<T>;
+  BatchNormPlan plan;
+  T const* x;
+  T const* g;
+  T* out;  ///< null where only the gradients of weight and bias are wanted
+  ChannelValues weight_gradient, bias_gradient;
+
+  static constexpr int64_t shortest_run = 64 / static_cast<int64_t>(sizeof(C));
+  bool in_runs() const { return plan.inner >= shortest_run; }
+  /// Of a group: 64 columns, or a few more.
+  int64_t group() const { return (63 + plan.inner) / plan.inner; }
+  int64_t items() const { return in_runs() ? plan.channels : plan.channels <= group() ? 1 : plan.channels / group(); }
+  int64_t grain() const {
+    int64_t const work = plan.count() * (in_runs() ? 1 : group());
+    return (int64_t{1} << 15) / (work < 1 << 15 ? work + 1 : 1 << 15) + 1;
+  }
+
+  void operator()(int64_t first, int64_t last) const {
+    if (in_runs()) {
+      for (int64_t c = first; c < last; ++c) do_channel(c);
+    } else {
+      int64_t const end = last == items() ? plan.channels : last * group(), most = 512 / plan.inner;
+      for (int64_t c = first * group(); c < end;) {
+        int64_t const stop = end - c < most + group() ? end : c + most;
+        do_columns(c, stop);
+        c = stop;
+      }
+    }
+  }
+
+ private:
+  bool needs_sums() const { return HasG ? plan.training || weight_gradient.data || bias_gradient.data : plan.training; }
+
+  void do_channel(int64_t c) const {
+    int64_t const at = c * plan.inner;
+    ChannelRuns<T> a{};
+    a.x = x ? x + at : nullptr, a.runs = plan.images, a.step = plan.channels * plan.inner, a.length = plan.inner;
+    a.out = out ? out + at : nullptr;
+    if constexpr (HasG) {
+      a.g = g + at;
+      a.by.shift = plan.template centre<C>(c);
+      if (needs_sums()) dispatch<SumRunsBody<T, true>>(&a);
+      a.by = plan.template differentiating<C>(c, a.sum, a.products, weight_gradient, bias_gradient);
+      if (!out) return;
+      if (plan.training) return void(dispatch<ScaleRunsBody<T, true>>(const_cast<ChannelRuns<T> const*>(&a)));
+      a.x = a.g;
+    } else {
+      ChannelMoments moments;
+      if (plan.training) moments = moments_of(a);
+      a.x = x + at, a.runs = plan.images, a.out = out + at;
+      a.by = plan.template normalizing<C>(c, moments);
+    }
+    dispatch<ScaleRunsBody<T, false>>(const_cast<ChannelRuns<T> const*>(&a));
+  }
+
+  /// Images of the first block, which is read twice. Each of the others is as large as all before it.
+  int64_t first_block(int64_t elements) const {
+    int64_t const block = (elements + plan.inner - 1) / plan.inner;
+    return block < plan.images ? block : plan.images;
+  }
+
+  ChannelMoments moments_of(ChannelRuns<T>& a) const {
+    ChannelMoments moments;
+    T const* const from = a.x;
+    a.runs = first_block(2048);
+    a.by.shift = convert_scalar<C>(*from);
+    dispatch<SumRunsBody<T, false>>(&a);
+    double guess = static_cast<double>(a.by.shift) + a.sum / static_cast<double>(a.runs * plan.inner);
+    for (int64_t image = 0; image < plan.images;) {
+      a.x = from + image * a.step;
+      a.by.shift = static_cast<C>(guess);
+      dispatch<SumRunsBody<T, false>>(&a);
+      MergedMoments(image * plan.inner, a.runs * plan.inner).add(moments, static_cast<double>(a.by.shift), a.sum, a.products);
+      guess = moments.mean;
+      image += a.runs;
+      a.runs = image < plan.images - image ? image : plan.images - image;
+    }
+    return moments;
+  }
+
+  void do_columns(int64_t first, int64_t last) const {
+    int64_t const inner = plan.inner, at = first * inner;
+    ChannelColumns<T> a;
+    a.rows = plan.images, a.step = plan.channels * inner, a.columns = (last - first) * inner;
+    a.x = x ? x + at : nullptr, a.g = HasG ? g + at : nullptr, a.out = out ? out + at : nullptr;
+    ChannelMoments moments[HasG ? 1 : column_room];
+    if constexpr (HasG) {
+      for (int64_t k = 0; k < a.columns; ++k) a.shift[k] = plan.template centre<C>(first + k / inner);
+      if (needs_sums()) dispatch<SumColumnsBody<T, true>>(&a);
+    } else {
+      if (plan.training) gather_moments(a, moments);
+    }
+    for (int64_t c = first, k = 0; c < last; ++c, k += inner) {
+      ChannelCoefficients<C> by;
+      if constexpr (HasG) {
+        double sum = 0, products = 0;
+        for (int64_t j = k; needs_sums() && j < k + inner; ++j) sum += a.sum[j], products += a.products[j];
+        by = plan.template differentiating<C>(c, sum, products, weight_gradient, bias_gradient);
+      } else {
+        ChannelMoments all = moments[k];
+        for (int64_t j = 1; plan.training && j < inner; ++j) MergedMoments(j * plan.images, plan.images).add(all, moments[k + j]);
+        by = plan.template normalizing<C>(c, all);
+      }
+      for (int64_t j = k; j < k + inner; ++j) a.shift[j] = by.shift, a.scale[j] = by.scale, a.low[j] = by.low, a.slope[j] = by.slope;
+    }
+    if (!out) return;
+    if constexpr (HasG) {
+      if (plan.training) return void(dispatch<ScaleColumnsBody<T, true>>(const_cast<ChannelColumns<T> const*>(&a)));
+      a.x = a.g;
+    }
+    dispatch<ScaleColumnsBody<T, false>>(const_cast<ChannelColumns<T> const*>(&a));
+  }
+
+  void gather_moments(ChannelColumns<T>& a, ChannelMoments* moments) const {
+    T const* const from = a.x;
+    int64_t const images = a.rows;
+    a.rows = images < 16 ? images : 16;
+    for (int64_t k = 0; k < a.columns; ++k) a.shift[k] = convert_scalar<C>(from[k]);
+    dispatch<SumColumnsBody<T, false>>(&a);
+    double const share = 1.0 / static_cast<double>(a.rows);
+    for (int64_t k = 0; k < a.columns; ++k) a.shift[k] += static_cast<C>(a.sum[k] * share);
+    for (int64_t image = 0; image < images;) {
+      a.x = from + image * a.step;
+      dispatch<SumColumnsBody<T, false>>(&a);
+      MergedMoments const merged(image, a.rows);
+      for (int64_t k = 0; k < a.columns; ++k) {
+        merged.add(moments[k], static_cast<double>(a.shift[k]), a.sum[k], a.products[k]);
+        a.shift[k] = static_cast<C>(moments[k].mean);
+      }
+      image += a.rows;
+      a.rows = image < images - image ? image : images - image;
+    }
+    a.x = from, a.rows = images;
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Runs a plan on D, which has the CPU's kernels.
+template <class D, class T>
+void launch_batch_norm(cpu_kernels, BatchNormPlan const& plan, T const* x, T* y) {
+  cpu::BatchNormKernel<T, false> const kernel{plan, x, nullptr, y, {}, {}};
+  device_traits<D>::launch(kernel, kernel.items(), kernel.grain());
+}
+template <class D, class T>
+void launch_batch_norm_gradient(cpu_kernels, BatchNormPlan const& plan, T const* g, T const* x, T* out, ChannelValues const& weight_gradient, ChannelValues const& bias_gradient) {
+  cpu::BatchNormKernel<T, true> const kernel{plan, x, g, out, weight_gradient, bias_gradient};
+  device_traits<D>::launch(kernel, kernel.items(), kernel.grain());
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/ops/cuda/batch_norm.hpp>
+/// Batch normalisation on a GPU, and its gradient: sums of channels in parts, one small launch that makes every channel's coefficients of them,
+/// and one over all elements.
+///
+/// A block, or a part of one, sums a channel along its images; where images are single values neighbouring threads take neighbouring channels. Sums
+/// are chains in the computing type, which are put aside in double. How work is cut depends on shapes alone, and nothing is atomic.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// The sums of d = x - shift and of d², or of g and of g d.
+struct ChannelSums {
+  double sum, products;
+};
+
+template <class T>
+struct BatchNormArguments {
+  using C = compute_t<T>;
+  static constexpr int lanes = 16 / static_cast<int>(sizeof(T));
+  BatchNormPlan plan;
+  T const* x;
+  T const* g;
+  T* out;
+  ChannelValues weight_gradient, bias_gradient;
+  ChannelSums* parts;          ///< [channels, count]
+  ChannelCoefficients<C>* by;  ///< [channels]
+  WalkedAxis runs;             ///< steps of `lanes` neighbours in a run: an image of a channel, or the channels of an image where these lie side by side
+  WalkedAxis channels;
+  int64_t run, steps, steps_per_part;
+  int count;
+  bool vectors, wide, across;
+  Teams teams;
+
+  /// About what differences of a channel are summed.
+  template <bool HasG>
+  SITU_DEVICE __forceinline__ C shift_of(int64_t c) const {
+    if constexpr (HasG) return plan.template centre<C>(c);
+    else return convert_scalar<C>(x[c * plan.inner]);
+  }
+  SITU_DEVICE __forceinline__ void load(T const* from, int64_t offset, int existing, Lanes<T, lanes>& to) const {
+    if (vectors && existing == lanes) to.load(from + offset);
+    else to.load_each(from + offset, 1, existing);
+  }
+};
+
+template <class T, bool HasG>
+__global__ void __launch_bounds__(block_threads) channel_sums_kernel(const __grid_constant__ BatchNormArguments<T> arguments) {
+  using C = compute_t<T>;
+  constexpr int N = BatchNormArguments<T>::lanes;
+  BatchNormPlan const& plan = arguments.plan;
+  Teams const teams = arguments.teams;
+  int64_t const c = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = c < plan.channels;  // all threads of a block stay: teams meet
+  int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
+  int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
+  C const shift = mine ? arguments.template shift_of<HasG>(c) : C(0);
+  C sum = C(0), products = C(0);
+  double wide_sum = 0, wide_products = 0;
+  int chain = 0;
+#pragma unroll 2
+  for (int64_t number = first + teams.lane(); number < end; number += teams.lanes) {
+    int64_t const image = arguments.runs.quotient(number, arguments.wide), at = (number - image * arguments.runs.size) * N;
+    int64_t const offset = (image * plan.channels + c) * plan.inner + at;
+    int const existing = plan.inner - at < N ? static_cast<int>(plan.inner - at) : N;
+    Lanes<T, N> x, g;
+    arguments.load(arguments.x, offset, existing, x);
+    if constexpr (HasG) arguments.load(arguments.g, offset, existing, g);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      C const d = j < existing ? from_word<T>(x.bits(j)) - shift : C(0);
+      C h = d;
+      if constexpr (HasG) h = from_word<T>(g.bits(j));  // 0 where there is none
+      sum += h;
+      products += h * d;
+    }
+    if (++chain % chain_length == 0) {
+      wide_sum += static_cast<double>(sum), wide_products += static_cast<double>(products);
+      sum = products = C(0);
+    }
+  }
+  wide_sum = join_team<false>(teams, wide_sum + static_cast<double>(sum), sum_of_two{});
+  __syncthreads();  // until the first sums have been read
+  wide_products = join_team<false>(teams, wide_products + static_cast<double>(products), sum_of_two{});
+  if (mine && teams.lane() == 0) arguments.parts[c * arguments.count + blockIdx.y] = {wide_sum, wide_products};
+}
+
+/// A warp for each channel joins its parts.
+template <class T, bool HasG>
+__global__ void __launch_bounds__(block_threads) channel_coefficients_kernel(const __grid_constant__ BatchNormArguments<T> arguments) {
+  using C = compute_t<T>;
+  BatchNormPlan const& plan = arguments.plan;
+  Teams const teams{32, true};
+  int64_t const c = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = c < plan.channels;
+  double sum = 0, products = 0;
+#pragma unroll 1
+  for (int k = teams.lane(); mine && k < arguments.count; k += teams.lanes) {
+    ChannelSums const part = arguments.parts[c * arguments.count + k];
+    sum += part.sum, products += part.products;
+  }
+  sum = join_team<false>(teams, sum, sum_of_two{});
+  products = join_team<false>(teams, products, sum_of_two{});
+  if (!mine || teams.lane() != 0) return;
+  if constexpr (HasG) {
+    arguments.by[c] = plan.template differentiating<C>(c, sum, products, arguments.weight_gradient, arguments.bias_gradient);
+  } else {
+    ChannelMoments moments;
+    if (plan.training) {
+      double const n = static_cast<double>(plan.count()), squares = products - sum * (sum / n);
+      moments = {static_cast<double>(arguments.template shift_of<false>(c)) + sum / n, squares < 0 ? 0.0 : squares};
+    }
+    arguments.by[c] = plan.template normalizing<C>(c, moments);
+  }
+}
+
+/// (x - shift) scale + low, with g slope.
+template <class T, bool HasG>
+__global__ void __launch_bounds__(block_threads) scale_channels_kernel(const __grid_constant__ BatchNormArguments<T> arguments) {
+  using C = compute_t<T>;
+  constexpr int N = BatchNormArguments<T>::lanes;
+  int64_t const threads = static_cast<int64_t>(gridDim.x) * block_threads;
+#pragma unroll 1
+  for (int64_t number = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x; number < arguments.steps; number += threads) {
+    int64_t const run = arguments.runs.quotient(number, arguments.wide), at = (number - run * arguments.runs.size) * N;
+    int64_t const offset = run * arguments.run + at;
+    int const existing = arguments.run - at < N ? static_cast<int>(arguments.run - at) : N;
+    int64_t const c = arguments.across ? at : run - arguments.channels.quotient(run, arguments.wide) * arguments.channels.size;
+    Lanes<T, N> x, g, y;
+    arguments.load(arguments.x, offset, existing, x);
+    if constexpr (HasG) arguments.load(arguments.g, offset, existing, g);
+    ChannelCoefficients<C> by = arguments.by[c];
+    y.clear();
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (arguments.across && j > 0 && j < existing) by = arguments.by[c + j];
+      C value = (from_word<T>(x.bits(j)) - by.shift) * by.scale + by.low;
+      if constexpr (HasG) value += from_word<T>(g.bits(j)) * by.slope;
+      y.insert(j, to_word<T>(value));
+    }
+    if (arguments.vectors && existing == N) y.store(arguments.out + offset);
+    else y.store_each(arguments.out + offset, 1, existing);
+  }
+}
+
+template <class T>
+bool is_aligned(T const* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+}
+
+/// Sets how far runs go and in how many steps.
+template <class T>
+void cut(BatchNormArguments<T>& arguments, int64_t run, int64_t runs) {
+  constexpr int N = BatchNormArguments<T>::lanes;
+  arguments.run = run;
+  arguments.runs = WalkedAxis::of((run + N - 1) / N);
+  arguments.steps = runs * arguments.runs.size;
+  arguments.wide = arguments.steps >= index_limit;
+  arguments.vectors = run % N == 0 && is_aligned(arguments.x) && (!arguments.g || is_aligned(arguments.g)) && (!arguments.out || is_aligned(arguments.out));
+}
+
+template <class D, bool HasG, class T>
+void launch_batch_norm(BatchNormPlan const& plan, T const* x, T const* g, T* out, ChannelValues const& weight_gradient, ChannelValues const& bias_gradient) {
+  using C = compute_t<T>;
+  constexpr int device = device_traits<D>::ordinal;
+  BatchNormArguments<T> arguments{};
+  arguments.plan = plan, arguments.x = x, arguments.g = g, arguments.out = out;
+  arguments.weight_gradient = weight_gradient, arguments.bias_gradient = bias_gradient;
+  arguments.channels = WalkedAxis::of(plan.channels);
+  bool const sums = HasG ? plan.training || weight_gradient.data || bias_gradient.data : plan.training;
+  cut(arguments, plan.inner, plan.images);
+  Teams& teams = arguments.teams;
+  teams.side_by_side = plan.inner > 1;
+  if (teams.side_by_side) teams.lanes = power_of_2_above((arguments.steps + 3) / 4, block_threads);
+  else teams.lanes = block_threads / power_of_2_above(plan.channels, 32);
+  int64_t const blocks = teams.blocks(plan.channels);
+  if (sums) {
+    int64_t const parts = blocks <= reduction_blocks / 2 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
+    arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
+    arguments.count = static_cast<int>((arguments.steps + arguments.steps_per_part - 1) / arguments.steps_per_part);
+  }
+  std::size_t const of_sums = static_cast<std::size_t>(plan.channels * arguments.count) * sizeof(ChannelSums);
+  std::size_t const of_coefficients = static_cast<std::size_t>(plan.channels) * sizeof(ChannelCoefficients<C>);
+  Temporary<D> const memory(of_coefficients + of_sums);
+  arguments.by = static_cast<ChannelCoefficients<C>*>(memory.get());
+  arguments.parts = reinterpret_cast<ChannelSums*>(static_cast<char*>(memory.get()) + of_coefficients);
+  if (sums) {
+    dim3 const grid(static_cast<unsigned>(blocks), static_cast<unsigned>(arguments.count));
+    launch(device, "batch_norm", channel_sums_kernel<T, HasG>, grid, block_threads, arguments);
+  }
+  launch(device, "batch_norm", channel_coefficients_kernel<T, HasG>, dim3(static_cast<unsigned>((plan.channels + 7) / 8)), block_threads, arguments);
+  if (!out) return;
+  arguments.across = plan.inner == 1;
+  cut(arguments, arguments.across ? plan.channels : plan.inner, arguments.across ? plan.images : plan.images * plan.channels);
+  int64_t const wanted = (arguments.steps + block_threads - 1) / block_threads;
+  dim3 const grid(static_cast<unsigned>(wanted < index_limit ? wanted : index_limit - 1));
+  if constexpr (HasG) {
+    if (plan.training) return launch(device, "batch_norm", scale_channels_kernel<T, true>, grid, block_threads, arguments);
+    arguments.x = g;
+  }
+  launch(device, "batch_norm", scale_channels_kernel<T, false>, grid, block_threads, arguments);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// Runs a plan on D, which has CUDA's kernels: three launches, two without the batch's statistics.
+template <class D, class T>
+void launch_batch_norm(cuda_kernels, BatchNormPlan const& plan, T const* x, T* y) {
+  cuda::launch_batch_norm<D, false>(plan, x, static_cast<T const*>(nullptr), y, {}, {});
+}
+template <class D, class T>
+void launch_batch_norm_gradient(cuda_kernels, BatchNormPlan const& plan, T const* g, T const* x, T* out, ChannelValues const& weight_gradient, ChannelValues const& bias_gradient) {
+  cuda::launch_batch_norm<D, true>(plan, x, g, out, weight_gradient, bias_gradient);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// The options of batch_norm: batch_norm(x, running_mean, running_var, weight, bias, {.training = true}).
+struct batch_norm_options {
+  bool training = false;  ///< normalises with the batch's own statistics, and moves the running ones towards them
+  double momentum = 0.1;  ///< by this part of the way
+  double eps = 1e-5;      ///< is added to the variance
+};
+
+namespace error {
+template <class Element>
+struct batch_norm_needs_floating_elements__use_cast {};
+}  // namespace error
+
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class T>
+void launch_batch_norm(cuda_kernels, BatchNormPlan const&, T const*, T*) {
+  static_assert(compiled_by_nvcc<T>, "situ: batch_norm_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
+}
+template <class D, class T>
+void launch_batch_norm_gradient(cuda_kernels, BatchNormPlan const&, T const*, T const*, T*, ChannelValues const&, ChannelValues const&) {
+  static_assert(compiled_by_nvcc<T>, "situ: batch_norm_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// The plan for images of a shape, without its values. Throws ShapeError.
+SITU_NOINLINE inline BatchNormPlan plan_batch_norm(Shape const& shape, batch_norm_options const& options, char const* who = "batch_norm") {
+  if (shape.rank() < 2) fail<ShapeError>(who, ": an input of shape ", shape, " was given; inputs are [N, C] or [N, C, ...]");
+  BatchNormPlan plan;
+  plan.images = shape[0], plan.channels = shape[1], plan.inner = 1;
+  for (int k = 2; k < shape.rank(); ++k) plan.inner *= shape[k];
+  plan.training = options.training, plan.momentum = options.momentum, plan.eps = options.eps;
+  if (plan.training && plan.channels > 0 && plan.count() < 2) {
+    fail<ShapeError>(who, ": an input of shape ", shape, " has ", plan.count(), plan.count() == 1 ? " value" : " values",
+                     " for each channel, and training needs their variance: give 2 or more, or normalise with the running statistics (net.eval())");
+  }
+  return plan;
+}
+
+SITU_NOINLINE inline void check_channels(char const* what, Shape const& given, Shape const& shape) {
+  if (given.rank() == 1 && given[0] == shape[1]) return;
+  fail<ShapeError>("batch_norm: the ", what, " has shape ", given, ", but inputs of shape ", shape, " have ", shape[1], " channels");
+}
+/// A tensor of one value for each channel as kernels see it; one of no elements stands for none.
+template <class T, class D>
+ChannelValues channel_values(Tensor<T, D> const& values, char const* what, Shape const& shape) {
+  if (values.size() == 0 && shape[1] != 0) return {};
+  check_channels(what, values.shape(), shape);
+  return {const_cast<T*>(values.data()), values.strides()[0], dtype_of<T>};
+}
+/// The same, to be written.
+template <class T, class D>
+ChannelValues written_channel_values(Tensor<T, D> values) {
+  if (StorageHead* const head = values.storage().head()) head->note_write("batch_norm");
+  return {values.data(), values.strides()[0], dtype_of<T>};
+}
+template <class T, class D>
+void check_writable(Tensor<T, D> const& values, char const* what) {
+  if (values.layout().is_broadcast()) fail<LayoutError>("batch_norm: the ", what, " is a broadcast view, which cannot be written; give a clone() of it");
+}
+
+/// Normalises x, without gaps. `statistics` [2, C] receives what backward needs, or is empty.
+template <class T, class D, class DX, class R, class DR, class P, class DW, class B, class DB>
+Tensor<T, D> batch_norm_values(Tensor<T, DX> const& x, Tensor<R, DR> const& running_mean, Tensor<R, DR> const& running_var, Tensor<P, DW> const& weight,
+                               Tensor<B, DB> const& bias, BatchNormPlan& plan, Tensor<double, D>& statistics) {
+  Shape const& shape = x.shape();
+  plan.weight = channel_values(weight, "weight", shape);
+  plan.bias = channel_values(bias, "bias", shape);
+  plan.running_mean = channel_values(running_mean, "running mean", shape);
+  plan.running_var = channel_values(running_var, "running variance", shape);
+  if (!plan.training && plan.channels > 0 && !(plan.running_mean.data && plan.running_var.data)) {
+    fail<ShapeError>("batch_norm: there are no running statistics to normalise with; give both, or say {.training = true}");
+  }
+  auto result = Tensor<T, D>::uninitialized(shape, "batch_norm");
+  if (plan.training) {
+    check_writable(running_mean, "running mean");
+    check_writable(running_var, "running variance");
+    if (result.size() == 0) return result;
+    if (plan.running_mean.data) plan.running_mean = written_channel_values(running_mean);
+    if (plan.running_var.data) plan.running_var = written_channel_values(running_var);
+  }
+  if (result.size() == 0) return result;
+  plan.statistics = statistics.data();
+  launch_batch_norm<D, T>(typename device_traits<D>::kernels{}, plan, x.data(), result.data());
+  return result;
+}
+
+template <class X>
+inline constexpr bool is_floating_tensor = false;
+template <floating T, class D>
+inline constexpr bool is_floating_tensor<Tensor<T, D>> = true;
+
+/// Operands of batch_norm on one device, of any element type.
+template <class E, class R, class V, class... Ws>
+concept batch_norm_operands = is_floating_tensor<R> && std::is_same_v<R, V> && (expression<E> && ... && expression<Ws>) &&
+                              all_mix<operand_device_t<E>, operand_device_t<R>, operand_device_t<Ws>...>::value;
+template <class E, class R, class V, class... Ws>
+concept strange_batch_norm_operands = is_floating_tensor<R> && is_floating_tensor<V> && (expression<E> && ... && expression<Ws>) &&
+                                      !all_mix<operand_device_t<E>, operand_device_t<R>, operand_device_t<V>, operand_device_t<Ws>...>::value;
+
+}  // namespace detail
+
+/// Every channel made to have mean 0 and variance 1, then weighed and shifted.
+///
+///     y = (x - mean) / sqrt(var + eps) * weight + bias,   mean and var = sum (x - mean)² / n over all axes but the second
+///
+///     batch_norm(x, running_mean, running_var, weight, bias)                          with the running statistics
+///     batch_norm(x, running_mean, running_var, weight, bias, {.training = true})      with the batch's, and
+///         running_mean += momentum (mean - running_mean),   running_var += momentum (var n / (n - 1) - running_var)
+///
+/// Shape     x [N, C] or [N, C, ...], the others [C]; without weight and bias these are 1 and 0. An empty tensor stands for none, also for
+///           running statistics in training.
+/// Dtype     that of x, floating. 16-bit floats are computed in float, the statistics merged in double; the others may be of any floating type.
+/// Device    all on one, runs there; enqueued, not waited for.
+/// Throws    ShapeError when shapes do not fit, in training when channels have less than two values, else when there are no running statistics;
+///           LayoutError and TypeError when running statistics cannot be written.
+/// Special   a channel with NaN or an infinity in it gives NaN in training, and running statistics that are NaN.
+/// Cost      one launch on the CPU, in which each channel is read twice, the second time from the cache where it fits, and written once; three on a
+///           GPU. x with gaps is copied first. Variances are summed about the mean, without cancellation; the same results for any number of threads.
+/// Gradient  with r = 1 / sqrt(var + eps), z = (x - mean) r: weight: Σ g z; bias: Σ g; x: weight r (g - mean(g) - z mean(g z)) in training, else weight r g.
+/// Source    Ioffe & Szegedy 2015, arXiv:1502.03167.
+template <class E, class R, class V, class W, class B>
+  requires(detail::batch_norm_operands<E, R, V, W, B> && floating<value_of<E>> && floating<value_of<W>> && floating<value_of<B>>)
+auto batch_norm(E const& x_, R const& running_mean, V const& running_var, W const& weight, B const& bias, batch_norm_options const& options = {}) {
+  using D = detail::result_device_t<device_of<E>>;
+  detail::BatchNormPlan plan = detail::plan_batch_norm(x_.shape(), options);
+  auto const x = detail::evaluated(x_).contiguous();
+  Tensor<double, D> none;
+  return detail::batch_norm_values<value_of<E>, D>(x, running_mean, running_var, detail::evaluated(weight), detail::evaluated(bias), plan, none);
+}
+template <class E, class R, class V>
+  requires(detail::batch_norm_operands<E, R, V> && floating<value_of<E>>)
+auto batch_norm(E const& x, R const& running_mean, V const& running_var, batch_norm_options const& options = {}) {
+  return batch_norm(x, running_mean, running_var, R(), R(), options);
+}
+template <class E, class R, class V, class W, class B, class Error = detail::different_devices_of<E, R, V, W, B>>
+  requires detail::strange_batch_norm_operands<E, R, V, W, B>
+void batch_norm(E const&, R const&, V const&, W const&, B const&, batch_norm_options const& = {}) = delete;
+template <class E, class R, class V, class Error = detail::different_devices_of<E, R, V>>
+  requires detail::strange_batch_norm_operands<E, R, V>
+void batch_norm(E const&, R const&, V const&, batch_norm_options const& = {}) = delete;
+template <class E, class R, class V, class Error = error::batch_norm_needs_floating_elements__use_cast<value_of<E>>>
+  requires(detail::batch_norm_operands<E, R, V> && !floating<value_of<E>>)
+void batch_norm(E const&, R const&, V const&, auto const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/compare.hpp>
+/// Comparisons of whole tensors, and isclose.
+
+
+namespace situ::inline SITU_ABI {
 namespace functions {
 
 /// |a - b| <= atol + rtol * |b|, or equal (infinities); see situ::isclose.
@@ -18512,864 +23355,6 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 /// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels sums of
 /// shifted rows, for some outputs together or, for one channel by one, alone.
 
-
-// ---- <situ/ops/cpu/gemm.hpp>
-/// Products of matrices of any strides: blocks chosen for the caches, packed where packing pays, one thread per rectangle.
-///
-/// multiply() computes a rectangle of one product on the calling thread and is all that other operations need: a convolution
-/// gives its product a `pack_b` that gathers pixels instead of reading a matrix.
-
-
-// ---- <situ/ops/cpu/gemm_kernel.hpp>
-/// The inner kernel of matrix products: a tile of C in registers, and the packing of panels that it reads.
-///
-/// A tile is 3U, 2U or U rows high (U: 4 with 32 vector registers, 2 with 16) and one or two vectors wide. Its elements are summed
-/// over k in order, whatever its height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
-///
-/// Source    the layers of Goto & van de Geijn 2008, doi:10.1145/1356052.1356053, and Van Zee & van de Geijn 2015,
-///           doi:10.1145/2764454; here A's panel stays in the first cache and B's panels stream from the second.
-
-#include <utility>
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// What products of T are summed in: float for the 16-bit floats; unsigned numbers for integers, which wrap.
-template <class T>
-using product_t = std::conditional_t<floating<T>, compute_t<T>, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
-
-/// Whether a T in memory can be read and written as a product_t<T>.
-template <class T>
-inline constexpr bool is_product_type = sizeof(T) == sizeof(product_t<T>);
-
-namespace cpu {
-
-/// The sizes of tiles for one instruction set.
-struct TileSizes {
-  int lanes;   ///< of a vector
-  int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
-  int unit;    ///< rows of the lowest tile; the others have two and three times as many
-};
-template <class C, class Isa>
-inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 4 : 2};
-
-/// How many rows the next panel has when `left` are to be covered: 3, 2 or 1 units.
-constexpr int panel_rows(int64_t left, int unit) {
-  if (left <= unit) return unit;
-  return left <= 2 * unit || (left > 3 * unit && left <= 4 * unit) ? 2 * unit : 3 * unit;
-}
-
-/// How many columns the next panel has: two vectors, one, or a narrow one for the rest.
-constexpr int panel_columns(int64_t left, TileSizes const& sizes) {
-  int const narrow = sizes.narrow < sizes.lanes ? sizes.narrow : 0;
-  return left > sizes.lanes + narrow ? 2 * sizes.lanes : left > narrow ? sizes.lanes : narrow;
-}
-
-/// The sum of the heights of the panels that cover `rows`.
-constexpr int64_t covered_rows(int64_t rows, int unit) {
-  int64_t covered = rows > 8 * unit ? (rows - 4 * unit) / (3 * unit) * (3 * unit) : 0;
-  while (covered < rows) covered += panel_rows(rows - covered, unit);
-  return covered;
-}
-
-/// One element in all lanes. (clang accepts wide registers in assembly only where the function itself names the target, and needs none.)
-template <class Isa, class C, class V>
-SITU_INLINE void spread(V& to, C const* from) {
-#if SITU_X86 && !defined(__clang__)
-  if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
-    __asm__("vbroadcastss %1, %0" : "=v"(to) : "m"(*from));
-    return;
-  } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
-    __asm__("vbroadcastsd %1, %0" : "=v"(to) : "m"(*from));
-    return;
-  }
-#endif
-  for (int l = 0; l < static_cast<int>(sizeof(V) / sizeof(C)); ++l) to[l] = *from;
-}
-
-/// sum += a * b, in one rounding where the instruction set has it, whatever -ffp-contract says.
-template <class Isa, class C, class V>
-SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#elif SITU_X86
-  if constexpr (Isa::fma && std::is_same_v<C, float>) {
-    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return;
-  } else if constexpr (Isa::fma && std::is_same_v<C, double>) {
-    __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return;
-  }
-#endif
-  sum += a * b;
-}
-
-/// N elements as what they are summed in.
-template <class T, int N, class Isa>
-SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
-  using C = product_t<T>;
-  if constexpr (is_product_type<T>) return pack<C, N, Isa>::load(reinterpret_cast<C const*>(from));
-  else if constexpr (floating<T>) return load_lanes<T, N, Isa>(from);
-  else return convert_unchecked<C>(pack<T, N, Isa>::load(from));
-}
-
-/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep.
-template <class C>
-struct Block {
-  /// Takes a tile that the kernel has not stored itself, or that is to be finished; `direct` tells that it was stored.
-  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct);
-  int64_t rows, columns, depth;
-  C const* a;       ///< packed: panels behind each other, `height` elements for each k; unpacked: at least a unit of rows
-  int64_t a_i, a_k;
-  C const* b;       ///< packed: the same with `width` elements
-  int64_t b_k;
-  C const* b_rest;  ///< unpacked: the columns that fill no vector, packed
-  C* c;             ///< null: all tiles go to `store`
-  int64_t c_i;
-  Store store;
-  void const* product;
-  int64_t i, j;     ///< of the first tile, for `store`
-  bool a_packed, b_packed;
-  bool accumulate;  ///< adds to what is in C
-  bool finishes;    ///< all tiles are shown to `store`
-
-  /// Whether columns that fill no tile are covered by one that reaches back: some sums are then computed twice.
-  bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
-};
-
-template <class C>
-struct BlockBody {
-  template <class Isa, int Rows, int Vectors, int Lanes, int... R>
-  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, int64_t i, int64_t j, int64_t rows,
-                               int64_t columns, std::integer_sequence<int, R...>) {
-    constexpr int width = Lanes * Vectors;
-    using V = typename vector_of<C, Lanes>::type;
-    V sums[Rows][Vectors];
-    ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
-    bool const direct = block.c && rows == Rows && columns == width;
-    C* c = block.c ? block.c + i * block.c_i + j : nullptr;
-    int64_t c_i = block.c_i;
-    if (direct) (__builtin_prefetch(c + R * c_i, 1), ...), (__builtin_prefetch(c + R * c_i + width - 1, 1), ...);
-    C const* p[] = {a, a + 3 * a_i, a + 6 * a_i, a + 9 * a_i};  // a third of the addresses is computed, the rest is base + index * scale
-    for (int64_t k = block.depth; k > 0; --k) {
-      V x[Vectors];
-      __builtin_memcpy(&x[0], b, sizeof(V));
-      if constexpr (Vectors == 2) __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
-      (step<Isa>(sums[R], p[R / 3] + R % 3 * a_i, x), ...);
-      b += b_k;
-      p[0] += a_k, p[1] += a_k, p[2] += a_k, p[3] += a_k;
-    }
-    alignas(64) C buffer[Rows * width];
-    bool const adds = direct && block.accumulate;
-    if (!direct) c = buffer, c_i = width;
-    (put(sums[R], c + R * c_i, adds), ...);
-    if (SITU_UNLIKELY(!direct || block.finishes)) block.store(block.product, c, c_i, block.i + i, block.j + j, rows, columns, direct);
-  }
-
-  template <class Isa>
-  SITU_INLINE static int run(Block<C> const* given) {
-    constexpr int unit = tile_sizes<C, Isa>.unit;
-    Block<C> const& block = *given;
-    for (int64_t i = 0; i < block.rows;) {
-      int height = panel_rows(block.rows - i, unit);
-      if (!block.a_packed) {
-        while (height > unit && height > block.rows) height -= unit;
-        if (block.rows - i < height) i = block.rows - height;
-      }
-      if (height == 3 * unit) panel<Isa, 3 * unit>(block, i);
-      else if (height == 2 * unit) panel<Isa, 2 * unit>(block, i);
-      else panel<Isa, unit>(block, i);
-      i += height;
-    }
-    return 0;
-  }
-
- private:
-  template <class Isa, class V, int Vectors>
-  SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    V all{};
-    spread<Isa>(all, a);
-    add_product<Isa, C>(sums[0], all, x[0]);
-    if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
-  }
-  template <class V, int Vectors>
-  SITU_INLINE static void put(V (&sums)[Vectors], C* c, bool adds) {
-    if (adds) {
-      V before;
-      __builtin_memcpy(&before, c, sizeof(V));
-      sums[0] += before;
-      if constexpr (Vectors == 2) {
-        __builtin_memcpy(&before, c + sizeof(V) / sizeof(C), sizeof(V));
-        sums[1] += before;
-      }
-    }
-    __builtin_memcpy(c, &sums[0], sizeof(V));
-    if constexpr (Vectors == 2) __builtin_memcpy(c + sizeof(V) / sizeof(C), &sums[1], sizeof(V));
-  }
-
-  /// All tiles of one panel of rows.
-  template <class Isa, int Rows>
-  SITU_INLINE static void panel(Block<C> const& block, int64_t i) {
-    constexpr TileSizes sizes = tile_sizes<C, Isa>;
-    using Sequence = std::make_integer_sequence<int, Rows>;
-    int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
-    C const* const a = block.a_packed ? block.a + i * block.depth : block.a + i * block.a_i;
-    int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
-    for (int64_t j = 0; j < block.columns;) {
-      int64_t width = panel_columns(block.columns - j, sizes);
-      if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
-      if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
-      int64_t const left = block.columns - j, columns = left < width ? left : width;
-      C const* b = block.b_packed ? block.b + j * block.depth : block.b + j;
-      int64_t b_k = block.b_packed ? width : block.b_k;
-      if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
-      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      j += width;
-    }
-  }
-};
-
-/// All tiles of a block.
-template <class C>
-SITU_NOINLINE void run_block(Block<C> const& block) {
-  dispatch<BlockBody<C>>(&block);
-}
-
-// ---- packing --------------------------------------------------------------------------------------------------------
-
-/// Packs `count` rows (or columns) of a matrix, `depth` long: to[k * width + i] = from[i * step_i + k * step_k], and zeros for
-/// i >= count. Up to 64 bytes behind the end may be written as well.
-template <class T>
-struct PackBody {
-  using C = product_t<T>;
-
-  template <class Isa>
-  SITU_INLINE static int run(C* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
-    if (count < width) {
-      for (int64_t k = 0; k < depth; ++k) {
-        for (int64_t i = count; i < width; ++i) to[k * width + i] = C(0);
-      }
-    }
-    if (step_i == 1) {
-      constexpr int lanes = tile_sizes<C, Isa>.lanes;
-      for (int64_t k = 0; k < depth; ++k) {
-        T const* const row = from + k * step_k;
-        C* const place = to + k * width;
-        int64_t i = 0;
-        for (; i + lanes <= count; i += lanes) load_product<T, lanes, Isa>(row + i).store(place + i);
-        for (; i + 4 <= count; i += 4) load_product<T, 4, Isa>(row + i).store(place + i);
-        for (; i < count; ++i) place[i] = static_cast<C>(row[i]);
-      }
-      return 0;
-    }
-    int64_t i = 0;
-    if (step_k == 1) {
-      for (; i + 4 <= count; i += 4) {
-        T const* const row = from + i * step_i;
-        int64_t k = 0;
-        for (; k + 4 <= depth; k += 4) transpose<Isa>(to + k * width + i, width, row + k, step_i);
-        for (; k < depth; ++k) {
-          for (int64_t r = 0; r < 4; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
-        }
-      }
-    }
-    for (; i < count; ++i) {
-      for (int64_t k = 0; k < depth; ++k) to[k * width + i] = static_cast<C>(from[i * step_i + k * step_k]);
-    }
-    return 0;
-  }
-
- private:
-  /// Four by four elements.
-  template <class Isa>
-  SITU_INLINE static void transpose(C* to, int64_t width, T const* from, int64_t step) {
-    using V = typename pack<C, 4, Isa>::vector;
-    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
-    V const r2 = load_product<T, 4, Isa>(from + 2 * step).v, r3 = load_product<T, 4, Isa>(from + 3 * step).v;
-#if defined(__clang__) || __GNUC__ >= 12
-    V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-    V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-    V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-    V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-#else
-    V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
-#endif
-    __builtin_memcpy(to, &c0, sizeof(V));
-    __builtin_memcpy(to + width, &c1, sizeof(V));
-    __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
-    __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
-  }
-};
-
-template <class T>
-SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
-  dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
-}
-
-/// The sizes of tiles for the instruction set in force.
-template <class C>
-TileSizes current_tile_sizes() {
-  switch (current_instruction_set()) {
-#if SITU_X86
-    case instruction_set::avx512: return tile_sizes<C, isa::avx512>;
-    case instruction_set::avx2: return tile_sizes<C, isa::avx2>;
-#endif
-    default: return tile_sizes<C, isa::baseline>;
-  }
-}
-
-}  // namespace cpu
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/ops/cpu/gemm_vector.hpp>
-/// Products of a matrix and a vector, at the speed of the memory that the matrix is read from.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-/// Sums are put aside after so many steps, so that long ones stay accurate.
-inline constexpr int64_t vector_chain = 4096;
-/// Rows are taken so many at a time, counted from the matrix's first one: what a row gives does not depend on the threads.
-inline constexpr int vector_rows = 8;
-/// Sums that are kept in the first cache.
-inline constexpr int64_t vector_sums = 4096;
-
-/// The sum of all lanes, by halves.
-template <class V>
-SITU_INLINE auto sum_of_lanes(V const& v) {
-  using C = std::remove_cvref_t<decltype(v[0])>;
-  constexpr int N = static_cast<int>(sizeof(V) / sizeof(C));
-  if constexpr (N == 2) {
-    return v[0] + v[1];
-  } else if constexpr (N == 4) {
-    return (v[0] + v[2]) + (v[1] + v[3]);
-  } else {
-    using Half = typename vector_of<C, N / 2>::type;
-    Half low, high;
-    __builtin_memcpy(&low, &v, sizeof(Half));
-    __builtin_memcpy(&high, reinterpret_cast<char const*>(&v) + sizeof(Half), sizeof(Half));
-    return sum_of_lanes(Half(low + high));
-  }
-}
-
-/// sums[i] = sum over k of a[i * step + k] * x[k]: the rows lie in memory as they are.
-template <class T>
-struct SumRowsBody {
-  using C = product_t<T>;
-
-  template <class Isa>
-  SITU_INLINE static int run(C* sums, T const* a, int64_t step, C const* x, int64_t rows, int64_t depth) {
-    for (int64_t i = 0; i < rows; ++i) sums[i] = C(0);
-    for (int64_t k = 0; k < depth; k += vector_chain) {
-      int64_t const steps = depth - k < vector_chain ? depth - k : vector_chain;
-      int64_t i = 0;
-      for (; i + vector_rows <= rows; i += vector_rows) several<Isa>(sums + i, a + i * step + k, step, x + k, steps, std::make_integer_sequence<int, vector_rows>{});
-      for (; i < rows; ++i) sums[i] += one<Isa>(a + i * step + k, x + k, steps);
-    }
-    return 0;
-  }
-
- private:
-  template <class Isa>
-  static constexpr int lanes = tile_sizes<C, Isa>.lanes;
-
-  /// The last N elements of a row, those before `first` as zeros.
-  template <class Isa>
-  SITU_INLINE static auto last_lanes(T const* end, int first) {
-    constexpr int N = lanes<Isa>;
-    using P = pack<C, N, Isa>;
-    using I = pack<signed_of_size<C>, N, Isa>;
-    I places;
-    for (int l = 0; l < N; ++l) places.set(l, l);
-    return select(places >= I(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
-  }
-  template <class Isa, int... R>
-  SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t depth, std::integer_sequence<int, R...>) {
-    constexpr int N = lanes<Isa>;
-    using V = typename vector_of<C, N>::type;
-    T const* const rows[] = {(a + R * step)...};
-    if (SITU_UNLIKELY(depth < N)) {
-      for (int64_t k = 0; k < depth; ++k) ((sums[R] += static_cast<C>(rows[R][k]) * x[k]), ...);
-      return;
-    }
-    V s[] = {((void)R, V{})...}, v;
-    int64_t k = 0;
-    for (; k + N <= depth; k += N) {
-      __builtin_memcpy(&v, x + k, sizeof(V));
-      (add_product<Isa, C>(s[R], load_product<T, N, Isa>(rows[R] + k).v, v), ...);
-    }
-    if (k < depth) {
-      int const first = static_cast<int>(N - (depth - k));
-      __builtin_memcpy(&v, x + depth - N, sizeof(V));
-      (add_product<Isa, C>(s[R], last_lanes<Isa>(rows[R] + depth, first).v, v), ...);
-    }
-    ((sums[R] += sum_of_lanes(s[R])), ...);
-  }
-  template <class Isa>
-  SITU_INLINE static C one(T const* a, C const* x, int64_t depth) {
-    constexpr int N = lanes<Isa>;
-    using V = typename vector_of<C, N>::type;
-    V s0{}, s1{}, s2{}, s3{}, v0, v1, v2, v3;
-    int64_t k = 0;
-    for (; k + 4 * N <= depth; k += 4 * N) {
-      __builtin_memcpy(&v0, x + k, sizeof(V));
-      __builtin_memcpy(&v1, x + k + N, sizeof(V));
-      __builtin_memcpy(&v2, x + k + 2 * N, sizeof(V));
-      __builtin_memcpy(&v3, x + k + 3 * N, sizeof(V));
-      add_product<Isa, C>(s0, load_product<T, N, Isa>(a + k).v, v0);
-      add_product<Isa, C>(s1, load_product<T, N, Isa>(a + k + N).v, v1);
-      add_product<Isa, C>(s2, load_product<T, N, Isa>(a + k + 2 * N).v, v2);
-      add_product<Isa, C>(s3, load_product<T, N, Isa>(a + k + 3 * N).v, v3);
-    }
-    for (; k + N <= depth; k += N) {
-      __builtin_memcpy(&v0, x + k, sizeof(V));
-      add_product<Isa, C>(s0, load_product<T, N, Isa>(a + k).v, v0);
-    }
-    C total = sum_of_lanes(V((s0 + s1) + (s2 + s3)));
-    for (; k < depth; ++k) total += static_cast<C>(a[k]) * x[k];
-    return total;
-  }
-};
-
-/// sums[i] += sum over k of a[i + k * step] * x[k]: the columns lie in memory as they are.
-template <class T>
-struct ColumnsBody {
-  using C = product_t<T>;
-
-  template <class Isa>
-  SITU_INLINE static int run(C* sums, T const* a, int64_t step, C const* x, int64_t rows, int64_t depth) {
-    int64_t k = 0;
-    for (; k + vector_rows <= depth; k += vector_rows) several<Isa>(sums, a + k * step, step, x + k, rows, std::make_integer_sequence<int, vector_rows>{});
-    for (; k < depth; ++k) several<Isa>(sums, a + k * step, step, x + k, rows, std::integer_sequence<int, 0>{});
-    return 0;
-  }
-
- private:
-  template <class Isa, int... R>
-  SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t rows, std::integer_sequence<int, R...>) {
-    constexpr int N = tile_sizes<C, Isa>.lanes;
-    using V = typename vector_of<C, N>::type;
-    T const* const columns[] = {(a + R * step)...};
-    V v[sizeof...(R)], s;
-    (spread<Isa>(v[R], x + R), ...);
-    int64_t i = 0;
-    for (; i + N <= rows; i += N) {
-      __builtin_memcpy(&s, sums + i, sizeof(V));
-      (add_product<Isa, C>(s, load_product<T, N, Isa>(columns[R] + i).v, v[R]), ...);
-      __builtin_memcpy(sums + i, &s, sizeof(V));
-    }
-    for (; i < rows; ++i) {
-      C total = sums[i];
-      ((total += static_cast<C>(columns[R][i]) * x[R]), ...);
-      sums[i] = total;
-    }
-  }
-};
-
-/// Sums of at most vector_sums rows of a matrix times x, which is contiguous and of the type of the sums. One of the matrix's strides is 1.
-template <class T>
-SITU_NOINLINE void sum_rows(product_t<T>* sums, T const* a, int64_t a_i, int64_t a_k, product_t<T> const* x, int64_t rows, int64_t depth) {
-  using C = product_t<T>;
-  if (a_k == 1) {
-    dispatch<SumRowsBody<T>>(sums, a, a_i, x, rows, depth);
-    return;
-  }
-  for (int64_t i = 0; i < rows; ++i) sums[i] = C(0);
-  if (depth <= vector_chain) {
-    dispatch<ColumnsBody<T>>(sums, a, a_k, x, rows, depth);
-    return;
-  }
-  alignas(64) C part[vector_sums];  // rows are no more than that
-  for (int64_t k = 0; k < depth; k += vector_chain) {
-    for (int64_t i = 0; i < rows; ++i) part[i] = C(0);
-    dispatch<ColumnsBody<T>>(static_cast<C*>(part), a + k * a_k, a_k, x + k, rows, depth - k < vector_chain ? depth - k : vector_chain);
-    for (int64_t i = 0; i < rows; ++i) sums[i] += part[i];
-  }
-}
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-/// C = A B, with A [m, k], B [k, n] and C [m, n] of any strides, in elements; then `finish`, on tiles that are still in the cache.
-/// Trivially copyable.
-template <class T>
-struct Product {
-  using sum_type = product_t<T>;
-  int64_t m, n, k;
-  T const* a;
-  int64_t a_i, a_k;
-  T const* b;
-  int64_t b_k, b_j;
-  T* c;
-  int64_t c_i, c_j;
-  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null.
-  void (*finish)(Product const& product, sum_type* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) = nullptr;
-  T const* bias = nullptr;  ///< for `finish`
-  int64_t bias_i = 0, bias_j = 0;
-  /// Where B is not a matrix in memory: writes to[k * width + j] = B[first_k + k, first_j + j] for k < depth and j < count, and zeros
-  /// for count <= j < width. 64 bytes behind the end may be written as well.
-  void (*pack_b)(void const* source, sum_type* to, int64_t width, int64_t first_k, int64_t depth, int64_t first_j, int64_t count) = nullptr;
-  void const* source = nullptr;  ///< for `pack_b`
-  /// Beside `pack_b`, where A lies in pieces: so many columns, then those `piece_step` elements on. 0: it is one. `pack_b` is never
-  /// asked for columns of two pieces at once.
-  int64_t piece = 0, piece_step = 0;
-
-  /// The first element of A's column k.
-  T const* a_column(int64_t column) const { return piece == 0 ? a + column * a_k : a + column / piece * piece_step + column % piece * a_k; }
-};
-
-/// Blocks: A's rows of `depth` elements, three units high, fill half of a first cache of 32 KiB; B's block half of a second one of 1 MiB.
-template <class C>
-inline constexpr int64_t block_depth = 1536 / static_cast<int>(sizeof(C));
-inline constexpr int64_t block_columns = 384;
-inline constexpr int64_t block_rows = 2304;
-
-/// Memory for the time of a product: on the stack where it is small; null when there is none.
-class PackingBuffer {
- public:
-  explicit PackingBuffer(int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
-    if (bytes <= static_cast<int64_t>(sizeof small_)) {
-      memory_ = small_;
-      return;
-    }
-    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
-    try {
-      memory_ = allocate(bytes_);
-    } catch (...) {
-      memory_ = nullptr;
-    }
-  }
-  PackingBuffer(PackingBuffer const&) = delete;
-  PackingBuffer& operator=(PackingBuffer const&) = delete;
-  ~PackingBuffer() {
-    if (memory_ && memory_ != small_) deallocate(memory_, bytes_);
-  }
-  void* get() const { return memory_; }
-
- private:
-  std::size_t bytes_;
-  void* memory_;
-  alignas(64) unsigned char small_[16384];
-};
-
-/// Writes a tile of sums to elements, converted and with C's strides.
-template <class T>
-struct StoreBody {
-  using C = product_t<T>;
-  template <class Isa>
-  SITU_INLINE static int run(T* to, int64_t to_i, int64_t to_j, C const* tile, int64_t stride, int64_t rows, int64_t columns) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    for (int64_t i = 0; i < rows; ++i) {
-      T* const row = to + i * to_i;
-      C const* const sums = tile + i * stride;
-      int64_t j = 0;
-      if constexpr (floating<T>) {
-        if (to_j == 1) {
-          for (; j + lanes <= columns; j += lanes) store_lanes<T, lanes, Isa>(pack<C, lanes, Isa>::load(sums + j), row + j);
-        }
-      }
-      for (; j < columns; ++j) row[j * to_j] = static_cast<T>(sums[j]);
-    }
-    return 0;
-  }
-};
-template <class T>
-void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int64_t stride, int64_t rows, int64_t columns) {
-  dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
-}
-
-/// The driver of one rectangle of one product.
-template <class T>
-struct Multiplication {
-  using C = product_t<T>;
-  Product<T> const& product;
-  C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
-  int64_t sums_step = 0, sums_i = 0, sums_j = 0;
-  bool accumulate = false, finishes = false;
-
-  /// What the kernel calls for tiles that it does not store, or that are to be finished.
-  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct) {
-    auto const& self = *static_cast<Multiplication const*>(self_);
-    Product<T> const& p = self.product;
-    if (self.sums && !direct) {
-      C* const to = self.sums + (i - self.sums_i) * self.sums_step + (j - self.sums_j);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t s = 0; s < columns; ++s) to[r * self.sums_step + s] = self.accumulate ? to[r * self.sums_step + s] + tile[r * stride + s] : tile[r * stride + s];
-      }
-      tile = to, stride = self.sums_step;
-    }
-    if (self.finishes) p.finish(p, tile, stride, i, j, rows, columns);
-    if (!self.sums) store_sums<T>(p.c + i * p.c_i + j * p.c_j, p.c_i, p.c_j, tile, stride, rows, columns);
-  }
-
-  /// Without any buffer: for the smallest products, and where there is no memory.
-  SITU_NOINLINE void plain(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
-    int64_t j = j0;
-    for (; j1 - j >= 4; j += 4) plain_columns<4>(i0, i1, j);
-    if (j1 - j == 3) plain_columns<3>(i0, i1, j);
-    else if (j1 - j == 2) plain_columns<2>(i0, i1, j);
-    else if (j1 - j == 1) plain_columns<1>(i0, i1, j);
-  }
-  template <int N>
-  SITU_INLINE void plain_columns(int64_t i0, int64_t i1, int64_t j) const {
-    Product<T> const& p = product;
-    for (int64_t i = i0; i < i1; ++i) {
-      C tile[N] = {};
-      T const* a = p.a + i * p.a_i;
-      if (SITU_UNLIKELY(p.pack_b != nullptr)) {
-        C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
-        for (int64_t k = 0; k < p.k; ++k) {
-          p.pack_b(p.source, row, N, k, 1, j, N);
-          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
-        }
-      } else {
-        T const* b = p.b + j * p.b_j;
-        C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
-        for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
-          C const x = static_cast<C>(*a);
-          s0 += x * static_cast<C>(b[0]);
-          if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
-          if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
-          if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
-        }
-        tile[0] = s0;
-        if constexpr (N > 1) tile[1] = s1;
-        if constexpr (N > 2) tile[2] = s2;
-        if constexpr (N > 3) tile[3] = s3;
-      }
-      if (p.finish) p.finish(p, tile, N, i, j, 1, N);
-      T* const to = p.c + i * p.c_i + j * p.c_j;
-      for (int l = 0; l < N; ++l) {
-        if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
-        else to[l * p.c_j] = static_cast<T>(tile[l]);
-      }
-    }
-  }
-
-  /// Packs columns [j, j + columns) in panels that lie behind each other.
-  void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
-    Product<T> const& p = product;
-    for (int64_t done = 0; done < columns;) {
-      int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
-      if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
-      else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
-      done += width;
-    }
-  }
-  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, int unit) const {
-    Product<T> const& p = product;
-    for (int64_t done = 0; done < rows;) {
-      int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
-      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
-      done += height;
-    }
-  }
-
-  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other, and panels
-  /// that reach back may not add to C.
-  bool reads_a(int64_t rows, int64_t columns, int64_t parts, int unit) const {
-    Product<T> const& p = product;
-    if constexpr (!is_product_type<T>) return false;
-    if (rows < unit || (parts > 1 && covered_rows(rows, unit) != rows)) return false;
-    int64_t const step = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T));
-    if (p.a_k == 1 && step % 2048 != 0 && step <= 8192) return columns <= 2 * block_columns;
-    return columns <= 32;
-  }
-  /// Whether B is read where it lies: it is small, or used for few rows only.
-  bool reads_b(int64_t rows) const {
-    Product<T> const& p = product;
-    if constexpr (!is_product_type<T>) return false;
-    if (p.pack_b || p.b_j != 1 || p.b_k < 0) return false;
-    return rows <= 8 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
-  }
-
-  /// Rows [i0, i1) and columns [j0, j1).
-  void run(int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-    Product<T> const& p = product;
-    int64_t const parts = block_parts();
-    if (is_product_type<T> && p.c_j == 1) {
-      sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
-      finishes = p.finish != nullptr;
-      return run_blocks(i0, i1, j0, j1, parts);
-    }
-    finishes = p.finish && parts == 1;
-    if (parts == 1) return run_blocks(i0, i1, j0, j1, parts);
-    constexpr int64_t side = 1024;
-    PackingBuffer const buffer(side * (j1 - j0 < side ? j1 - j0 : side) * static_cast<int64_t>(sizeof(C)));
-    if (!buffer.get()) return plain(i0, i1, j0, j1);
-    for (sums_i = i0; sums_i < i1; sums_i += side) {
-      for (sums_j = j0; sums_j < j1; sums_j += side) {
-        int64_t const rows = i1 - sums_i < side ? i1 - sums_i : side, columns = j1 - sums_j < side ? j1 - sums_j : side;
-        sums = static_cast<C*>(buffer.get()), sums_step = columns;
-        run_blocks(sums_i, sums_i + rows, sums_j, sums_j + columns, parts);
-        if (p.finish) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
-        store_sums<T>(p.c + sums_i * p.c_i + sums_j * p.c_j, p.c_i, p.c_j, sums, sums_step, rows, columns);
-      }
-    }
-  }
-
-  /// Rows [i0, i1) of a product with a single column, where the matrix has an axis without gaps. False where it has none, or no memory.
-  bool run_vector(int64_t i0, int64_t i1) const {
-    Product<T> const& p = product;
-    if (p.pack_b || (p.a_i != 1 && p.a_k != 1)) return false;
-    bool const packs = !is_product_type<T> || p.b_k != 1;
-    PackingBuffer const buffer(packs ? p.k * static_cast<int64_t>(sizeof(C)) + 64 : 0);
-    C* const x = static_cast<C*>(buffer.get());
-    if (!x) return false;
-    if (packs) pack_panel<T>(x, p.k, p.b, p.b_k, 2, p.k, 1);
-    alignas(64) C results[vector_sums];
-    bool const direct = is_product_type<T> && p.c_i == 1;
-    for (int64_t i = i0; i < i1; i += vector_sums) {
-      int64_t const rows = i1 - i < vector_sums ? i1 - i : vector_sums;
-      C* const sums = direct ? reinterpret_cast<C*>(p.c + i) : results;
-      sum_rows<T>(sums, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
-      if (p.finish) p.finish(p, sums, 1, i, 0, rows, 1);
-      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, sums, 0, 1, rows);
-    }
-    return true;
-  }
-
- private:
-  /// How many blocks of k there are: as many as A's pieces, or more.
-  int64_t block_parts() const {
-    Product<T> const& p = product;
-    int64_t const piece = p.piece == 0 ? p.k : p.piece;
-    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
-  }
-  void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
-    Product<T> const& p = product;
-    TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
-    bool const finishing = finishes;
-    for (int64_t i = i0; i < i1; i += block_rows) {
-      Block<C> block;
-      block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(block.rows, j1 - j0, parts, sizes.unit), block.b_packed = !reads_b(block.rows);
-      int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? covered_rows(block.rows, sizes.unit) * deepest + 64 : 0;
-      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
-      PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
-      C* const a = static_cast<C*>(buffer.get());
-      if (!a) return plain(i, i1, j0, j1);
-      C* const b = a + space_a;
-      block.a_i = p.a_i, block.a_k = p.a_k, block.b_k = p.b_k;
-      block.b_rest = b;
-      block.c_i = sums_step;
-      block.i = i;
-      block.product = this;
-      block.store = &store;
-      for (int64_t k = 0; k < p.k; k += block.depth) {
-        int64_t const left = piece - k % piece;
-        block.depth = left < deepest ? left : deepest;
-        block.accumulate = accumulate = k > 0;
-        block.finishes = finishes = finishing && k + block.depth == p.k;
-        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
-        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
-        for (int64_t j = j0; j < j1; j += block_columns) {
-          block.j = j;
-          block.columns = j1 - j < block_columns ? j1 - j : block_columns;
-          block.c = sums ? sums + (i - sums_i) * sums_step + (j - sums_j) : nullptr;
-          block.b = block.b_packed ? b : reinterpret_cast<C const*>(p.b + k * p.b_k + j);
-          if (block.b_packed) {
-            pack_columns(b, k, block.depth, j, block.columns, sizes);
-          } else {
-            int64_t const rest = block.columns % sizes.lanes;
-            if (rest != 0 && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
-          }
-          run_block(block);
-        }
-      }
-    }
-    finishes = finishing;
-  }
-};
-
-/// The rectangle of rows [i0, i1) and columns [j0, j1) of a product, on the calling thread. Never throws.
-template <class T>
-SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
-  Multiplication<T> work{product};
-  int64_t const m = product.m, n = product.n, k = product.k;
-  if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
-  if (n == 1 && work.run_vector(i0, i1)) return;
-  work.run(i0, i1, j0, j1);
-}
-
-/// A small product, on one thread.
-template <class T>
-struct SingleKernel {
-  Product<T> product;
-  void operator()(int64_t, int64_t) const { multiply(product, 0, product.m, 0, product.n); }
-};
-
-/// How a batch of products is cut into rectangles: item r + row_items * (c + column_items * batch).
-struct ProductCut {
-  int64_t rows, columns;  ///< of an item
-  int64_t row_items, column_items;
-  int64_t grain;
-};
-
-/// Products of batches, item by item. Every element is summed in the same order wherever items begin and end.
-template <class T>
-struct BatchKernel {
-  Product<T> product;  ///< of the first matrices
-  ProductCut cut;
-  int rank;  ///< of the batch; strides in elements
-  int64_t sizes[max_rank], a[max_rank], b[max_rank], c[max_rank];
-
-  /// Moves the product of the first matrices to those of another number.
-  void move_to(Product<T>& one, int64_t batch) const {
-    for (int axis = rank - 1; axis >= 0; --axis) {
-      int64_t const place = batch % sizes[axis];
-      batch /= sizes[axis];
-      one.a += place * a[axis], one.b += place * b[axis], one.c += place * c[axis];
-    }
-  }
-  void operator()(int64_t first, int64_t last) const {
-    while (first < last) {
-      int64_t const column_item = first / cut.row_items, row_item = first % cut.row_items;
-      int64_t const end = last - first < cut.row_items - row_item ? row_item + last - first : cut.row_items;
-      Product<T> one = product;
-      move_to(one, column_item / cut.column_items);
-      auto const least = [](int64_t x, int64_t y) { return x < y ? x : y; };
-      int64_t const j = column_item % cut.column_items * cut.columns;
-      multiply(one, row_item * cut.rows, least(end * cut.rows, one.m), j, least(j + cut.columns, one.n));
-      first += end - row_item;
-    }
-  }
-};
-
-/// Cuts m x n products of depth k for so many threads. The cut cannot be seen in the results.
-inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size, int threads) {
-  ProductCut cut{};
-  auto const parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
-  if (n == 1) {  // bound by memory: half a megabyte for a thread
-    cut.rows = 64, cut.columns = 1;
-    cut.grain = (int64_t{1} << 18) / (64 * (k + 1) * element_size) + 1;
-  } else {
-    cut.rows = 12, cut.columns = n;
-    int64_t const rows = parts(m, cut.rows);
-    if (threads > 1 && rows < 8 * threads && n > 128) {
-      int64_t const wanted = parts(8 * threads, rows), most = parts(n, 64);
-      cut.columns = parts(parts(n, wanted < most ? wanted : most), 32) * 32;
-    }
-    cut.grain = (int64_t{1} << 19) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
-  }
-  cut.row_items = parts(m, cut.rows);
-  cut.column_items = parts(n, cut.columns);
-  return cut;
-}
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -19814,910 +23799,6 @@ void run_convolution(Convolution<T>& c, int64_t images) {
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
-// ---- <situ/ops/matmul.hpp>
-/// Products of matrices, vectors and batches of them.
-///
-///     C = A B,   cᵢⱼ = Σₖ aᵢₖ bₖⱼ
-///
-/// Shape     [m, k] and [k, n] give [m, n]. A tensor of one axis is a row on the left, a column on the right, and that axis is not in
-///           the result. Axes before the last two are batches, which broadcast: [b, 1, m, k] and [c, k, n] give [b, c, m, n].
-/// Dtype     operands promote. 16-bit floats are summed in float and rounded once; integers wrap. bool with bool does not compile.
-/// Device    runs where the operands live; enqueued, not waited for.
-/// Throws    ShapeError when the inner extents differ or the batches do not broadcast.
-/// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros.
-/// Cost      2 m n k operations. Operands of any strides (transposed, sliced, flipped, broadcast) are read where they lie; formulas
-///           are evaluated once. The same result for any number of threads. With SITU_WITH_BLAS by the BLAS, on CUDA by cuBLAS.
-/// Gradient  ∂L/∂A = (∂L/∂C) Bᵀ,  ∂L/∂B = Aᵀ (∂L/∂C).
-
-
-// ---- <situ/ops/cpu/blas.hpp>
-/// Running products on the CPU: by the BLAS where SITU_WITH_BLAS says that one is linked, else by situ's own kernels.
-///
-/// The functions of the BLAS are declared here under names of their own, so that a program may include any <cblas.h>.
-/// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
-
-
-#if defined(SITU_WITH_BLAS)
-#ifndef SITU_BLAS_INT
-#define SITU_BLAS_INT int
-#endif
-#define SITU_TEXT_OF(X) #X
-#define SITU_TEXT(X) SITU_TEXT_OF(X)
-extern "C" {
-void situ_cblas_sgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float alpha, float const* a,
-                      SITU_BLAS_INT lda, float const* b, SITU_BLAS_INT ldb, float beta, float* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_sgemm");
-void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double alpha, double const* a,
-                      SITU_BLAS_INT lda, double const* b, SITU_BLAS_INT ldb, double beta, double* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_dgemm");
-}
-#undef SITU_TEXT
-#undef SITU_TEXT_OF
-#endif
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-inline namespace SITU_ABI_BLAS {
-
-#if defined(SITU_WITH_BLAS)
-
-inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float const* a, SITU_BLAS_INT lda, float const* b,
-                      SITU_BLAS_INT ldb, float* c, SITU_BLAS_INT ldc) {
-  situ_cblas_sgemm(101, ta, tb, m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc);
-}
-inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double const* a, SITU_BLAS_INT lda, double const* b,
-                      SITU_BLAS_INT ldb, double* c, SITU_BLAS_INT ldc) {
-  situ_cblas_dgemm(101, ta, tb, m, n, k, 1.0, a, lda, b, ldb, 0.0, c, ldc);
-}
-
-/// A matrix as the BLAS takes it: row-major as it is (111) or transposed (112), with its leading dimension; 0 where it takes neither.
-struct BlasMatrix {
-  int how = 0;
-  int64_t step = 0;
-  BlasMatrix(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step) {
-    int64_t const limit = sizeof(SITU_BLAS_INT) == 4 ? INT32_MAX : INT64_MAX;
-    if (rows > limit || columns > limit) return;
-    if ((column_step == 1 || columns == 1) && (row_step >= columns || rows == 1)) how = 111, step = rows == 1 ? columns : row_step;
-    else if ((row_step == 1 || rows == 1) && (column_step >= rows || columns == 1)) how = 112, step = columns == 1 ? rows : column_step;
-    if (step > limit) how = 0;
-  }
-};
-
-/// The batch, one call of the BLAS for each of its products; it uses its own threads.
-template <class T>
-struct BlasKernel {
-  BatchKernel<T> batch;
-  int how_a, how_b;
-  int64_t step_a, step_b;
-
-  void operator()(int64_t first, int64_t last) const {
-    using I = SITU_BLAS_INT;
-    for (int64_t item = first; item < last; ++item) {
-      Product<T> one = batch.product;
-      batch.move_to(one, item);
-      blas_gemm(how_a, how_b, static_cast<I>(one.m), static_cast<I>(one.n), static_cast<I>(one.k), one.a, static_cast<I>(step_a), one.b, static_cast<I>(step_b),
-                one.c, static_cast<I>(one.c_i));
-      if (one.finish) one.finish(one, one.c, one.c_i, 0, 0, one.m, one.n);
-    }
-  }
-};
-
-#endif
-
-/// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
-template <class D, class T>
-SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, int64_t const* a, int64_t const* b, int64_t const* c) {
-  bool const is_row = one.m == 1 && one.n > 1;  // a row times a matrix is the transposed matrix times a column
-  if (is_row) {
-    std::swap(one.m, one.n), std::swap(one.a, one.b), std::swap(one.a_i, one.b_j), std::swap(one.a_k, one.b_k);
-    std::swap(one.c_i, one.c_j), std::swap(one.bias_i, one.bias_j);
-  }
-  bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
-  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
-
-  BatchKernel<T> kernel;
-  kernel.product = one;
-  kernel.rank = rank;
-  int64_t batches = 1;
-  for (int axis = 0; axis < rank; ++axis) {
-    kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
-    batches *= sizes[axis];
-  }
-#if defined(SITU_WITH_BLAS)
-  if constexpr (is_one_of<T, float, double>) {
-    BlasMatrix const left(one.m, one.k, one.a_i, one.a_k), right(one.k, one.n, one.b_k, one.b_j);
-    if (left.how != 0 && right.how != 0 && one.n > 1 && one.m > 1 && one.k > 0 && !is_small && one.c_j == 1 && one.c_i <= INT32_MAX) {
-      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, batches, batches);
-    }
-  }
-#endif
-  kernel.cut = cut_product(one.m, one.n, one.k, static_cast<int>(sizeof(T)), num_threads());
-  device_traits<D>::launch(kernel, kernel.cut.row_items * kernel.cut.column_items * batches, kernel.cut.grain);
-}
-
-}  // namespace SITU_ABI_BLAS
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/ops/cuda/matmul.hpp>
-/// Running products on a GPU: floating types by cuBLAS, with an epilogue by cuBLASLt; integers by a kernel of tiles in shared memory.
-
-
-// ---- <situ/ops/cuda/cublas.hpp>
-/// cuBLAS and cuBLASLt: found when they are first used, through prototypes written here, so that programs neither link nor include them.
-///
-/// Matrices are row-major here and column-major there: C = A B is computed as its transpose, Cᵀ = Bᵀ Aᵀ.
-
-
-// ---- <situ/ops/cuda/library.hpp>
-/// Libraries that are opened when they are first used: programs neither link nor include them. Their functions are found by name, through
-/// prototypes written by hand, which the tests compare with the libraries' own.
-
-#include <string>
-
-
-#if defined(SITU_WITH_CUDA)
-
-#include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <pthread.h>
-
-namespace situ::inline SITU_ABI {
-namespace detail::cuda {
-inline namespace SITU_ABI_CUDA {
-
-/// lib<name>.so.<version>, or without a version. Throws CudaError, which ends with the cure.
-inline void* open_library(char const* name, int version, char const* cure) {
-  for (std::string const& file : {text("lib", name, ".so.", version), text("lib", name, ".so")}) {
-    if (void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  char const* const why = ::dlerror();
-  fail<CudaError>("cuda: lib", name, ".so.", version, " was not found: ", why ? why : "no reason is known", "; ", cure);
-}
-
-/// A library of the CUDA Toolkit, of the runtime's major version. Throws CudaError.
-inline void* open_library(char const* name, int version = CUDART_VERSION / 1000) {
-  return open_library(name, version, "install it with the CUDA Toolkit, or add its folder to LD_LIBRARY_PATH");
-}
-
-/// Throws CudaError.
-template <class F>
-void find_function(F*& to, void* library, char const* name) {
-  to = reinterpret_cast<F*>(::dlsym(library, name));
-  if (!to) fail<CudaError>("cuda: ", name, " was not found: the library that was loaded is too old; install the one for CUDA ", CUDART_VERSION / 1000);
-}
-
-/// Holds a mutex while it lives.
-class MutexLock {
- public:
-  explicit MutexLock(pthread_mutex_t& mutex) : mutex_(mutex) { ::pthread_mutex_lock(&mutex_); }
-  MutexLock(MutexLock const&) = delete;
-  MutexLock& operator=(MutexLock const&) = delete;
-  ~MutexLock() { ::pthread_mutex_unlock(&mutex_); }
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace detail::cuda
-}  // namespace situ::inline SITU_ABI
-
-#endif
-
-#if defined(SITU_WITH_CUDA)
-
-namespace situ::inline SITU_ABI {
-namespace detail::cuda {
-
-/// The functions that are used; handles and descriptors as void*, enumerations as int. tests/cuda/matmul.cu compares them with the headers.
-struct CublasFunctions {
-  int (*create)(void** handle);
-  int (*set_stream)(void* handle, cudaStream_t stream);
-  char const* (*status_string)(int status);
-  int (*gemm)(void* handle, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, void const* alpha, void const* a, int type_a, int64_t lda,
-              long long stride_a, void const* b, int type_b, int64_t ldb, long long stride_b, void const* beta, void* c, int type_c, int64_t ldc,
-              long long stride_c, int64_t batches, int compute, int algorithm);
-};
-
-struct CublasLtAlgorithm {
-  uint64_t data[8];
-};
-struct CublasLtHeuristic {
-  CublasLtAlgorithm algorithm;
-  std::size_t workspace;
-  int state;
-  float waves;
-  int reserved[4];
-};
-struct CublasLtFunctions {
-  int (*create)(void** handle);
-  int (*description_create)(void** description, int compute, int scale_type);
-  int (*description_set)(void* description, int attribute, void const* value, std::size_t bytes);
-  int (*description_destroy)(void* description);
-  int (*layout_create)(void** layout, int type, uint64_t rows, uint64_t columns, int64_t ld);
-  int (*layout_set)(void* layout, int attribute, void const* value, std::size_t bytes);
-  int (*layout_destroy)(void* layout);
-  int (*preference_create)(void** preference);
-  int (*preference_set)(void* preference, int attribute, void const* value, std::size_t bytes);
-  int (*preference_destroy)(void* preference);
-  int (*heuristic)(void* handle, void* description, void* a, void* b, void* c, void* d, void* preference, int wanted, CublasLtHeuristic* results, int* found);
-  int (*matmul)(void* handle, void* description, void const* alpha, void const* a, void* layout_a, void const* b, void* layout_b, void const* beta,
-                void const* c, void* layout_c, void* d, void* layout_d, CublasLtAlgorithm const* algorithm, void* workspace, std::size_t workspace_bytes,
-                cudaStream_t stream);
-};
-
-/// One per process. The lock is held while a handle is used: its stream is set and the call is enqueued as one.
-struct CublasState {
-  pthread_mutex_t mutex;
-  CublasFunctions blas;
-  CublasLtFunctions lt;
-  bool blas_loaded, lt_loaded;
-  void* handles[max_devices];
-  void* lt_handles[max_devices];
-};
-SITU_PROCESS_STATE CublasState& cublas_state() {
-  static constinit CublasState state{PTHREAD_MUTEX_INITIALIZER, {}, {}, false, false, {}, {}};
-  return state;
-}
-
-inline namespace SITU_ABI_CUDA {
-
-/// Values of cuBLAS's enumerations.
-inline constexpr int cublas_compute_32f = 68, cublas_compute_64f = 70, cublas_default_algorithm = -1, cublas_not_supported = 15;
-template <class T>
-inline constexpr int cublas_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 14;
-
-struct CublasLock : MutexLock {
-  CublasLock() : MutexLock(cublas_state().mutex) {}
-};
-
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_cublas(int device, int status, char const* call) {
-  CublasState const& state = cublas_state();
-  fail<CudaError>("cuda:", device, ": ", call, " failed: ", state.blas_loaded ? state.blas.status_string(status) : "status", " (", status, ")");
-}
-inline void check_cublas(int device, int status, char const* call) {
-  if (status != 0) [[unlikely]] fail_cublas(device, status, call);
-}
-
-inline void load_cublas() {
-  CublasState& state = cublas_state();
-  if (state.blas_loaded) return;
-  void* const library = open_library("cublas");
-  find_function(state.blas.create, library, "cublasCreate_v2");
-  find_function(state.blas.set_stream, library, "cublasSetStream_v2");
-  find_function(state.blas.status_string, library, "cublasGetStatusString");
-  find_function(state.blas.gemm, library, "cublasGemmStridedBatchedEx_64");
-  state.blas_loaded = true;
-}
-inline void load_cublas_lt() {
-  CublasState& state = cublas_state();
-  load_cublas();  // tells what a status means
-  if (state.lt_loaded) return;
-  void* const library = open_library("cublasLt");
-  CublasLtFunctions& lt = state.lt;
-  find_function(lt.create, library, "cublasLtCreate");
-  find_function(lt.description_create, library, "cublasLtMatmulDescCreate");
-  find_function(lt.description_set, library, "cublasLtMatmulDescSetAttribute");
-  find_function(lt.description_destroy, library, "cublasLtMatmulDescDestroy");
-  find_function(lt.layout_create, library, "cublasLtMatrixLayoutCreate");
-  find_function(lt.layout_set, library, "cublasLtMatrixLayoutSetAttribute");
-  find_function(lt.layout_destroy, library, "cublasLtMatrixLayoutDestroy");
-  find_function(lt.preference_create, library, "cublasLtMatmulPreferenceCreate");
-  find_function(lt.preference_set, library, "cublasLtMatmulPreferenceSetAttribute");
-  find_function(lt.preference_destroy, library, "cublasLtMatmulPreferenceDestroy");
-  find_function(lt.heuristic, library, "cublasLtMatmulAlgoGetHeuristic");
-  find_function(lt.matmul, library, "cublasLtMatmul");
-  state.lt_loaded = true;
-}
-
-/// A matrix as cuBLAS takes it, seen transposed: 0 as it is, 1 transposed; -1 where neither axis is without gaps.
-struct CublasMatrix {
-  int how = -1;
-  int64_t step = 1;
-  CublasMatrix(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step) {
-    if ((column_step == 1 || columns == 1) && (row_step >= columns || rows == 1)) how = 0, step = rows == 1 ? columns : row_step;
-    else if ((row_step == 1 || rows == 1) && (column_step >= rows || columns == 1)) how = 1, step = columns == 1 ? rows : column_step;
-    if (step < 1) step = 1;
-  }
-};
-
-/// Products of the matrices at a, b and c and `batches - 1` more of each, so many elements apart. C is row-major without gaps.
-struct CublasProduct {
-  int64_t m, n, k;
-  CublasMatrix left, right;
-  void const* a;
-  void const* b;
-  void* c;
-  int64_t a_step, b_step, c_step, batches;
-  bool onto = false;  ///< adds to what C holds
-};
-
-template <class T>
-void cublas_product(int device, CublasProduct const& p) {
-  using Scale = compute_t<T>;
-  Scale const one = Scale(1), zero = Scale(0);
-  constexpr int type = cublas_type<T>, compute = std::is_same_v<T, double> ? cublas_compute_64f : cublas_compute_32f;
-  DeviceGuard const guard(device);
-  CublasLock const lock;
-  load_cublas();
-  CublasState& state = cublas_state();
-  void*& handle = state.handles[device];
-  if (!handle) check_cublas(device, state.blas.create(&handle), "cublasCreate");
-  check_cublas(device, state.blas.set_stream(handle, current_stream(device)), "cublasSetStream");
-  check_cublas(device,
-               state.blas.gemm(handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
-                               p.onto ? &one : &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
-               "cublasGemmStridedBatchedEx");
-}
-
-/// Descriptors of cuBLASLt, destroyed in the end.
-struct CublasLtDescription {
-  CublasLtFunctions const& lt;
-  int device;
-  void *operation = nullptr, *a = nullptr, *b = nullptr, *c = nullptr, *preference = nullptr;
-
-  CublasLtDescription(CublasLtFunctions const& functions, int ordinal) : lt(functions), device(ordinal) {}
-  CublasLtDescription(CublasLtDescription const&) = delete;
-  CublasLtDescription& operator=(CublasLtDescription const&) = delete;
-  ~CublasLtDescription() {
-    if (preference) lt.preference_destroy(preference);
-    for (void* layout : {a, b, c}) {
-      if (layout) lt.layout_destroy(layout);
-    }
-    if (operation) lt.description_destroy(operation);
-  }
-  template <class V>
-  void set(int attribute, V value) {
-    check_cublas(device, lt.description_set(operation, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
-  }
-  template <class V>
-  void prefer(int attribute, V value) {
-    check_cublas(device, lt.preference_set(preference, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
-  }
-  /// A layout of columns that are `ld` elements long.
-  void describe(void*& layout, int type, int64_t rows, int64_t columns, int64_t ld, int64_t batches, int64_t step) {
-    check_cublas(device, lt.layout_create(&layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), ld), "cublasLtMatrixLayoutCreate");
-    int32_t const count = static_cast<int32_t>(batches);
-    check_cublas(device, lt.layout_set(layout, 5, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
-    check_cublas(device, lt.layout_set(layout, 6, &step, sizeof step), "cublasLtMatrixLayoutSetAttribute");
-  }
-};
-
-/// As cublas_product, with an epilogue: bias (an element for each column of C, or null), then the activation: 0 none, 2 relu, 32 gelu
-/// in its tanh form. False where cuBLASLt has no algorithm for it; nothing is enqueued then.
-template <class T>
-bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uint32_t activation) {
-  using Scale = compute_t<T>;
-  Scale const one = Scale(1), zero = Scale(0);
-  constexpr int type = cublas_type<T>, scale = cublas_type<Scale>;
-  constexpr int compute = std::is_same_v<T, double> ? cublas_compute_64f : cublas_compute_32f;
-  if (p.batches > INT32_MAX) return false;
-  DeviceGuard const guard(device);
-  CublasLtHeuristic chosen{};
-  CublasLock const lock;
-  load_cublas_lt();
-  CublasState& state = cublas_state();
-  CublasLtFunctions const& lt = state.lt;
-  void*& handle = state.lt_handles[device];
-  if (!handle) check_cublas(device, lt.create(&handle), "cublasLtCreate");
-
-  CublasLtDescription d(lt, device);
-  check_cublas(device, lt.description_create(&d.operation, compute, scale), "cublasLtMatmulDescCreate");
-  d.set(3, int32_t{p.right.how});
-  d.set(4, int32_t{p.left.how});
-  d.set(7, uint32_t{(activation | (bias ? 4u : 0u)) == 0 ? 1u : activation | (bias ? 4u : 0u)});
-  if (bias) d.set(8, bias), d.set(26, int32_t{type});
-  d.describe(d.a, type, p.right.how == 0 ? p.n : p.k, p.right.how == 0 ? p.k : p.n, p.right.step, p.batches, p.b_step);
-  d.describe(d.b, type, p.left.how == 0 ? p.k : p.m, p.left.how == 0 ? p.m : p.k, p.left.step, p.batches, p.a_step);
-  d.describe(d.c, type, p.n, p.m, p.n, p.batches, p.c_step);
-  check_cublas(device, lt.preference_create(&d.preference), "cublasLtMatmulPreferenceCreate");
-  auto const alignment = [](void const* address) {
-    auto const bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
-    return static_cast<uint32_t>(bits & (~bits + 1));
-  };
-  d.prefer(1, std::size_t{32} << 20);  // a workspace of at most 32 MiB
-  d.prefer(5, alignment(p.b)), d.prefer(6, alignment(p.a)), d.prefer(7, alignment(p.c)), d.prefer(8, alignment(p.c));
-  int found = 0;
-  int const status = lt.heuristic(handle, d.operation, d.a, d.b, d.c, d.c, d.preference, 1, &chosen, &found);
-  if (status == cublas_not_supported || (status == 0 && found == 0)) return false;
-  check_cublas(device, status, "cublasLtMatmulAlgoGetHeuristic");
-
-  struct Workspace {
-    int device;
-    std::size_t bytes;
-    void* memory;
-    Workspace(int ordinal, std::size_t size) : device(ordinal), bytes(size), memory(size ? Runtime::allocate(ordinal, size) : nullptr) {}
-    Workspace(Workspace const&) = delete;
-    Workspace& operator=(Workspace const&) = delete;
-    ~Workspace() {
-      if (memory) Runtime::deallocate(device, memory, bytes);
-    }
-  } const workspace(device, chosen.workspace);
-  check_cublas(device,
-               lt.matmul(handle, d.operation, &one, p.b, d.a, p.a, d.b, &zero, p.c, d.c, p.c, d.c, &chosen.algorithm, workspace.memory, workspace.bytes,
-                         current_stream(device)),
-               "cublasLtMatmul");
-  return true;
-}
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace detail::cuda
-}  // namespace situ::inline SITU_ABI
-
-#endif
-
-// ---- <situ/ops/matmul_plan.hpp>
-/// The geometry of a product: which matrices are multiplied, and where they lie.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// Where the matrices of a product lie: strides in elements.
-struct ProductPlan {
-  Shape shape;  ///< of the result
-  int64_t m = 1, n = 1, k = 1;
-  int64_t a_i = 0, a_k = 0, b_k = 0, b_j = 0;
-  int rank = 0;  ///< of the batch
-  int64_t sizes[max_rank], a[max_rank], b[max_rank], c[max_rank];
-
-  int64_t batches() const {
-    int64_t count = 1;
-    for (int axis = 0; axis < rank; ++axis) count *= sizes[axis];
-    return count;
-  }
-};
-
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_product(char const* who, Layout const& a, Layout const& b, int64_t left, int64_t right,
-                                                                      char const* what) {
-  fail<ShapeError>(who, ": shapes ", a.shape, " and ", b.shape, " cannot be multiplied: ", left, " != ", right, what);
-}
-
-/// Reads the geometry of a product from its operands. Throws ShapeError.
-SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, char const* who) {
-  if (a.rank() == 0 || b.rank() == 0) {
-    fail<ShapeError>(who, ": shapes ", a.shape, " and ", b.shape, " cannot be multiplied: each operand needs an axis; use * for products with one number");
-  }
-  ProductPlan plan;
-  int const a_batch = a.rank() < 2 ? 0 : a.rank() - 2, b_batch = b.rank() < 2 ? 0 : b.rank() - 2;
-  plan.k = a.shape.back(), plan.a_k = a.strides.back();
-  if (a.rank() > 1) plan.m = a.shape[a_batch], plan.a_i = a.strides[a_batch];
-  int64_t const inner = b.shape[b_batch];
-  plan.b_k = b.strides[b_batch];
-  if (b.rank() > 1) plan.n = b.shape.back(), plan.b_j = b.strides.back();
-  if (plan.k != inner) fail_product(who, a, b, plan.k, inner, "");
-
-  int const rank = a_batch > b_batch ? a_batch : b_batch;
-  for (int axis = 0; axis < rank; ++axis) {
-    int const p = axis - (rank - a_batch), q = axis - (rank - b_batch);
-    int64_t const na = p < 0 ? 1 : a.shape[p], nb = q < 0 ? 1 : b.shape[q];
-    if (na != nb && na != 1 && nb != 1) fail_product(who, a, b, na, nb, ", the batches do not broadcast");
-    plan.shape.push_back(na == 1 ? nb : na);
-    plan.sizes[axis] = plan.shape.back();
-    plan.a[axis] = na == 1 ? 0 : a.strides[p], plan.b[axis] = nb == 1 ? 0 : b.strides[q];
-  }
-  plan.rank = rank;
-  if (a.rank() > 1) plan.shape.push_back(plan.m);
-  if (b.rank() > 1) plan.shape.push_back(plan.n);
-  if (rank == 0) return plan;
-
-  int64_t step = plan.m * plan.n;
-  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step *= plan.sizes[axis];
-  // Batches that multiply the same B are rows of one larger product, where A's rows follow each other.
-  while (plan.rank > 0) {
-    int const axis = plan.rank - 1;
-    if (plan.sizes[axis] != 1) {
-      if (plan.b[axis] != 0 || (plan.m != 1 && plan.a[axis] != plan.m * plan.a_i)) break;
-      if (plan.m == 1) plan.a_i = plan.a[axis];
-      plan.m *= plan.sizes[axis];
-    }
-    --plan.rank;
-  }
-  // Neighbouring axes that all three step through as through one.
-  for (int axis = plan.rank - 1; axis > 0; --axis) {
-    int const outer = axis - 1;
-    int64_t const size = plan.sizes[axis];
-    if (plan.a[outer] != plan.a[axis] * size || plan.b[outer] != plan.b[axis] * size) continue;
-    plan.sizes[outer] *= size;
-    plan.a[outer] = plan.a[axis], plan.b[outer] = plan.b[axis], plan.c[outer] = plan.c[axis];
-    --plan.rank;
-    for (int k = axis; k < plan.rank; ++k) plan.sizes[k] = plan.sizes[k + 1], plan.a[k] = plan.a[k + 1], plan.b[k] = plan.b[k + 1], plan.c[k] = plan.c[k + 1];
-  }
-  return plan;
-}
-
-/// The activation of a product that has none. Others are functors of expr/functions.hpp.
-struct identity {
-  template <class X>
-  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x) {
-    return x;
-  }
-};
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-#if defined(__CUDACC__)
-
-namespace situ::inline SITU_ABI {
-namespace detail::cuda {
-
-inline constexpr int tile_side = 16;
-
-/// Integers are multiplied as unsigned numbers, which wrap.
-template <class T>
-using wrapping_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
-
-template <class T>
-struct TiledArguments {
-  T const* a;
-  T const* b;
-  T* c;
-  int64_t m, n, k, a_i, a_k, b_k, b_j;
-  int64_t tiles_across, tiles, batches;
-  int rank;
-  int64_t sizes[max_rank], a_step[max_rank], b_step[max_rank], c_step[max_rank];
-};
-
-template <class T>
-__global__ void __launch_bounds__(block_threads) tiled_product_kernel(const __grid_constant__ TiledArguments<T> p) {
-  using W = wrapping_t<T>;
-  __shared__ W x[tile_side][tile_side + 1], y[tile_side][tile_side + 1];
-  int const row = static_cast<int>(threadIdx.x) / tile_side, column = static_cast<int>(threadIdx.x) % tile_side;
-#pragma unroll 1
-  for (int64_t item = blockIdx.x; item < p.tiles * p.batches; item += gridDim.x) {
-    int64_t batch = item / p.tiles;
-    int64_t const tile = item - batch * p.tiles;
-    int64_t const i = tile / p.tiles_across * tile_side + row, j = tile % p.tiles_across * tile_side + column;
-    T const* a = p.a;
-    T const* b = p.b;
-    T* c = p.c;
-#pragma unroll 1
-    for (int axis = p.rank - 1; axis >= 0; --axis) {
-      int64_t const place = batch % p.sizes[axis];
-      batch /= p.sizes[axis];
-      a += place * p.a_step[axis], b += place * p.b_step[axis], c += place * p.c_step[axis];
-    }
-    W sum = 0;
-#pragma unroll 1
-    for (int64_t k = 0; k < p.k; k += tile_side) {
-      x[row][column] = i < p.m && k + column < p.k ? static_cast<W>(a[i * p.a_i + (k + column) * p.a_k]) : W(0);
-      y[row][column] = j < p.n && k + row < p.k ? static_cast<W>(b[(k + row) * p.b_k + j * p.b_j]) : W(0);
-      __syncthreads();
-#pragma unroll
-      for (int l = 0; l < tile_side; ++l) sum += x[row][l] * y[l][column];
-      __syncthreads();
-    }
-    if (i < p.m && j < p.n) c[i * p.n + j] = static_cast<T>(sum);
-  }
-}
-
-template <class T>
-void tiled_product(int device, ProductPlan const& plan, T const* a, T const* b, T* c) {
-  TiledArguments<T> p{a, b, c, plan.m, plan.n, plan.k, plan.a_i, plan.a_k, plan.b_k, plan.b_j, 0, 0, plan.batches(), plan.rank, {}, {}, {}, {}};
-  for (int axis = 0; axis < plan.rank; ++axis) {
-    p.sizes[axis] = plan.sizes[axis];
-    p.a_step[axis] = plan.a[axis], p.b_step[axis] = plan.b[axis], p.c_step[axis] = plan.c[axis];
-  }
-  p.tiles_across = (plan.n + tile_side - 1) / tile_side;
-  p.tiles = p.tiles_across * ((plan.m + tile_side - 1) / tile_side);
-  int64_t const blocks = p.tiles * p.batches < (int64_t{1} << 30) ? p.tiles * p.batches : int64_t{1} << 30;
-  launch(device, "matmul", tiled_product_kernel<T>, dim3(static_cast<unsigned>(blocks)), block_threads, p);
-}
-
-}  // namespace detail::cuda
-}  // namespace situ::inline SITU_ABI
-
-#endif
-
-namespace situ::inline SITU_ABI {
-namespace functions {
-struct relu;
-struct gelu_tanh;
-}  // namespace functions
-
-namespace detail {
-inline namespace SITU_ABI_COMPILER {
-
-#if defined(SITU_WITH_CUDA)
-
-/// Runs a planned product of floating numbers whose matrices cuBLAS can take. Gives whether the epilogue has been applied.
-template <class Activation, class T>
-bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one, T const* a, T const* b, T* c, T const* bias) {
-  constexpr uint32_t activation = std::is_same_v<Activation, functions::relu> ? 2 : std::is_same_v<Activation, functions::gelu_tanh> ? 32 : 0;
-  int longest = 0;  // this axis is the batch of one call
-  for (int axis = 1; axis < plan.rank; ++axis) longest = plan.sizes[axis] > plan.sizes[longest] ? axis : longest;
-  int64_t calls = 1;
-  for (int axis = 0; axis < plan.rank; ++axis) calls *= axis == longest ? 1 : plan.sizes[axis];
-  one.batches = plan.rank > 0 ? plan.sizes[longest] : 1;
-  one.a_step = plan.rank > 0 ? plan.a[longest] : 0, one.b_step = plan.rank > 0 ? plan.b[longest] : 0;
-  one.c_step = plan.rank > 0 ? plan.c[longest] : plan.m * plan.n;
-  bool epilogue = bias || activation != 0;
-  for (int64_t call = 0; call < calls; ++call) {
-    int64_t rest = call, at_a = 0, at_b = 0, at_c = 0;
-    for (int axis = plan.rank - 1; axis >= 0; --axis) {
-      if (axis == longest) continue;
-      int64_t const place = rest % plan.sizes[axis];
-      rest /= plan.sizes[axis];
-      at_a += place * plan.a[axis], at_b += place * plan.b[axis], at_c += place * plan.c[axis];
-    }
-    one.a = a + at_a, one.b = b + at_b, one.c = c + at_c;
-    cuda::ObservedWork work(device, cuda::current_stream(device), "matmul (cuBLAS)");
-    if (epilogue && cuda::cublas_lt_product<T>(device, one, bias, activation)) {
-      work.enqueued();
-      continue;
-    }
-    if (epilogue && call > 0) fail<CudaError>("cuda:", device, ": cublasLtMatmulAlgoGetHeuristic finds an algorithm for some of these products only");
-    epilogue = false;
-    cuda::cublas_product<T>(device, one);
-    work.enqueued();
-  }
-  return epilogue || (!bias && activation == 0);
-}
-
-/// Runs a planned product on D, which has CUDA's kernels; enqueued on the device's current stream. `c` is contiguous; `bias` is null or has
-/// an element for each column. Gives whether bias and activation have been applied.
-template <class D, class Activation, class T>
-bool launch_product(cuda_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
-  constexpr int device = device_traits<D>::ordinal;
-  int64_t const count = plan.batches() * plan.m * plan.n;
-  constexpr bool plain = std::is_same_v<Activation, identity>;
-  if (count == 0) return true;
-  if (plan.k == 0) {
-    cuda::DeviceGuard const guard(device);
-    cuda::check(device, cudaMemsetAsync(c, 0, static_cast<std::size_t>(count) * sizeof(T), cuda::current_stream(device)), "cudaMemsetAsync");
-    return plain && !bias;
-  }
-  if constexpr (floating<T>) {
-    auto const bound = [&](ProductPlan const& p) {
-      return cuda::CublasProduct{p.m, p.n, p.k, {p.m, p.k, p.a_i, p.a_k}, {p.k, p.n, p.b_k, p.b_j}, nullptr, nullptr, nullptr, 0, 0, 0, 1};
-    };
-    cuda::CublasProduct const product = bound(plan);
-    if (product.left.how >= 0 && product.right.how >= 0) return cublas_launch<Activation>(device, plan, product, a, b, c, bias);
-#if defined(__CUDACC__)
-    // Packed once: each operand with its own batches, row-major.
-    ProductPlan packed = plan;
-    auto const pack = [&](T const* from, int64_t rows, int64_t columns, int64_t& row_step, int64_t& column_step, int64_t* steps, int64_t* old) {
-      Layout source{Shape{}, Shape{}};
-      int64_t size = rows * columns;
-      for (int axis = 0; axis < plan.rank; ++axis) source.shape.push_back(old[axis] == 0 ? 1 : plan.sizes[axis]), source.strides.push_back(old[axis]);
-      for (int axis = plan.rank - 1; axis >= 0; --axis) steps[axis] = old[axis] == 0 ? 0 : size, size *= source.shape[axis];
-      source.shape.push_back(rows), source.strides.push_back(row_step);
-      source.shape.push_back(columns), source.strides.push_back(column_step);
-      row_step = columns, column_step = 1;
-      auto result = Tensor<T, D>::uninitialized(source.shape, "matmul");
-      evaluate<D>(result.data(), result.layout(), true, Tensor<T, D>::from_handle(make_view({}, const_cast<T*>(from), source)));
-      return result;
-    };
-    Tensor<T, D> packed_a, packed_b;
-    if (product.left.how < 0) packed_a = pack(a, plan.m, plan.k, packed.a_i, packed.a_k, packed.a, packed.a), a = packed_a.data();
-    if (product.right.how < 0) packed_b = pack(b, plan.k, plan.n, packed.b_k, packed.b_j, packed.b, packed.b), b = packed_b.data();
-    return cublas_launch<Activation>(device, packed, bound(packed), a, b, c, bias);
-#else
-    fail<LayoutError>("matmul: cuBLAS takes matrices with one axis without gaps, and an operand has strides ", Shape{plan.a_i, plan.a_k}, " or ",
-                      Shape{plan.b_k, plan.b_j}, ": compile the file with nvcc, which makes a kernel that packs it, or pass a contiguous tensor");
-#endif
-  } else {
-#if defined(__CUDACC__)
-    cuda::tiled_product(device, plan, a, b, c);
-    return plain && !bias;
-#else
-    static_assert(compiled_by_nvcc<T>, "situ: multiplying_integers_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors "
-                                       "to the host; floating types need no nvcc");
-    return false;
-#endif
-  }
-}
-
-#else
-
-/// Without SITU_WITH_CUDA there are no such tensors: making one is the error.
-template <class D, class Activation, class T>
-bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T const*) {
-  return true;
-}
-
-#endif
-
-}  // namespace SITU_ABI_COMPILER
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-namespace situ::inline SITU_ABI {
-namespace error {
-template <class Left, class Right>
-struct bool_tensors_have_no_product__use_cast {};
-}  // namespace error
-
-namespace detail {
-
-/// An operand of a product: a tensor of T, the given one where it is one.
-template <class T, class E>
-decltype(auto) product_operand(E const& e) {
-  if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>>) return (e);
-  else return Tensor<T, result_device_t<device_of<E>>>(e);
-}
-
-inline namespace SITU_ABI_COMPILER {
-/// A tensor without gaps: itself, or a copy. Throws LayoutError where a kernel would make the copy, and nvcc does not compile the file.
-template <class T, class D>
-Tensor<T, D> without_gaps(Tensor<T, D> const& x, [[maybe_unused]] char const* who, [[maybe_unused]] char const* what) {
-#if !defined(__CUDACC__)
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) {
-    if (!x.is_contiguous()) fail<LayoutError>(who, ": ", what, " with strides ", x.strides(), " is packed by a kernel: compile the file with nvcc, or pass a contiguous one");
-    return x;
-  } else {
-    return x.contiguous();
-  }
-#else
-  return x.contiguous();
-#endif
-}
-}  // namespace SITU_ABI_COMPILER
-
-/// What is done with the sums of a product before they are stored: plus `bias`, an element for each column, then the activation.
-template <class T, class Activation>
-struct FinishBody {
-  using C = product_t<T>;
-  template <class Isa>
-  SITU_INLINE static int run(C* tile, int64_t stride, T const* bias, int64_t bias_i, int64_t bias_j, int64_t rows, int64_t columns) {
-    constexpr int N = cpu::tile_sizes<C, Isa>.lanes;
-    for (int64_t i = 0; i < rows; ++i) {
-      C* const row = tile + i * stride;
-      for (int64_t j = 0; j < columns; j += N) {
-        alignas(64) C lanes[N] = {};
-        int64_t const count = columns - j < N ? columns - j : N;
-        T const* const from = bias ? bias + i * bias_i + j * bias_j : nullptr;
-        pack<C, N, Isa> x;
-        bool const whole = count == N;
-        if (whole) {
-          x = pack<C, N, Isa>::load(row + j);
-        } else {
-          for (int64_t l = 0; l < count; ++l) lanes[l] = row[j + l];
-          x = pack<C, N, Isa>::load(lanes);
-        }
-        if (from && whole && bias_j == 1) {
-          x = x + cpu::load_product<T, N, Isa>(from);
-        } else if (from) {
-          for (int64_t l = 0; l < count; ++l) lanes[l] = static_cast<C>(from[l * bias_j]);
-          x = x + pack<C, N, Isa>::load(lanes);
-        }
-        pack<C, N, Isa> const y = value(x);
-        if (whole) {
-          y.store(row + j);
-        } else {
-          y.store(lanes);
-          for (int64_t l = 0; l < count; ++l) row[j + l] = lanes[l];
-        }
-      }
-    }
-    return 0;
-  }
-
- private:
-  template <class P>
-  SITU_INLINE static P value(P const& x) {
-    if constexpr (integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned, the activation of an integer is not
-      using S = std::make_signed_t<C>;
-      return bitcast<C>(Activation::value(bitcast<S>(x)));
-    } else {
-      return Activation::value(x);
-    }
-  }
-};
-
-template <class T, class Activation>
-void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
-  T const* bias = p.bias ? p.bias + i * p.bias_i + j * p.bias_j : nullptr;
-  if (columns == 1) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
-  else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
-}
-
-inline namespace SITU_ABI_BLAS {
-
-/// Runs a planned product on D, which has the CPU's kernels. `c` is contiguous; `bias` is null or has an element for each column.
-/// Gives whether bias and activation have been applied, as they always have here.
-template <class D, class Activation, class T>
-bool launch_product(cpu_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
-  if (plan.batches() * plan.m * plan.n == 0) return true;
-  cpu::Product<T> p{plan.m, plan.n, plan.k, a, plan.a_i, plan.a_k, b, plan.b_k, plan.b_j, c, plan.n, 1};
-  p.bias = bias, p.bias_j = 1;
-  if constexpr (!std::is_same_v<Activation, identity>) p.finish = &finish_tile<T, Activation>;
-  else if (bias) p.finish = &finish_tile<T, Activation>;
-  cpu::run_product<D>(p, plan.rank, plan.sizes, plan.a, plan.b, plan.c);
-  return true;
-}
-
-template <class T, class A, class B>
-auto product(A const& a_, B const& b_, char const* who) {
-  using D = result_device_t<typename common_device<device_of<A>, device_of<B>>::type>;
-  auto const& a = product_operand<T>(a_);
-  auto const& b = product_operand<T>(b_);
-  ProductPlan const plan = plan_product(a.layout(), b.layout(), who);
-  auto result = Tensor<T, D>::uninitialized(plan.shape, who);
-  (void)launch_product<D, identity, T>(typename device_traits<D>::kernels{}, plan, a.data(), b.data(), result.data(), nullptr);
-  return result;
-}
-
-}  // namespace SITU_ABI_BLAS
-
-template <class A, class B>
-concept factors = expression<A> && expression<B> && on_same_device<A, B>;
-template <class A, class B>
-concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>;
-
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(char const* who, Shape const& a, Shape const& b, int rank) {
-  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
-}
-
-}  // namespace detail
-
-inline namespace SITU_ABI_BLAS {
-
-/// The product of two matrices, vectors, or batches of them; see the top of this file.
-///
-/// Example   matmul(a, b.t());  matmul(batch, matrix);  matmul(square(x), v)
-template <class A, class B>
-  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
-auto matmul(A const& a, B const& b) {
-  return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "matmul");
-}
-
-/// Batches of matrices: [b, m, k] and [b, k, n] give [b, m, n]; nothing broadcasts. Otherwise as matmul.
-template <class A, class B>
-  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
-auto bmm(A const& a, B const& b) {
-  if (a.rank() != 3 || b.rank() != 3) detail::fail_rank("bmm", a.shape(), b.shape(), 3);
-  if (a.size(0) != b.size(0)) {
-    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), " batches; matmul broadcasts");
-  }
-  return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
-}
-
-}  // namespace SITU_ABI_BLAS
-
-/// Σ aᵢ bᵢ of two vectors of the same length, as a tensor without axes: a reduction, fused with formulas given as operands.
-///
-/// Dtype     as matmul. Throws ShapeError for other ranks, and for different lengths.
-template <class A, class B>
-  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
-auto dot(A const& a, B const& b) {
-  using T = promote_t<value_of<A>, value_of<B>>;
-  using D = detail::result_device_t<typename detail::common_device<device_of<A>, device_of<B>>::type>;
-  if (a.rank() != 1 || b.rank() != 1) detail::fail_rank("dot", a.shape(), b.shape(), 1);
-  if (a.size() != b.size()) {
-    detail::fail<ShapeError>("dot: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(), " != ", b.size());
-  }
-  auto total = sum(a * b);
-  if constexpr (std::is_same_v<value_of<decltype(total)>, T>) return total;
-  else return Tensor<T, D>(cast<T>(total));
-}
-
-/// aᵢ bⱼ of two vectors: [m] and [n] give [m, n].
-///
-/// Throws    ShapeError for other ranks. Cost   one pass over the result.
-template <class A, class B>
-  requires(detail::factors<A, B> && !detail::bool_factors<A, B>)
-auto outer(A const& a, B const& b) {
-  using D = detail::result_device_t<typename detail::common_device<device_of<A>, device_of<B>>::type>;
-  if (a.rank() != 1 || b.rank() != 1) detail::fail_rank("outer", a.shape(), b.shape(), 1);
-  return Tensor<promote_t<value_of<A>, value_of<B>>, D>(detail::evaluated(a).unsqueeze(1) * detail::evaluated(b));
-}
-
-#define SITU_PRODUCT_REJECTIONS(NAME)                                                                                        \
-  template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>> \
-    requires(expression<A> && expression<B> && !on_same_device<A, B>)                                                        \
-  void NAME(A const&, B const&) = delete;                                                                                    \
-  template <class A, class B, class Error = error::bool_tensors_have_no_product__use_cast<value_of<A>, value_of<B>>>         \
-    requires(detail::factors<A, B> && detail::bool_factors<A, B>)                                                            \
-  void NAME(A const&, B const&) = delete;
-SITU_PRODUCT_REJECTIONS(matmul)
-SITU_PRODUCT_REJECTIONS(bmm)
-SITU_PRODUCT_REJECTIONS(dot)
-SITU_PRODUCT_REJECTIONS(outer)
-#undef SITU_PRODUCT_REJECTIONS
-
-}  // namespace situ::inline SITU_ABI
-
 namespace situ::inline SITU_ABI {
 
 /// The options of conv2d: conv2d(x, w, {.bias = b, .stride = 2, .padding = {1, 0}}).
@@ -21032,12 +24113,14 @@ bool cudnn_convolution(ConvolutionPlan const& plan, int64_t groups, T const* x, 
     CudnnRecipe const& r = cudnn_recipe(cudnn_geometry<T>(device, plan, groups, images), cudnn_type<Scale>, cudnn_math<T>, handle);
     if (r.algorithm < 0) return false;
     Temporary<D> const workspace(r.workspace);
+    ObservedWork work(device, current_stream(device), "conv2d (cuDNN)");
     // The bias goes first, and the sums onto it: they are rounded once.
     if (bias) check_cudnn(device, f.add(handle, &one, r.bias, bias, &zero, r.y, y + first * out), "cudnnAddTensor");
     check_cudnn(device,
                 f.forward(handle, &one, r.x, x + first * in, r.w, w, r.convolution, r.algorithm, workspace.get(), r.workspace, bias ? &one : &zero, r.y,
                           y + first * out),
                 "cudnnConvolutionForward");
+    work.enqueued();
   }
   return true;
 }
@@ -24003,9 +27086,11 @@ struct Linalg<D, cuda_kernels> {
       Temporary<D> const infos(static_cast<std::size_t>(count) * sizeof(int));  // as the factorisation reports
       cuda::MatrixPointers<T, D> const factors(a.data(), n * n, count), results(result.data(), n * n, count);
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "inv (cuBLAS)");
       call.check(call.f.getri_batched(call.handle, cuda::leading(n), factors.data(), cuda::leading(n), static_cast<int const*>(pivots.get()), results.data(),
                                       cuda::leading(n), static_cast<int*>(infos.get()), cuda::as_int(count, "a batch of")),
                  "cublas getriBatched");
+      work.enqueued();
       return result;
     }
     cuda::fill_identity<D>(result.data(), n, n, count);
@@ -24072,15 +27157,19 @@ struct Linalg<D, cuda_kernels> {
     if (cuda::in_one_call(n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
       cuda::SolverCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "cholesky (cuSOLVER)");
       call.check(call.f.potrf_batched(call.handle, uplo, order, matrices.data(), order, reports.data(), cuda::as_int(count, "a batch of")), "cusolver potrfBatched");
+      work.enqueued();
     } else {
       cuda::SolverCall<T> const call(device);
       int size = 0;
       call.check(call.f.potrf_size(call.handle, uplo, order, a.data(), order, &size), "cusolver potrf_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "cholesky (cuSOLVER)");
       for (int64_t i = 0; i < count; ++i) {
-        call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), size, reports.data() + i), "cusolver potrf");
+        call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(space.get()), size, reports.data() + i), "cusolver potrf");
       }
+      work.enqueued();
     }
     cuda::cut_triangle<D>(a.data(), n, n, n * n, count, uplo);
   }
@@ -24100,7 +27189,8 @@ struct Linalg<D, cuda_kernels> {
     call.check(call.f.geqrf_size(call.handle, rows, columns, a.data(), rows, &factor_size), "cusolver geqrf_bufferSize");
     call.check(call.f.orgqr_size(call.handle, rows, qs, reflectors, a.data(), rows, tau, &product_size), "cusolver orgqr_bufferSize");
     int const size = factor_size > product_size ? factor_size : product_size;
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "qr (cuSOLVER)");
     if (cuda::in_one_call(m > n ? m : n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), as.rows * m, count), places(tau, k, count);
       cuda::BlasCall<T> const blas(device);
@@ -24108,17 +27198,20 @@ struct Linalg<D, cuda_kernels> {
       blas.check(blas.f.geqrf_batched(blas.handle, rows, columns, matrices.data(), rows, places.data(), &wrong, cuda::as_int(count, "a batch of")), "cublas geqrfBatched");
     }
     for (int64_t i = 0; i < count && !cuda::in_one_call(m > n ? m : n, count); ++i) {
-      call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver geqrf");
+      call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(space.get()), size, info), "cusolver geqrf");
     }
+    work.enqueued();
     if (rs.rows > k) {
       cuda::check(device, cudaMemsetAsync(r.data(), 0, static_cast<std::size_t>(r.size()) * sizeof(T), cuda::current_stream(device)), "cudaMemsetAsync");
     }
     auto const factored = a.slice(-2, 0, n).transpose(-2, -1);  // [..., m, n]
     write(r.slice(-2, 0, k), Tensor<T, D>(factored.slice(-2, 0, k)));
     cuda::cut_triangle<D>(r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
+    cuda::ObservedWork products(device, cuda::current_stream(device), "qr (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver orgqr");
+      call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(space.get()), size, info), "cusolver orgqr");
     }
+    products.enqueued();
   }
 
   /// gesvd takes no matrix that is wider than tall: of a tall one the transpose is given in our order, a wide one already is.
@@ -24150,13 +27243,15 @@ struct Linalg<D, cuda_kernels> {
       int size = 0;
       cuda::SolverCall<T> const call(device);
       call.check(call.f.gesvd_size(call.handle, ms, ns, &size), "cusolver gesvd_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "svd (cuSOLVER)");
       for (int64_t i = 0; i < count; ++i) {
         call.check(call.f.gesvd(call.handle, letter, letter, ms, ns, matrix.data() + i * m * n, ms, s.data() + i * k,
                                 vectors ? left.data() + i * rows * left_columns : nullptr, ms, vectors ? right.data() + i * columns * columns : nullptr, ns,
-                                static_cast<T*>(work.get()), size, nullptr, reports.data() + i),
+                                static_cast<T*>(space.get()), size, nullptr, reports.data() + i),
                    "cusolver gesvd");
       }
+      work.enqueued();
     }
     if (tall && vectors) {
       write(u, Tensor<T, D>(left.transpose(-2, -1)));
@@ -24179,17 +27274,21 @@ struct Linalg<D, cuda_kernels> {
       cuda::JacobiOptions const options(device, library.syevj_options_create, library.syevj_options_destroy);
       int const batches = cuda::as_int(count, "a batch of");
       call.check(call.f.syevj_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size, options.get(), batches), "cusolver syevjBatched_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(work.get()), size, reports.data(), options.get(), batches),
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "eigh (cuSOLVER)");
+      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(space.get()), size, reports.data(), options.get(), batches),
                  "cusolver syevjBatched");
+      work.enqueued();
       return;
     }
     call.check(call.f.syevd_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size), "cusolver syevd_bufferSize");
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "eigh (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.syevd(call.handle, job, uplo, order, a.data() + i * n * n, order, values.data() + i * n, static_cast<T*>(work.get()), size, reports.data() + i),
+      call.check(call.f.syevd(call.handle, job, uplo, order, a.data() + i * n * n, order, values.data() + i * n, static_cast<T*>(space.get()), size, reports.data() + i),
                  "cusolver syevd");
     }
+    work.enqueued();
   }
 
  private:
@@ -24220,10 +27319,12 @@ struct Linalg<D, cuda_kernels> {
       cuda::SolverCall<T> const call(device);
       call.check(call.f.gesvdj_size(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, &size, options.get(), batches),
                  "cusolver gesvdjBatched_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(work.get()), size, reports.data(),
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "svd (cuSOLVER)");
+      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(space.get()), size, reports.data(),
                                        options.get(), batches),
                  "cusolver gesvdjBatched");
+      work.enqueued();
     }
     if (!vectors) return;
     if (tall) {
@@ -24243,8 +27344,10 @@ struct Linalg<D, cuda_kernels> {
     if (cuda::in_one_call(n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "LU factorisation (cuBLAS)");
       call.check(call.f.getrf_batched(call.handle, cuda::leading(n), matrices.data(), cuda::leading(n), pivots, reports, cuda::as_int(count, "a batch of")),
                  "cublas getrfBatched");
+      work.enqueued();
       return;
     }
     cuda::SolverCall<T> const call(device);
@@ -24255,10 +27358,12 @@ struct Linalg<D, cuda_kernels> {
     int const order = cuda::leading(n);
     int size = 0;
     call.check(call.f.getrf_size(call.handle, order, order, a.data(), order, &size), "cusolver getrf_bufferSize");
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "LU factorisation (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.getrf(call.handle, order, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), pivots + i * n, reports + i), "cusolver getrf");
+      call.check(call.f.getrf(call.handle, order, order, a.data() + i * n * n, order, static_cast<T*>(space.get()), pivots + i * n, reports + i), "cusolver getrf");
     }
+    work.enqueued();
   }
 
   /// `b` holds the columns of the right sides. The factors are those of the transposes.
@@ -24272,19 +27377,23 @@ struct Linalg<D, cuda_kernels> {
       cuda::MatrixPointers<T, D> const matrices(factors.data(), n * n, count), right_sides(b.data(), n * columns, count);
       int wrong = 0;
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "solve (cuBLAS)");
       call.check(call.f.getrs_batched(call.handle, trans, order, cuda::leading(columns), matrices.data(), order, pivots, right_sides.data(), order, &wrong,
                                       cuda::as_int(count, "a batch of")),
                  "cublas getrsBatched");
+      work.enqueued();
       return;
     }
     cuda::SolverCall<T> const call(device);
     Temporary<D> const info(sizeof(int));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "solve (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
       int64_t const f = factors_of(i);
       call.check(call.f.getrs(call.handle, trans, order, cuda::leading(columns), factors.data() + f * n * n, order, pivots + f * n, b.data() + i * n * columns, order,
                               static_cast<int*>(info.get())),
                  "cusolver getrs");
     }
+    work.enqueued();
   }
 };
 
@@ -24900,492 +28009,6 @@ auto diag(E const& x, int64_t k = 0) {
 ///
 /// Where the input is a tensor that is read as it lies, its elements are brought into the strip's buffer while the first statistic is made.
 
-
-// ---- <situ/ops/cpu/rows_math.hpp>
-/// The arithmetic of operations on rows, by packs: statistics of a row, and the elements that are made with them.
-///
-/// Elements come from memory or from a buffer in the cache, already in the type of the arithmetic; nothing here depends on the
-/// expression that they are made from.
-
-
-// ---- <situ/ops/row_program.hpp>
-/// An operation on rows bound to memory, for every device's kernels: softmax and the normalisations.
-///
-/// A *row* is what one result of a statistic is made from: all elements along the chosen axes. The operation makes the statistics
-/// of a row, three numbers of them, and then every element of the output from the element of the input in the same place.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// The statistics of a row or of a part of it: what parts are merged in.
-struct RowStatistics {
-  double a, b;    ///< softmax: the maximum, and the sum of exp(x - a); norms: the mean, and the sum of squares about it (rms: about 0)
-  int64_t count;  ///< elements
-};
-
-/// What an element of the output is made with.
-template <class C>
-struct RowCoefficients {
-  C shift;  ///< what is subtracted: the maximum or the mean
-  C low;    ///< what is added at the end: for the part of the mean that its rounding lost
-  C scale;  ///< what the difference is multiplied by; log_softmax: what is subtracted, too
-};
-
-/// The operations. `Out` is the element type of the result, `compute` the type of all arithmetic.
-namespace rows {
-
-template <class Out>
-struct softmax {
-  using result = Out;
-  using compute = compute_t<Out>;
-  static constexpr char const* name = "softmax";
-  static constexpr int cost = 40;
-
-  SITU_HOST_DEVICE static RowStatistics none() { return {-__builtin_huge_val(), 0, 0}; }
-  /// What is subtracted: the maximum; 0 where all is -inf, so that the exponentials are 0 and only their quotient is NaN.
-  SITU_HOST_DEVICE static compute shift_of(compute maximum) { return maximum == -static_cast<compute>(__builtin_huge_val()) ? compute(0) : maximum; }
-  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) {
-    if (x.count == 0) return y;
-    if (y.count == 0) return x;
-    RowStatistics const& more = x.a >= y.a ? x : y;
-    RowStatistics const& less = x.a >= y.a ? y : x;
-    double const share = less.b == 0 ? 0 : less.b * math::exp(less.a == more.a ? 0.0 : less.a - more.a);
-    return {more.a, more.b + share, x.count + y.count};
-  }
-  SITU_HOST_DEVICE static RowCoefficients<compute> finish(RowStatistics const& row) {
-    return {shift_of(static_cast<compute>(row.a)), compute(0), compute(1) / static_cast<compute>(row.b)};
-  }
-};
-
-template <class Out>
-struct log_softmax : softmax<Out> {
-  using typename softmax<Out>::compute;
-  static constexpr char const* name = "log_softmax";
-  SITU_HOST_DEVICE static RowCoefficients<compute> finish(RowStatistics const& row) {
-    return {softmax<Out>::shift_of(static_cast<compute>(row.a)), compute(0), math::log(static_cast<compute>(row.b))};
-  }
-};
-
-/// weight and bias: contiguous, one for each element of a row; null where there is none.
-template <class Out>
-struct layer_norm {
-  using result = Out;
-  using compute = compute_t<Out>;
-  static constexpr char const* name = "layer_norm";
-  static constexpr int cost = 12;
-  compute const* weight = nullptr;
-  compute const* bias = nullptr;
-  double eps = 1e-5;
-
-  SITU_HOST_DEVICE static RowStatistics none() { return {0, 0, 0}; }
-  /// Chan, Golub & LeVeque 1979: the mean and the sum of squares of two parts.
-  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) {
-    if (x.count == 0) return y;
-    if (y.count == 0) return x;
-    double const n = static_cast<double>(x.count + y.count), delta = y.a - x.a, share = static_cast<double>(y.count) / n;
-    return {x.a + delta * share, x.b + y.b + delta * delta * share * static_cast<double>(x.count), x.count + y.count};
-  }
-  SITU_HOST_DEVICE RowCoefficients<compute> finish(RowStatistics const& row) const {
-    compute const shift = static_cast<compute>(row.a);
-    compute const scale = compute(1) / math::sqrt(static_cast<compute>(row.b) / static_cast<compute>(row.count) + static_cast<compute>(eps));
-    return {shift, static_cast<compute>(static_cast<double>(shift) - row.a) * scale, scale};
-  }
-};
-
-/// As layer_norm, about 0 instead of the mean.
-template <class Out>
-struct rms_norm : layer_norm<Out> {
-  using typename layer_norm<Out>::compute;
-  static constexpr char const* name = "rms_norm";
-  static constexpr int cost = 8;
-  SITU_HOST_DEVICE static RowStatistics merge(RowStatistics const& x, RowStatistics const& y) { return {0, x.b + y.b, x.count + y.count}; }
-};
-
-}  // namespace rows
-
-/// The tree of the input, and where the output (operand 0) and the inputs lie. Axes [0, kept) number the rows, axes [kept, kept + along)
-/// run along them in row-major order, at least one. With `strips`, rows lie side by side in the output: one more axis, the last and the
-/// densest one, runs across `columns` of them. Axes are joined inside each of these groups.
-template <class Op, class Tree, int Leaves>
-struct RowProgram {
-  using op_type = Op;
-  using tree_type = Tree;
-  using out_type = typename Op::result;
-  static constexpr int leaves = Leaves;
-  Tree tree;
-  Op op;
-  Geometry<Leaves + 1> where;
-  int kept, along;
-  bool strips;
-  int64_t rows, length, columns;  ///< rows of `columns` side by side each; the length of a row
-  RowProgram(Tree const& formula, Op const& operation) : tree(formula), op(operation) {}  // a lambda in it can be copied, but not assigned
-};
-
-/// Joins the axes of one group; returns how many are left.
-inline int join_axes(int64_t* sizes, int64_t* strides, int operands, int rank) {
-  int in_place = 0;
-  return coalesce(sizes, strides, operands, rank, &in_place);
-}
-
-/// Orders and joins the axes of operands whose strides stand in `strides`: what bind_rows does that does not depend on types. `along`
-/// has the bits of the axes that rows run along.
-SITU_NOINLINE inline void order_row_axes(Shape const& shape, unsigned along, int operands, int64_t const (*from)[max_rank], int64_t* sizes, int64_t* to,
-                                         int* counts, bool* strips) {
-  int last = -1;  // the last axis along the rows
-  for (int k = 0; k < shape.rank(); ++k) {
-    if ((along >> k & 1u) && shape[k] > 1) last = k;
-  }
-  int rank = 0;
-  auto take = [&](auto wanted) {
-    int const begin = rank;
-    for (int k = 0; k < shape.rank(); ++k) {
-      if (shape[k] == 1 || !wanted(k)) continue;
-      sizes[rank] = shape[k];
-      for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = from[o][k];
-      ++rank;
-    }
-    int const joined = join_axes(sizes + begin, to + begin, operands, rank - begin);
-    rank = begin + joined;
-    return joined;
-  };
-  int kept = take([&](int k) { return !(along >> k & 1u) && k < last; });
-  int const side = take([&](int k) { return !(along >> k & 1u) && k > last; });
-  *strips = side > 0;
-  int64_t column_size = 0, column_strides[64];
-  if (side > 0) {  // all but the densest of them count as kept; that one stands at the end
-    --rank;
-    kept += side - 1;
-    column_size = sizes[rank];
-    for (int o = 0; o < operands; ++o) column_strides[o] = to[o * max_rank + rank];
-  }
-  int joined = take([&](int k) { return (along >> k & 1u) != 0; });
-  if (joined == 0) {
-    sizes[rank] = 1;
-    for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = 1;
-    ++rank;
-    joined = 1;
-  }
-  if (side > 0) {
-    sizes[rank] = column_size;
-    for (int o = 0; o < operands; ++o) to[o * max_rank + rank] = column_strides[o];
-    ++rank;
-  }
-  counts[0] = kept, counts[1] = joined, counts[2] = rank;
-}
-
-/// Binds the operation on `e` along the axes whose bit is set to a contiguous output at `data`, of the shape of e.
-template <class Op, class E>
-void bind_rows(RowProgram<Op, tree_of<E>, leaf_count<E>>& program, typename Op::result* data, Layout const& out, E const& e, unsigned along) {
-  constexpr int operands = leaf_count<E> + 1;
-  static_assert(operands <= 64, "situ: an operation on rows reads at most 63 tensors; evaluate a part of its input first");
-  auto& where = program.where;
-  where.data[0] = data;
-  where.contiguous = false;
-  int64_t strides[operands][max_rank];
-  broadcast_strides(out, out.shape, strides[0]);
-  int o = 1;
-  for_each_leaf(e, [&](auto const& leaf) {
-    where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    broadcast_strides(leaf.layout(), out.shape, strides[o]);
-    ++o;
-  });
-  int counts[3];
-  order_row_axes(out.shape, along, operands, strides, where.sizes, &where.strides[0][0], counts, &program.strips);
-  program.kept = counts[0], program.along = counts[1], where.rank = counts[2];
-  program.rows = program.length = 1;
-  for (int k = 0; k < program.kept; ++k) program.rows *= where.sizes[k];
-  for (int k = program.kept; k < program.kept + program.along; ++k) program.length *= where.sizes[k];
-  program.columns = program.strips ? where.sizes[where.rank - 1] : 1;
-}
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-inline constexpr int64_t row_block = 4096;  ///< elements that are added in a row before they are added in double
-
-/// The larger of two lanes, b where one is NaN.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> larger(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-#if SITU_MATH_X86_ASM
-  if constexpr (math::detail::has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
-    auto r = a.v;
-    auto const bv = b.v;
-    if constexpr (sizeof(T) == 4) __asm__("vmaxps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
-    else __asm__("vmaxpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
-    return pack<T, N, Isa>(r);
-  }
-#endif
-  return select(a > b, a, b);
-}
-
-/// exp(x) for x <= 0, -inf and NaN; 0 where that is below 2^-126, the least normal number.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> exp_of_negative(pack<float, N, Isa> const& given) {
-  using P = pack<float, N, Isa>;
-  using V = typename P::vector;  // g++ 12 writes named packs to the stack, where nobody reads them
-  V const x = math::detail::at_least(given, -88.0f).v, magic = P(math::detail::round_magic<float> + 127.0f).v;
-  V const sum = keep_order(P(x * 1.44269504f + magic)).v;
-  V const n = keep_order(P(sum - magic)).v;
-  V const r = keep_order(P(n * -0.693359375f + x)).v - n * -2.12194440e-4f;
-  V const s = bitcast<float>(bitcast<int32_t>(P(sum)) << 23).v;  // 2^n, 0 for the least x
-  V const u = r * r;
-  V const a = r * 0.166665196f + 0.49999994f, b = r * 0.00836881157f + 0.0416683964f;
-  V const t = u * (u * (u * 0.00138143916f + b) + a) + r;  // as in math::exp
-  return P(V(s * t + s));
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> exp_of_negative(pack<double, N, Isa> const& x) {
-  return math::exp(x);
-}
-
-/// All lanes to one: halves on halves.
-template <class T, int N, class Isa>
-SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
-  if constexpr (N == 2) {
-    return a[0] + a[1];
-  } else {
-    typename vector_of<T, N / 2>::type low, high;
-    __builtin_memcpy(&low, &a.v, sizeof low);
-    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
-    return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
-  }
-}
-template <class T, int N, class Isa>
-SITU_INLINE T largest_lane(pack<T, N, Isa> const& a) {
-  if constexpr (N == 2) {
-    return a[0] > a[1] ? a[0] : a[1];
-  } else {
-    typename vector_of<T, N / 2>::type low, high;
-    __builtin_memcpy(&low, &a.v, sizeof low);
-    __builtin_memcpy(&high, reinterpret_cast<char const*>(&a.v) + sizeof low, sizeof low);
-    return largest_lane(larger(pack<T, N / 2, Isa>(low), pack<T, N / 2, Isa>(high)));
-  }
-}
-
-/// The lanes below `count`.
-template <class T, int N, class Isa>
-SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
-  using P = pack<T, N, Isa>;
-  P steps;
-  for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
-  return steps < P(static_cast<T>(count));
-}
-
-/// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> load_tail(T const* from, int64_t left, int64_t readable, T filler) {
-  using P = pack<T, N, Isa>;
-  if (readable >= N) return select(lanes_below<T, N, Isa>(left), P::load(from), P(filler));
-  T lanes[N];
-  P(filler).store(lanes);
-  copy_short(lanes, from, left * static_cast<int64_t>(sizeof(T)));
-  return P::load(lanes);
-}
-/// The first `left` < N lanes to memory, of which `writable` elements may be overwritten.
-template <class Out, class T, int N, class Isa>
-SITU_INLINE void store_tail(pack<T, N, Isa> const& x, Out* to, int64_t left, int64_t writable) {
-  if (writable >= N) return store_lanes<Out, N, Isa>(x, to);
-  alignas(64) Out lanes[N];
-  store_lanes<Out, N, Isa>(x, lanes);
-  copy_short(to, lanes, left * static_cast<int64_t>(sizeof(Out)));
-}
-
-/// Where the inputs of the next row lie: they are asked for while this one is computed, so that memory does not wait for arithmetic.
-struct NextRow {
-  char const* of[2] = {};
-  int64_t sizes[2] = {};  ///< of an element; 0 for none
-  SITU_INLINE void prefetch(int64_t i) const {
-    __builtin_prefetch(of[0] + i * sizes[0]);
-    if (of[1]) __builtin_prefetch(of[1] + i * sizes[1]);
-  }
-};
-
-/// What the operations do to one row, by packs.
-template <class Op>
-struct RowMath;
-
-template <class Op>
-struct SoftmaxMath {
-  using C = typename Op::compute;
-  using Out = typename Op::result;
-  static constexpr bool logarithmic = std::is_same_v<Op, rows::log_softmax<Out>>;
-  static constexpr C infinity = std::numeric_limits<C>::infinity();
-  /// Whether the elements of the output are made from what `gather` has kept, not from the input again.
-  static constexpr bool keeps = !logarithmic;
-
-  template <class Isa, bool Keep>
-  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C* work, int64_t n, NextRow const& next) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, N, Isa>;
-    int64_t const whole = n / N * N;
-    int64_t i = 0;
-    P m(-infinity);
-    if (n >= 4 * N) {
-      P m1 = m, m2 = m, m3 = m;
-      for (; i + 4 * N <= n; i += 4 * N) {
-        m = larger(P::load(x + i), m);
-        m1 = larger(P::load(x + i + N), m1);
-        m2 = larger(P::load(x + i + 2 * N), m2);
-        m3 = larger(P::load(x + i + 3 * N), m3);
-      }
-      m = larger(larger(m, m1), larger(m2, m3));
-    }
-    for (; i < whole; i += N) m = larger(P::load(x + i), m);
-    P tail(-infinity);
-    if (i < n) {
-      tail = load_tail<C, N, Isa>(x + i, n - i, readable - i, -infinity);
-      m = larger(tail, m);
-    }
-    C const maximum = largest_lane(m);
-    P const shift(Op::shift_of(maximum));
-    double total = 0;
-    for (i = 0; i < whole;) {
-      int64_t const stop = i + row_block < whole ? i + row_block : whole;
-      P s(C(0)), s1(C(0));
-      for (; i + 2 * N <= stop; i += 2 * N) {
-        next.prefetch(i);
-        next.prefetch(i + N);
-        P const e = exp_of_negative(P::load(x + i) - shift), e1 = exp_of_negative(P::load(x + i + N) - shift);
-        if constexpr (Keep) e.store(work + i), e1.store(work + i + N);
-        s = s + e;
-        s1 = s1 + e1;
-      }
-      if (i < stop) {
-        P const e = exp_of_negative(P::load(x + i) - shift);
-        if constexpr (Keep) e.store(work + i);
-        s = s + e;
-        i += N;
-      }
-      total += static_cast<double>(sum_of_lanes(s + s1));
-    }
-    if (i < n) {
-      P const e = exp_of_negative(tail - shift);
-      if constexpr (Keep) e.store(work + i);
-      total += static_cast<double>(sum_of_lanes(e));
-    }
-    return {static_cast<double>(maximum), total, n};
-  }
-
-  /// Element by element, from what was kept (`Kept`) or from the input.
-  template <class Isa, bool Kept, int N>
-  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const&, pack<C, N, Isa> const& scale) {
-    if constexpr (logarithmic) return keep_order(x - shift) - scale;
-    else if constexpr (Kept) return x * scale;
-    else return exp_of_negative(x - shift) * scale;
-  }
-
-  /// a, b, c become shift, low, scale.
-  template <class Isa, int N>
-  SITU_INLINE static void finish_columns(Op const&, int64_t, C* a, C* b, C* c) {
-    using P = pack<C, N, Isa>;
-    P const m = P::load(a), s = P::load(b);
-    select(m == P(-infinity), P(C(0)), m).store(a);
-    P(C(0)).store(b);
-    if constexpr (logarithmic) math::log(s).store(c);
-    else (P(C(1)) / s).store(c);
-  }
-  static RowStatistics column(C a, C b, C, int64_t n) { return {static_cast<double>(a), static_cast<double>(b), n}; }
-};
-template <class Out>
-struct RowMath<rows::softmax<Out>> : SoftmaxMath<rows::softmax<Out>> {};
-template <class Out>
-struct RowMath<rows::log_softmax<Out>> : SoftmaxMath<rows::log_softmax<Out>> {};
-
-/// The mean in two passes: about the rounded mean the rest is small, so nothing cancels.
-template <class Op>
-struct NormMath {
-  using C = typename Op::compute;
-  using Out = typename Op::result;
-  static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<Out>>;
-  static constexpr bool keeps = false;
-
-  template <class Isa, bool Keep>
-  SITU_INLINE static RowStatistics gather(Op const&, C const* x, int64_t readable, C*, int64_t n, NextRow const& next) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, N, Isa>;
-    int64_t const whole = n / N * N;
-    P tail(C(0));
-    if (whole < n) tail = load_tail<C, N, Isa>(x + whole, n - whole, readable - whole, C(0));
-    double mean = 0;
-    if constexpr (centred) {
-      double total = static_cast<double>(sum_of_lanes(tail));
-      for (int64_t i = 0; i < whole;) {
-        int64_t const stop = i + row_block < whole ? i + row_block : whole;
-        P s(C(0)), s1 = s, s2 = s, s3 = s;
-        for (; i + 4 * N <= stop; i += 4 * N) {
-          s = s + P::load(x + i);
-          s1 = s1 + P::load(x + i + N);
-          s2 = s2 + P::load(x + i + 2 * N);
-          s3 = s3 + P::load(x + i + 3 * N);
-        }
-        for (; i < stop; i += N) s = s + P::load(x + i);
-        total += static_cast<double>(sum_of_lanes((s + s1) + (s2 + s3)));
-      }
-      mean = total / static_cast<double>(n);  // rounded to C: what is lost is found again below
-    }
-    P const shift(static_cast<C>(mean));
-    double rest = 0, squares = 0;
-    if (whole < n) {
-      P const d = centred ? select(lanes_below<C, N, Isa>(n - whole), tail - shift, P(C(0))) : tail;
-      rest = static_cast<double>(sum_of_lanes(d));
-      squares = static_cast<double>(sum_of_lanes(d * d));
-    }
-    for (int64_t i = 0; i < whole;) {
-      int64_t const stop = i + row_block < whole ? i + row_block : whole;
-      P s(C(0)), s1 = s, q = s, q1 = s, q2 = s, q3 = s;
-      for (; i + 4 * N <= stop; i += 4 * N) {
-        for (int k = 0; k < 4; ++k) next.prefetch(i + k * N);
-        P d = P::load(x + i), d1 = P::load(x + i + N), d2 = P::load(x + i + 2 * N), d3 = P::load(x + i + 3 * N);
-        if constexpr (centred) {
-          d = d - shift, d1 = d1 - shift, d2 = d2 - shift, d3 = d3 - shift;
-          s = s + (d + d1);
-          s1 = s1 + (d2 + d3);
-        }
-        q = multiply_add(d, d, q);
-        q1 = multiply_add(d1, d1, q1);
-        q2 = multiply_add(d2, d2, q2);
-        q3 = multiply_add(d3, d3, q3);
-      }
-      for (; i < stop; i += N) {
-        P d = P::load(x + i);
-        if constexpr (centred) d = d - shift, s = s + d;
-        q = multiply_add(d, d, q);
-      }
-      if constexpr (centred) rest += static_cast<double>(sum_of_lanes(s + s1));
-      squares += static_cast<double>(sum_of_lanes((q + q1) + (q2 + q3)));
-    }
-    if constexpr (!centred) return {0, squares, n};
-    double const off = rest / static_cast<double>(n);
-    return {static_cast<double>(static_cast<C>(mean)) + off, squares - rest * off, n};
-  }
-
-  template <class Isa, bool Kept, int N>
-  SITU_INLINE static pack<C, N, Isa> value(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& scale) {
-    if constexpr (centred) return multiply_add(keep_order(x - shift), scale, low);
-    else return x * scale;
-  }
-
-  template <class Isa, int N>
-  SITU_INLINE static void finish_columns(Op const& op, int64_t n, C*, C* b, C* c) {
-    using P = pack<C, N, Isa>;
-    P const variance = P::load(c) / P(static_cast<C>(n)) + P(static_cast<C>(op.eps));
-    P const scale = P(C(1)) / math::sqrt(variance);
-    (-(P::load(b) * scale)).store(b);
-    scale.store(c);
-  }
-  static RowStatistics column(C a, C b, C c, int64_t n) { return {static_cast<double>(a) + static_cast<double>(b), static_cast<double>(c), n}; }
-};
-template <class Out>
-struct RowMath<rows::layer_norm<Out>> : NormMath<rows::layer_norm<Out>> {};
-template <class Out>
-struct RowMath<rows::rms_norm<Out>> : NormMath<rows::rms_norm<Out>> {};
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -27413,818 +30036,6 @@ SITU_POOLING_REJECTION(max_pool2d, has_largest)
 SITU_POOLING_REJECTION(avg_pool2d, has_mean)
 SITU_POOLING_REJECTION(adaptive_avg_pool2d, has_mean)
 #undef SITU_POOLING_REJECTION
-
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/ops/random.hpp>
-/// Random numbers: rand, randn, uniform, normal, randint, bernoulli.
-///
-/// Philox 4x32-10, keyed by the seed, with the element's index and the number of the call as counter (ops/philox.hpp tells how). The same seed
-/// gives the same numbers on every device, for any number of threads: integers, coins and uniforms bit for bit, normals within 2 ULP.
-///
-///     Generator generator{42};
-///     randn({2, 3}, generator, Cuda<0>{});   uniform(-1, 1, {2, 3});   randint(0, 10, {4});   bernoulli(0.1, {1000});
-///
-/// Shape     the shape comes before the generator, the device tag last; without a generator the default one draws, which manual_seed seeds.
-/// Device    the numbers are made on the device; enqueued, not waited for.
-/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has.
-/// Cost      one allocation and one launch.
-
-
-// ---- <situ/ops/random_numbers.hpp>
-/// What random tensors are filled with: one type for each distribution, which makes element i for a CUDA thread, and the elements of
-/// several blocks at once in packs.
-
-
-// ---- <situ/ops/cpu/philox.hpp>
-/// Philox in packs, and the loops that fill memory with random numbers. The numbers are those of ops/philox.hpp.
-
-#include <cstring>
-
-
-// ---- <situ/ops/philox.hpp>
-/// Philox 4x32-10: the numbers that random tensors are made from, and how an element's index picks them.
-///
-/// A call of a generator has a stream of 32-bit words: block b of four words is philox(key = seed, counter = (b, call)), and
-///
-///     word(i) = block(i / 4).word[i % 4]           draw(i) = word(2 i) * 2^32 + word(2 i + 1)
-///
-/// Element i of a tensor, counted in row-major order, is made from word(i), or from draw(i) where 32 bits are too few; so it depends on
-/// the seed, the call and i alone, on every device and for any number of threads.
-/// Source    Salmon, Moraes, Dror & Shaw 2011, doi:10.1145/2063384.2063405.
-
-
-#if defined(__CUDACC__)
-#pragma nv_diagnostic push
-#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
-#endif
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-inline constexpr uint32_t philox_multiplier0 = 0xD2511F53u, philox_multiplier1 = 0xCD9E8D57u;
-inline constexpr uint32_t philox_weyl0 = 0x9E3779B9u, philox_weyl1 = 0xBB67AE85u;
-
-struct PhiloxWords {
-  uint32_t word[4];
-};
-
-/// Ten rounds of Philox 4x32.
-SITU_HOST_DEVICE inline PhiloxWords philox(uint64_t key, uint64_t block, uint64_t call) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
-  uint32_t c2 = static_cast<uint32_t>(call), c3 = static_cast<uint32_t>(call >> 32);
-  for (int round = 0; round < 10; ++round) {
-    uint64_t const p0 = uint64_t{philox_multiplier0} * c0, p1 = uint64_t{philox_multiplier1} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += philox_weyl0, k1 += philox_weyl1;
-  }
-  return {{c0, c1, c2, c3}};
-}
-
-/// The stream of one call.
-struct RandomStream {
-  uint64_t seed, call;
-  /// Selected, not indexed: the words stay in registers, and neighbours share their block.
-  SITU_HOST_DEVICE uint32_t word(int64_t i) const {
-    PhiloxWords const w = philox(seed, static_cast<uint64_t>(i) >> 2, call);
-    uint32_t const low = i & 1 ? w.word[1] : w.word[0], high = i & 1 ? w.word[3] : w.word[2];
-    return i & 2 ? high : low;
-  }
-  SITU_HOST_DEVICE uint64_t draw(int64_t i) const {
-    PhiloxWords const w = philox(seed, static_cast<uint64_t>(i) >> 1, call);
-    return i & 1 ? uint64_t{w.word[2]} << 32 | w.word[3] : uint64_t{w.word[0]} << 32 | w.word[1];
-  }
-};
-
-/// The bits of a uniform number: 24 for float, 53 for double, as many as the 16-bit types have digits; none is rounded up to 1.
-template <class T>
-inline constexpr int uniform_bits = std::is_same_v<T, double> ? 53 : std::is_same_v<T, float> ? 24 : std::is_same_v<T, float16> ? 11 : 8;
-
-/// Whether an element takes a draw of 64 bits rather than a word.
-template <class T>
-inline constexpr bool takes_draws = std::is_same_v<T, double>;
-
-/// Element i of uniform numbers in [0, 1).
-template <class T>
-SITU_HOST_DEVICE compute_t<T> uniform_at(RandomStream const& stream, int64_t i) {
-  if constexpr (takes_draws<T>) return static_cast<double>(static_cast<int64_t>(stream.draw(i) >> 11)) * (1.0 / 9007199254740992.0);
-  else return static_cast<float>(static_cast<int32_t>(stream.word(i) >> (32 - uniform_bits<T>))) * (1.f / static_cast<float>(1 << uniform_bits<T>));
-}
-
-/// floor(bits * span / 2^64): each value within 2^-64 of its share.
-SITU_HOST_DEVICE inline uint64_t scaled_draw(uint64_t bits, uint64_t span) {
-  uint64_t const low_product = (bits & 0xffffffffu) * (span & 0xffffffffu);
-  uint64_t const middle0 = (bits >> 32) * (span & 0xffffffffu) + (low_product >> 32);
-  uint64_t const middle1 = (bits & 0xffffffffu) * (span >> 32) + (middle0 & 0xffffffffu);
-  return (bits >> 32) * (span >> 32) + (middle0 >> 32) + (middle1 >> 32);
-}
-
-/// a * b + c, rounded twice on every device.
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE X scaled_and_shifted(X const& a, X const& b, X const& c) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (std::is_same_v<X, float>) return __fadd_rn(__fmul_rn(a, b), c);
-  else return __dadd_rn(__dmul_rn(a, b), c);
-#else
-  if constexpr (std::is_arithmetic_v<X>) {
-    X product = a * b;
-    __asm__("" : "+m"(product));
-    return product + c;
-  } else {
-    return keep_order(a * b) + c;
-  }
-#endif
-}
-
-// Floats and packs of them alike.
-SITU_HOST_DEVICE SITU_INLINE int32_t bits_of(float x) { return bits_to<int32_t>(x); }
-SITU_HOST_DEVICE SITU_INLINE float float_of_bits(int32_t x) { return bits_to<float>(x); }
-SITU_HOST_DEVICE SITU_INLINE float float_of(int32_t x) { return static_cast<float>(x); }
-SITU_HOST_DEVICE SITU_INLINE float kept(float x) { return x; }
-/// c - a b, rounded once.
-SITU_HOST_DEVICE SITU_INLINE float remainder_of(float c, float a, float b) { return SITU_LIBM(fmaf)(-a, b, c); }
-template <int N, class Isa>
-SITU_INLINE pack<int32_t, N, Isa> bits_of(pack<float, N, Isa> const& x) {
-  return bitcast<int32_t>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> float_of_bits(pack<int32_t, N, Isa> const& x) {
-  return bitcast<float>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> float_of(pack<int32_t, N, Isa> const& x) {
-  return convert_unchecked<float>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> kept(pack<float, N, Isa> const& x) {
-  return keep_order(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> remainder_of(pack<float, N, Isa> const& c, pack<float, N, Isa> const& a, pack<float, N, Isa> const& b) {
-  if constexpr (Isa::fma) {
-    return math::detail::fused<math::detail::sign::minus>(a, b, c);
-  } else {
-    auto const [high, low] = math::detail::two_prod(a, b);
-    return keep_order(c - high) - low;
-  }
-}
-
-/// A number in two parts, of which the second is what the first lost in rounding.
-template <class X>
-struct TwoParts {
-  X high, low;
-};
-/// a + b, for |a| >= |b| or a = 0.
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE TwoParts<X> in_two_parts(X const& a, X const& b) {
-  X const sum = kept(X(a + b));
-  return {sum, b - kept(X(sum - a))};
-}
-
-/// sqrt(-2 log u) for u in [2^-31, 1].
-///
-///     u = 2^e (1 + f),   log u = e log 2 + f + f^2 p(f)
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE TwoParts<X> normal_radius(X const& u) {
-  auto const from = bits_of(u) - decltype(bits_of(u))(0x3f400000);
-  X const e = float_of(from >> 23);
-  X const f = float_of_bits((from & decltype(bits_of(u))(0x007fffff)) + decltype(bits_of(u))(0x3f400000)) - X(1.0f);
-  X p = f * X(-0.0450761728f) + X(0.104631938f);  // as in math::log
-  p = p * f + X(-0.13161242f);
-  p = p * f + X(0.14478381f);
-  p = p * f + X(-0.166473061f);
-  p = p * f + X(0.199908614f);
-  p = p * f + X(-0.250000954f);
-  p = p * f + X(0.333334506f);
-  X const rest = (f * f) * (p * f + X(-0.5f)) + e * X(1.42860677e-06f);
-  auto const sum = in_two_parts(X(e * X(0.693145751953125f)), f);
-  auto const logarithm = in_two_parts(sum.high, X(kept(sum.low) + rest));
-  X const square = logarithm.high * X(-2.0f), low = logarithm.low * X(-2.0f);
-  X const root = math::sqrt(square);
-  return {root, (remainder_of(square, root, root) + low) / (root + root + X(1e-30f))};
-}
-
-/// The sine and cosine of r turns, |r| <= 1/8, where r has at most 22 digits: 6 r is exact.
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE TwoParts<X> sine_of_turns(X const& r) {
-  X const s = r * r;
-  X const q = s * (s * (s * X(41.5895996f) + X(-76.7012863f)) + X(81.6052322f)) + X(-41.3417015f);
-  return in_two_parts(X(r * X(6.0f)), X(r * (s * q + X(0.283185307f))));
-}
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE TwoParts<X> cosine_of_turns(X const& r) {
-  X const s = r * r;
-  return in_two_parts(X(1.0f), X(s * (s * (s * (s * X(59.424225f) + X(-85.44882f)) + X(64.93937f)) + X(-19.739208f))));
-}
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE X product_of_parts(TwoParts<X> const& a, TwoParts<X> const& b) {
-  return a.high * b.high + (a.high * b.low + a.low * b.high);
-}
-
-/// The elements 2 j and 2 j + 1 of normal numbers: Box and Muller's
-///
-///     sqrt(-2 log u) cos(2 pi v),   sqrt(-2 log u) sin(2 pi v)
-///
-/// of u in (0, 1], for float the rounded value of ((word(2 j) >> 1) | 1) / 2^31, and v in [0, 1), the upper 24 bits of word(2 j + 1); for double
-/// of draws: u the upper 53 bits of 1 - draw(2 j), v those of draw(2 j + 1). Results err by less than 2 ULP.
-struct NormalPair {
-  float cosine, sine;
-};
-SITU_HOST_DEVICE inline NormalPair normal_pair(uint32_t radius_word, uint32_t angle_word) {
-  float const u = static_cast<float>(static_cast<int32_t>(radius_word >> 1 | 1u)) * 4.65661287e-10f;
-  uint32_t const angle = angle_word & 0xffffff00u, quarter = (angle + 0x20000000u) >> 30;
-  float const r = static_cast<float>(static_cast<int32_t>(angle - (quarter << 30))) * 2.32830644e-10f;
-  auto const radius = normal_radius(u);
-  float const s = product_of_parts(radius, sine_of_turns(r)), c = product_of_parts(radius, cosine_of_turns(r));
-  float const x = quarter & 1 ? s : c, y = quarter & 1 ? c : s;
-  return {quarter == 1 || quarter == 2 ? -x : x, quarter & 2 ? -y : y};
-}
-struct WideNormalPair {
-  double cosine, sine;
-};
-SITU_HOST_DEVICE inline WideNormalPair normal_pair(uint64_t radius_draw, uint64_t angle_draw) {
-  double const u = 1.0 - static_cast<double>(static_cast<int64_t>(radius_draw >> 11)) * (1.0 / 9007199254740992.0);
-  uint64_t const angle = angle_draw & ~uint64_t{0x7ff}, quarter = (angle + (uint64_t{1} << 61)) >> 62;
-  double const r = static_cast<double>(static_cast<int64_t>(angle - (quarter << 62))) * (1.0 / 18446744073709551616.0);
-  double const radius = math::sqrt(-2.0 * math::log(u)), x0 = 6.28318530717958647692 * r;
-  double const s = math::sin(x0), c = math::cos(x0);
-  double const x = quarter & 1 ? s : c, y = quarter & 1 ? c : s;
-  return {radius * (quarter == 1 || quarter == 2 ? -x : x), radius * (quarter & 2 ? -y : y)};
-}
-
-/// Element i of normal numbers, in the type that T computes in.
-template <class T>
-SITU_HOST_DEVICE compute_t<T> normal_at(RandomStream const& stream, int64_t i) {
-  PhiloxWords const w = philox(stream.seed, static_cast<uint64_t>(i) >> (takes_draws<T> ? 1 : 2), stream.call);
-  if constexpr (takes_draws<T>) {
-    auto const pair = normal_pair(uint64_t{w.word[0]} << 32 | w.word[1], uint64_t{w.word[2]} << 32 | w.word[3]);
-    return i & 1 ? pair.sine : pair.cosine;
-  } else {
-    auto const pair = i & 2 ? normal_pair(w.word[2], w.word[3]) : normal_pair(w.word[0], w.word[1]);
-    return i & 1 ? pair.sine : pair.cosine;
-  }
-}
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-#if defined(__CUDACC__)
-#pragma nv_diagnostic pop
-#endif
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-/// An integer in every lane, by way of the floats of its size: g++ 12 makes a chain of masked moves of an integer's.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> every_lane(T value) {
-  using F = std::conditional_t<sizeof(T) == 4, float, double>;
-  return bitcast<T>(pack<F, N, Isa>(bits_to<F>(value)));
-}
-
-/// The product of the lower halves of 64-bit lanes.
-template <int N, class Isa>
-SITU_INLINE pack<uint64_t, N, Isa> multiply_low_halves(pack<uint64_t, N, Isa> const& a, pack<uint64_t, N, Isa> const& b) {
-#if SITU_X86 && !defined(__clang__)
-  if constexpr (8 * N == Isa::bytes) {
-    auto r = a.v;
-    auto const bv = b.v;
-#if !defined(__AVX__)
-    if constexpr (Isa::bytes == 16) __asm__("pmuludq {%1, %0|%0, %1}" : "+x"(r) : "x"(bv));
-    else
-#endif
-      __asm__("vpmuludq {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(bv));
-    return pack<uint64_t, N, Isa>(r);
-  }
-#endif
-  pack<uint64_t, N, Isa> const half(uint64_t{0xffffffffu});
-  return (a & half) * (b & half);
-}
-
-/// Lanes of a and b in turns: inside each 16 bytes, the lower (High = false) or the upper half of both.
-template <bool High, class P>
-SITU_INLINE P interleave(P const& a, P const& b) {
-  constexpr int N = P::lanes, group = 16 / static_cast<int>(sizeof(typename P::value_type));
-#if defined(__clang__)
-  return [&]<int... K>(std::integer_sequence<int, K...>) __attribute__((always_inline)) {
-    return P(typename P::vector(__builtin_shufflevector(a.v, b.v, (K / group * group + (High ? group / 2 : 0) + K % group / 2 + (K % 2) * N)...)));
-  }(std::make_integer_sequence<int, N>{});
-#else
-  using I = typename P::mask_type::vector;
-  I order = I{};
-  for (int k = 0; k < N; ++k) order[k] = static_cast<typename P::mask_type::lane_type>(k / group * group + (High ? group / 2 : 0) + k % group / 2 + (k % 2) * N);
-  return P(typename P::vector(__builtin_shuffle(a.v, b.v, order)));
-#endif
-}
-
-/// Consecutive blocks of a stream: word k of each stands in the lower halves of the lanes of c[k]. Lane 2 g has block g, lane 2 g + 1 block
-/// G + g, where G is half the number of lanes: interleaved, they are in order.
-template <class Isa>
-struct PhiloxLanes {
-  static constexpr int N = Isa::bytes / 8;  ///< blocks
-  using U = pack<uint64_t, N, Isa>;
-  U c0, c1, c2, c3;
-
-  SITU_INLINE static U upper(U const& x) { return x & U(~uint64_t{0xffffffffu}); }
-  SITU_INLINE static U lower(U const& x) { return x & U(uint64_t{0xffffffffu}); }
-  /// Words: 0, 1 and 2, 3 of each block, as memory holds them.
-  SITU_INLINE U words01() const { return lower(c0) | (c1 << 32); }
-  SITU_INLINE U words23() const { return lower(c2) | (c3 << 32); }
-  SITU_INLINE U draws01() const { return lower(c1) | (c0 << 32); }
-  SITU_INLINE U draws23() const { return lower(c3) | (c2 << 32); }
-  /// Radius and angle words of pairs, side by side.
-  SITU_INLINE U words02() const { return lower(c0) | (c2 << 32); }
-  SITU_INLINE U words13() const { return lower(c1) | (c3 << 32); }
-};
-
-/// The keys of the ten rounds.
-template <class Isa>
-struct PhiloxKeys {
-  using U = typename PhiloxLanes<Isa>::U;
-  typename U::vector k0[10], k1[10];
-  SITU_INLINE explicit PhiloxKeys(uint64_t seed) {
-    uint32_t a = static_cast<uint32_t>(seed), b = static_cast<uint32_t>(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-      k0[round] = every_lane<uint64_t, U::lanes, Isa>(a).v;
-      k1[round] = every_lane<uint64_t, U::lanes, Isa>(b).v;
-      a += philox_weyl0, b += philox_weyl1;
-    }
-  }
-};
-
-template <class Isa>
-SITU_INLINE PhiloxLanes<Isa> philox_lanes(PhiloxKeys<Isa> const& keys, uint64_t block, uint64_t call) {
-  using Lanes = PhiloxLanes<Isa>;
-  using U = typename Lanes::U;
-  U steps;
-  for (int k = 0; k < Lanes::N; ++k) steps.set(k, static_cast<uint64_t>(k / 2 + k % 2 * (Lanes::N / 2)));
-  U const index = steps + every_lane<uint64_t, U::lanes, Isa>(block), m0(uint64_t{philox_multiplier0}), m1(uint64_t{philox_multiplier1});
-  auto c0 = index.v, c1 = (index >> 32).v, c2 = every_lane<uint64_t, U::lanes, Isa>(call & 0xffffffffu).v, c3 = every_lane<uint64_t, U::lanes, Isa>(call >> 32).v;
-#define SITU_PHILOX_ROUND(R)                                                      \
-  {                                                                               \
-    auto const p0 = multiply_low_halves(U(c0), m0).v, p1 = multiply_low_halves(U(c2), m1).v; \
-    c0 = (p1 >> 32) ^ c1 ^ keys.k0[R];                                            \
-    c1 = p1;                                                                      \
-    c2 = (p0 >> 32) ^ c3 ^ keys.k1[R];                                            \
-    c3 = p0;                                                                      \
-  }
-  SITU_PHILOX_ROUND(0) SITU_PHILOX_ROUND(1) SITU_PHILOX_ROUND(2) SITU_PHILOX_ROUND(3) SITU_PHILOX_ROUND(4)
-  SITU_PHILOX_ROUND(5) SITU_PHILOX_ROUND(6) SITU_PHILOX_ROUND(7) SITU_PHILOX_ROUND(8) SITU_PHILOX_ROUND(9)
-#undef SITU_PHILOX_ROUND
-  return {U(c0), U(c1), U(c2), U(c3)};
-}
-
-template <int N, class Isa>
-SITU_INLINE pack<uint32_t, 2 * N, Isa> as_words(pack<uint64_t, N, Isa> const& x) {
-  return pack<uint32_t, 2 * N, Isa>(reinterpret_cast<typename pack<uint32_t, 2 * N, Isa>::vector>(x.v));
-}
-
-/// Uniform numbers in [0, 1) from the words of blocks, in order: the first half of the lanes' elements in `first`.
-template <class T, class Isa>
-struct UniformLanes {
-  static constexpr int N = takes_draws<T> ? Isa::bytes / 8 : Isa::bytes / 4;  ///< elements of a half
-  using P = pack<compute_t<T>, N, Isa>;
-  P first, second;
-  SITU_INLINE explicit UniformLanes(PhiloxLanes<Isa> const& blocks) {
-    if constexpr (takes_draws<T>) {
-      auto const a = blocks.draws01(), b = blocks.draws23();
-      first = from_draws(interleave<false>(a, b));
-      second = from_draws(interleave<true>(a, b));
-    } else {
-      auto const a = blocks.words01(), b = blocks.words23();
-      first = from_words(as_words(interleave<false>(a, b)));
-      second = from_words(as_words(interleave<true>(a, b)));
-    }
-  }
-  SITU_INLINE static P from_draws(pack<uint64_t, Isa::bytes / 8, Isa> const& draws) {
-    return convert_unchecked<double>(bitcast<int64_t>(draws >> 11)) * (1.0 / 9007199254740992.0);
-  }
-  SITU_INLINE static P from_words(pack<uint32_t, Isa::bytes / 4, Isa> const& words) {
-    return convert_unchecked<float>(bitcast<int32_t>(words >> (32 - uniform_bits<T>))) * (1.f / static_cast<float>(1 << uniform_bits<T>));
-  }
-};
-
-/// Normal numbers from the words of blocks, in order.
-template <class T, class Isa>
-struct NormalLanes {
-  static constexpr int N = takes_draws<T> ? Isa::bytes / 8 : Isa::bytes / 4;
-  using P = pack<compute_t<T>, N, Isa>;
-  P first, second;
-  SITU_INLINE explicit NormalLanes(PhiloxLanes<Isa> const& blocks) {
-    if constexpr (takes_draws<T>) {
-      using I = pack<int64_t, N, Isa>;
-      using U = pack<uint64_t, N, Isa>;
-      P const u = P(1.0) - convert_unchecked<double>(bitcast<int64_t>(blocks.draws01() >> 11)) * (1.0 / 9007199254740992.0);
-      U const angle = blocks.draws23() & U(~uint64_t{0x7ff}), quarter = (angle + U(uint64_t{1} << 61)) >> 62;
-      P const x = convert_unchecked<double>(bitcast<int64_t>(angle - (quarter << 62))) * (6.28318530717958647692 / 18446744073709551616.0);
-      P const radius = math::sqrt(math::log(u) * -2.0);
-      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), I(1), 62);
-    } else {
-      using U = pack<uint32_t, N, Isa>;
-      P const u = convert_unchecked<float>(bitcast<int32_t>((as_words(blocks.words02()) >> 1) | U(1u))) * 4.65661287e-10f;
-      U const angle = as_words(blocks.words13()) & U(0xffffff00u), quarter = (angle + U(0x20000000u)) >> 30;
-      P const r = convert_unchecked<float>(bitcast<int32_t>(angle - (quarter << 30))) * 2.32830644e-10f;
-      auto const radius = normal_radius(u);
-      turned(product_of_parts(radius, sine_of_turns(r)), product_of_parts(radius, cosine_of_turns(r)), bitcast<int32_t>(quarter), pack<int32_t, N, Isa>(1), 30);
-    }
-  }
-
- private:
-  template <class I>
-  SITU_INLINE void turned(P const& s, P const& c, I const& quarter, I const& one, int sign) {
-    auto const swap = (quarter & one) != (one - one);
-    using C = typename P::value_type;
-    P const x = select(swap, s, c), y = select(swap, c, s);
-    P const cosine = bitcast<C>(bitcast<typename I::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
-    P const sine = bitcast<C>(bitcast<typename I::value_type>(y) ^ ((quarter & (one + one)) << sign));
-    first = interleave<false>(cosine, sine);
-    second = interleave<true>(cosine, sine);
-  }
-};
-
-/// Fills memory, or changes it in place: op.make<Isa>(blocks, to) does so with the elements of as many blocks as there are lanes, of which
-/// F::per_block come from each.
-template <class F>
-struct RandomBody {
-  template <class Isa>
-  SITU_INLINE static int run(F const* op_, typename F::element* to, int64_t first, int64_t count) {
-    constexpr int64_t step = PhiloxLanes<Isa>::N * F::per_block;
-    F const op = *op_;
-    PhiloxKeys<Isa> const keys(op.stream.seed);
-    for (int64_t i = -(first % F::per_block); i < count; i += step) {
-      PhiloxLanes<Isa> const blocks = philox_lanes(keys, static_cast<uint64_t>((first + i) / F::per_block), op.stream.call);
-      if (SITU_LIKELY(i >= 0 && i + step <= count)) {
-        op.template make<Isa>(blocks, to + i);
-      } else {  // some of these elements are not asked for
-        alignas(64) typename F::element buffer[step] = {};
-        int64_t const from = i < 0 ? 0 : i, end = i + step < count ? i + step : count;
-        std::memcpy(buffer + (from - i), to + from, static_cast<std::size_t>(end - from) * sizeof(typename F::element));
-        op.template make<Isa>(blocks, buffer);
-        std::memcpy(to + from, buffer + (from - i), static_cast<std::size_t>(end - from) * sizeof(typename F::element));
-      }
-    }
-    return 0;
-  }
-};
-
-/// The kernel that fills a fresh tensor.
-template <class F>
-struct RandomKernel {
-  F op;
-  typename F::element* to;
-  void operator()(int64_t first, int64_t last) const { dispatch<RandomBody<F>>(&op, to + first, first, last - first); }
-};
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// The largest T below `high`, but no less than `low`.
-template <class T>
-compute_t<T> largest_below(double high, double low) {
-  using C = compute_t<T>;
-  T nearest = convert_scalar<T>(high);
-  if (static_cast<double>(static_cast<C>(nearest)) >= high) {  // one down
-    using I = signed_of_size<T>;
-    I const bits = bits_to<I>(nearest);
-    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<I>(std::numeric_limits<I>::min() + 1));
-    else nearest = bits_to<T>(static_cast<I>(bits < 0 ? bits + 1 : bits - 1));
-  }
-  C const result = static_cast<C>(nearest), least = static_cast<C>(low);
-  return result < least ? least : result;
-}
-
-/// Whether an event of probability p > 0 happens, from a word: p to within 2^-32, 1 exactly.
-struct Chance {
-  uint32_t last;  ///< the largest word with which it happens
-
-  static Chance of(double p) {
-    double const words = p * 4294967296.0;
-    return {words >= 4294967295.0 ? 0xffffffffu : static_cast<uint32_t>(words > 0.5 ? words - 0.5 : 0)};
-  }
-  SITU_HOST_DEVICE bool happens(uint32_t word) const { return word <= last; }
-  template <int N, class Isa>
-  SITU_INLINE auto happens(pack<uint32_t, N, Isa> const& words) const {
-    return words <= cpu::every_lane<uint32_t, N, Isa>(last);
-  }
-};
-
-/// Stores `values`, in the type that T computes in, as elements of T.
-template <class T, int N, class Isa>
-SITU_INLINE void store_numbers(pack<compute_t<T>, N, Isa> const& first, pack<compute_t<T>, N, Isa> const& second, T* to) {
-  store_lanes<T, N, Isa>(first, to);
-  store_lanes<T, N, Isa>(second, to + N);
-}
-
-/// Uniform in [low, low + scale), at most `below`. `plain`: in [0, 1).
-template <class T>
-struct uniform_numbers {
-  using element = T;
-  using C = compute_t<T>;
-  static constexpr int per_block = takes_draws<T> ? 2 : 4;
-  RandomStream stream;
-  C scale = 1, low = 0, below = 0;
-  bool plain = true;
-
-  SITU_HOST_DEVICE T operator()(int64_t i) const {
-    C const u = uniform_at<T>(stream, i);
-    if (plain) return convert_scalar<T>(u);
-    C const y = scaled_and_shifted(u, scale, low);
-    return convert_scalar<T>(y < below ? y : below);
-  }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    cpu::UniformLanes<T, Isa> const u(blocks);
-    if (plain) return store_numbers<T>(u.first, u.second, to);
-    using P = decltype(u.first);
-    P const s(scale), l(low);
-    store_numbers<T>(math::detail::at_most(scaled_and_shifted(P(u.first), s, l), below), math::detail::at_most(scaled_and_shifted(P(u.second), s, l), below), to);
-  }
-};
-
-/// Normal numbers times `deviation` plus `mean`. `plain`: neither.
-template <class T>
-struct normal_numbers {
-  using element = T;
-  using C = compute_t<T>;
-  static constexpr int per_block = takes_draws<T> ? 2 : 4;
-  RandomStream stream;
-  C deviation = 1, mean = 0;
-  bool plain = true;
-
-  SITU_HOST_DEVICE T operator()(int64_t i) const {
-    C const z = normal_at<T>(stream, i);
-    return convert_scalar<T>(plain ? z : scaled_and_shifted(z, deviation, mean));
-  }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    cpu::NormalLanes<T, Isa> const z(blocks);
-    if (plain) return store_numbers<T>(z.first, z.second, to);
-    using P = decltype(z.first);
-    P const s(deviation), m(mean);
-    store_numbers<T>(scaled_and_shifted(P(z.first), s, m), scaled_and_shifted(P(z.second), s, m), to);
-  }
-};
-
-/// Integers in [low, low + span).
-template <class T>
-struct whole_numbers {
-  using element = T;
-  static constexpr int per_block = 2;
-  RandomStream stream;
-  int64_t low;
-  uint64_t span;
-
-  SITU_HOST_DEVICE T operator()(int64_t i) const {
-    return convert_scalar<T>(static_cast<int64_t>(static_cast<uint64_t>(low) + scaled_draw(stream.draw(i), span)));
-  }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    constexpr int N = cpu::PhiloxLanes<Isa>::N;
-    auto const a = blocks.draws01(), b = blocks.draws23();
-    store<Isa>(drawn(cpu::interleave<false>(a, b)), to);
-    store<Isa>(drawn(cpu::interleave<true>(a, b)), to + N);
-  }
-
- private:
-  /// As scaled_draw.
-  template <int N, class Isa>
-  SITU_INLINE pack<int64_t, N, Isa> drawn(pack<uint64_t, N, Isa> const& bits) const {
-    using U = pack<uint64_t, N, Isa>;
-    using cpu::multiply_low_halves;
-    U const upper = bits >> 32, s0 = cpu::every_lane<uint64_t, N, Isa>(span & 0xffffffffu), s1 = cpu::every_lane<uint64_t, N, Isa>(span >> 32);
-    U const middle0 = multiply_low_halves(upper, s0) + (multiply_low_halves(bits, s0) >> 32);
-    U result = middle0 >> 32;
-    if (span >> 32 != 0) {
-      U const middle1 = multiply_low_halves(bits, s1) + (middle0 & U(uint64_t{0xffffffffu}));
-      result = multiply_low_halves(upper, s1) + result + (middle1 >> 32);
-    }
-    return bitcast<int64_t>(result + cpu::every_lane<uint64_t, N, Isa>(static_cast<uint64_t>(low)));
-  }
-  template <class Isa, int N>
-  SITU_INLINE static void store(pack<int64_t, N, Isa> const& x, T* to) {
-    store_lanes<T, N, Isa>(convert_lanes<T, int64_t, Isa, N>(x), to);
-  }
-};
-
-/// 1 with probability p, else 0.
-template <class T>
-struct coins {
-  using element = T;
-  static constexpr int per_block = 4;
-  RandomStream stream;
-  Chance chance;
-
-  SITU_HOST_DEVICE T operator()(int64_t i) const { return convert_scalar<T>(chance.happens(stream.word(i)) ? 1 : 0); }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    constexpr int N = 2 * cpu::PhiloxLanes<Isa>::N;
-    auto const a = blocks.words01(), b = blocks.words23();
-    auto const first = chance.happens(cpu::as_words(cpu::interleave<false>(a, b))), second = chance.happens(cpu::as_words(cpu::interleave<true>(a, b)));
-    store_lanes<T, N, Isa>(convert_lanes<T, bool, Isa, N>(first), to);
-    store_lanes<T, N, Isa>(convert_lanes<T, bool, Isa, N>(second), to + N);
-  }
-};
-
-// What follows changes elements that are there already: the second argument of a CUDA thread's function is the index.
-
-/// 1 with the probability that the element tells, else 0.
-template <class T>
-struct told_coins {
-  using element = T;
-  using C = compute_t<T>;
-  static constexpr int cost = 10;
-  static constexpr int per_block = takes_draws<T> ? 2 : 4;
-  RandomStream stream;
-
-  SITU_HOST_DEVICE T operator()(T p, int64_t i) const { return convert_scalar<T>(uniform(i) < static_cast<C>(p) ? 1 : 0); }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    using Bits = std::conditional_t<takes_draws<T>, double, float>;
-    cpu::UniformLanes<Bits, Isa> const u(blocks);
-    using P = std::remove_cvref_t<decltype(u.first)>;
-    constexpr int N = P::lanes;
-    P const zero(C(0)), one(C(1));
-    store_lanes<T, N, Isa>(select(u.first < load_lanes<T, N, Isa>(to), one, zero), to);
-    store_lanes<T, N, Isa>(select(u.second < load_lanes<T, N, Isa>(to + N), one, zero), to + N);
-  }
-
- private:
-  SITU_HOST_DEVICE C uniform(int64_t i) const {
-    if constexpr (takes_draws<T>) return uniform_at<double>(stream, i);
-    else return uniform_at<float>(stream, i);
-  }
-};
-
-/// The element times `scale`, or 0 where chance does not keep it.
-template <class T>
-struct dropped {
-  using element = T;
-  using C = compute_t<T>;
-  static constexpr int cost = 10;
-  static constexpr int per_block = 4;
-  RandomStream stream;
-  Chance keeps;
-  C scale;
-
-  SITU_HOST_DEVICE T operator()(T x, int64_t i) const { return convert_scalar<T>(keeps.happens(stream.word(i)) ? static_cast<C>(x) * scale : C(0)); }
-  template <class Isa>
-  SITU_INLINE void make(cpu::PhiloxLanes<Isa> const& blocks, T* to) const {
-    constexpr int N = 2 * cpu::PhiloxLanes<Isa>::N;
-    auto const a = blocks.words01(), b = blocks.words23();
-    change<Isa, N>(chance_of(cpu::as_words(cpu::interleave<false>(a, b))), to);
-    change<Isa, N>(chance_of(cpu::as_words(cpu::interleave<true>(a, b))), to + N);
-  }
-
- private:
-  template <class U>
-  SITU_INLINE auto chance_of(U const& words) const {
-    return keeps.happens(words);
-  }
-  template <class Isa, int N, class M>
-  SITU_INLINE void change(M const& kept, T* to) const {
-    auto const x = load_lanes<T, N, Isa>(to);
-    using P = std::remove_cvref_t<decltype(x)>;
-    store_lanes<T, N, Isa>(select(kept, x * P(scale), P(C(0))), to);
-  }
-};
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
-
-namespace situ::inline SITU_ABI {
-
-/// A stream of random numbers: a seed, and how many calls have drawn from it.
-class Generator {
- public:
-  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
-  uint64_t seed() const { return seed_; }
-  /// Starts over with another seed.
-  void manual_seed(uint64_t seed) {
-    seed_ = seed;
-    __atomic_store_n(&calls_, uint64_t{0}, __ATOMIC_RELAXED);
-  }
-  /// The number of this call; for those who draw.
-  uint64_t next_call() { return __atomic_fetch_add(&calls_, uint64_t{1}, __ATOMIC_RELAXED); }
-
- private:
-  uint64_t seed_;
-  uint64_t calls_ = 0;
-};
-
-namespace detail {
-
-SITU_PROCESS_STATE Generator& default_generator() {
-  static Generator generator;
-  return generator;
-}
-
-inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
-
-/// A fresh tensor of random numbers.
-template <device D, class F>
-Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
-  using T = typename F::element;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    auto result = Tensor<T, D>::uninitialized(shape, who);
-    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
-    return result;
-  } else {
-    return generate<T, D>(shape, numbers, who);
-  }
-}
-
-}  // namespace detail
-
-/// Seeds the default generator, which draws where none is given.
-inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed(seed); }
-
-/// Uniform in [0, 1): multiples of 2^-24, for double of 2^-53, for float16 of 2^-11, for bfloat16 of 2^-8.
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> rand(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{detail::next_stream(generator)}, "rand");
-}
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> rand(Shape const& shape, D device = {}) {
-  return rand<T>(shape, detail::default_generator(), device);
-}
-
-/// Normal with mean 0 and standard deviation 1, by Box and Muller's transform of two uniform numbers into two normal ones.
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> randn(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{detail::next_stream(generator)}, "randn");
-}
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> randn(Shape const& shape, D device = {}) {
-  return randn<T>(shape, detail::default_generator(), device);
-}
-
-/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite.
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& generator, D = {}) {
-  if (!(low <= high) || !(high - low <= std::numeric_limits<double>::max())) {
-    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
-  }
-  using C = compute_t<T>;
-  detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
-  return detail::random_tensor<D>(shape, numbers, "uniform");
-}
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> uniform(double low, double high, Shape const& shape, D device = {}) {
-  return uniform<T>(low, high, shape, detail::default_generator(), device);
-}
-
-/// Normal with that mean and standard deviation: mean + deviation z, z as randn gives it. Throws ShapeError when the deviation is negative or NaN.
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> normal(double mean, double deviation, Shape const& shape, Generator& generator, D = {}) {
-  if (!(deviation >= 0)) detail::fail<ShapeError>("normal: the standard deviation is ", deviation, "; it must not be negative");
-  using C = compute_t<T>;
-  detail::normal_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false};
-  return detail::random_tensor<D>(shape, numbers, "normal");
-}
-template <element T = float, device D = Cpu>
-  requires floating<T>
-Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device = {}) {
-  return normal<T>(mean, deviation, shape, detail::default_generator(), device);
-}
-
-/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high.
-template <element T = int64_t, device D = Cpu>
-Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
-  if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
-  uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
-}
-template <element T = int64_t, device D = Cpu>
-Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
-  return randint<T>(low, high, shape, detail::default_generator(), device);
-}
-
-/// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].
-template <element T = float, device D = Cpu>
-Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
-  if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
-  detail::RandomStream const stream = detail::next_stream(generator);
-  if (p == 0) return detail::filled<T, D>(shape, 0, "bernoulli");
-  return detail::random_tensor<D>(shape, detail::coins<T>{stream, detail::Chance::of(p)}, "bernoulli");
-}
-template <element T = float, device D = Cpu>
-Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
-  return bernoulli<T>(p, shape, detail::default_generator(), device);
-}
 
 }  // namespace situ::inline SITU_ABI
 
@@ -36380,6 +38191,319 @@ auto diag(E const& x, int64_t k = 0) {
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/autograd/attention.hpp>
+/// Attention of Variables: scaled_dot_product_attention as one recorded operation.
+///
+/// Shapes, dtypes, devices, options and what is thrown are those of ops/attention.hpp.
+
+
+// ---- <situ/autograd/operands.hpp>
+/// The operands of operations that record: Variables, formulas that become Variables, and constants.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// An operand without a history, in the place of a Variable.
+template <class T, class D>
+struct ConstantInput {
+  using value_type = T;
+  using device_type = D;
+  Tensor<T, D> tensor;
+  Tensor<T, D> const& value() const { return tensor; }
+  Shape const& shape() const { return tensor.shape(); }
+  static constexpr bool requires_grad() { return false; }
+  static State<T, D>* state() { return nullptr; }
+};
+
+/// An operand as elements of T: a Variable, or a constant.
+template <class T, class E>
+auto operation_input(E const& e) {
+  using D = result_device_t<device_of<E>>;
+  if constexpr (!differentiable<E>) {
+    if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>>) return ConstantInput<T, device_of<E>>{e};
+    else return ConstantInput<T, D>{Tensor<T, D>(e)};
+  } else if constexpr (std::is_same_v<value_of<E>, T>) {
+    return recorded(e);
+  } else {
+    return recorded(cast<T>(e));
+  }
+}
+
+template <class T, class D>
+Saved<T, D> saved_input(Variable<T, D> const& v) {
+  return Saved<T, D>(v);
+}
+template <class T, class D>
+Saved<T, D> saved_input(ConstantInput<T, D> const& c) {
+  return Saved<T, D>(c.tensor);
+}
+/// An operand for backward, or nothing where no gradient needs it.
+template <class V>
+auto saved_if(bool needed, V const& input) {
+  return needed ? saved_input(input) : Saved<value_of<V>, device_of<V>>();
+}
+
+/// Operands of an operation on one device, one of which records.
+template <class... Es>
+concept recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && all_mix<operand_device_t<Es>...>::value;
+/// The same on several devices: rejected.
+template <class... Es>
+concept strange_recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && !all_mix<operand_device_t<Es>...>::value;
+
+/// The message about them; none for anything else, so that other overloads are tried.
+template <class... Es>
+struct recorded_apart {};
+template <class... Es>
+  requires strange_recorded_operands<Es...>
+struct recorded_apart<Es...> : different_devices<device_of<Es>...> {};
+template <class... Es>
+using recorded_apart_t = typename recorded_apart<Es...>::type;
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Views that the gradients by queries, keys and values are written to; one without data is not wanted. The last axis has no gaps.
+template <class T, class D>
+struct AttentionGradients {
+  Tensor<T, D> q, k, v;
+};
+
+inline namespace SITU_ABI_THREADS {
+
+template <class T, class D>
+void run_attention_gradient(cpu_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
+                            Tensor<T, D> const& k, Tensor<T, D> const& v, attention_memory_t<T, D> const& statistics, Tensor<T, D> const& g,
+                            AttentionGradients<T, D>& to) {
+  if (plan.batches * plan.rows * plan.keys == 0) {
+    for (Tensor<T, D>* each : {&to.q, &to.k, &to.v}) {
+      if (each->size() > 0) each->assign(T(0.f));
+    }
+    return;
+  }
+  cpu::AttentionKernel<T, true> kernel{};
+  cpu::plan_kernel(kernel, plan, settings);
+  kernel.mask_kind = mask.kind();
+  if (mask.kind() != 0) kernel.mask = {mask.data(), expanded(mask.layout(), plan.with(plan.rows, plan.keys))};
+  kernel.q = {q.data(), q.layout()}, kernel.k = {k.data(), k.layout()}, kernel.v = {v.data(), v.layout()}, kernel.g = {g.data(), g.layout()};
+  if (to.q.size() > 0) kernel.dq = {to.q.data(), to.q.layout()};
+  if (to.k.size() > 0) kernel.dk = {to.k.data(), to.k.layout()};
+  if (to.v.size() > 0) kernel.dv = {to.v.data(), to.v.layout()};
+  kernel.statistics = const_cast<compute_t<T>*>(statistics.data());
+  cpu::launch_attention<D>(kernel, plan.batches);
+}
+
+}  // namespace SITU_ABI_THREADS
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class T, class D>
+void run_attention_gradient(cuda_kernels, AttentionPlan const&, AttentionSettings<T> const&, AttentionMask<T, D> const&, Tensor<T, D> const&, Tensor<T, D> const&,
+                            Tensor<T, D> const&, attention_memory_t<T, D> const&, Tensor<T, D> const&, AttentionGradients<T, D>&) {
+  static_assert(compiled_by_nvcc<T>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// With w the weights and h = g vᵀ:   ∂L/∂v = wᵀ g,   s = w (h - Σ w h) scale,   ∂L/∂q = s k,   ∂L/∂k = sᵀ q
+template <class T, class D, class DQ, class DK, class DV>
+struct AttentionRule {
+  Saved<T, DQ> q;
+  Saved<T, DK> k;
+  Saved<T, DV> v;
+  attention_memory_t<T, D> memory;
+  AttentionPlan plan;
+  AttentionSettings<T> settings;
+  AttentionMask<T, D> mask;
+
+  template <class IntoQ, class IntoK, class IntoV>
+  void operator()(Tensor<T, D> const& g, IntoQ const& into_q, IntoK const& into_k, IntoV const& into_v) const {
+    Tensor<T, D> const queries(q.tensor()), keys(k.tensor()), values(v.tensor());
+    Shape const of_q = plan.with(plan.rows, plan.depth), of_k = plan.with(plan.keys, plan.depth), of_v = plan.with(plan.keys, plan.width);
+    AttentionGradients<T, D> to;
+    if (into_q.needed()) to.q = uninitialized_in_order_of<T, D>(queries.layout(), of_q, "backward");
+    if (into_k.needed()) to.k = uninitialized_in_order_of<T, D>(keys.layout(), of_k, "backward");
+    if (into_v.needed()) to.v = uninitialized_in_order_of<T, D>(values.layout(), of_v, "backward");
+    run_attention_gradient<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, queries.expand(of_q), keys.expand(of_k), values.expand(of_v), memory, g, to);
+    if (into_q.needed()) into_q.add(to.q);
+    if (into_k.needed()) into_k.add(to.k);
+    if (into_v.needed()) into_v.add(to.v);
+  }
+};
+
+/// Queries, keys and values of all heads side by side: x [batch, tokens, 3 heads depth] → [batch, tokens, heads depth]; the gradient is written
+/// where it belongs, in one tensor of the shape of x.
+template <class T, class D>
+struct PackedHeads {
+  int64_t heads;
+  /// Part 0, 1 or 2 of x: [batch, heads, tokens, depth].
+  Tensor<T, D> part(Tensor<T, D> const& x, int k) const {
+    int64_t const depth = x.size(-1) / (3 * heads);
+    return x.view({x.size(0), x.size(1), 3, heads, depth}).select(2, k).transpose(1, 2);
+  }
+  Tensor<T, D> joined(Tensor<T, D> const& y) const { return y.transpose(1, 2).reshape({y.size(0), y.size(2), y.size(1) * y.size(3)}); }
+  Tensor<T, D> split(Tensor<T, D> const& g) const { return g.reshape({g.size(0), g.size(1), heads, g.size(-1) / heads}).transpose(1, 2); }
+};
+template <class T, class D>
+struct PackedAttentionRule {
+  Saved<T, D> x;
+  attention_memory_t<T, D> memory;
+  AttentionPlan plan;
+  AttentionSettings<T> settings;
+  AttentionMask<T, D> mask;
+  PackedHeads<T, D> heads;
+
+  template <class IntoX>
+  void operator()(Tensor<T, D> const& g, IntoX const& into) const {
+    if (!into.needed()) return;
+    Tensor<T, D> const& packed = x.tensor();
+    auto result = Tensor<T, D>::uninitialized(packed.shape(), "backward");
+    AttentionGradients<T, D> to{heads.part(result, 0), heads.part(result, 1), heads.part(result, 2)};
+    run_attention_gradient<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, heads.part(packed, 0), heads.part(packed, 1), heads.part(packed, 2), memory,
+                                 heads.split(g), to);
+    into.add(result);
+  }
+};
+
+/// The self-attention of packed heads. `x` is contiguous.
+template <class T, class D>
+auto packed_attention(Tensor<T, D> const& x, int64_t heads, attention_options<T, D> const& options, auto const& make) {
+  PackedHeads<T, D> const of{heads};
+  Tensor<T, D> const q = of.part(x, 0), k = of.part(x, 1), v = of.part(x, 2);
+  AttentionPlan const plan = plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
+  AttentionSettings<T> const settings = attention_settings<T, D>(plan, options);
+  auto result = attention<T, D>(plan, settings, options.mask, q, k, v);
+  return make(of.joined(result.value), result.memory, plan, settings);
+}
+template <class T, class D>
+Tensor<T, D> packed_attention(Tensor<T, D> const& x, int64_t heads, attention_options<T, D> const& options) {
+  return packed_attention<T, D>(x, heads, options, [](auto value, auto const&...) { return value; });
+}
+template <class T, class D>
+Variable<T, D> packed_attention(Variable<T, D> const& x, int64_t heads, attention_options<T, D> const& options) {
+  return packed_attention<T, D>(x.value(), heads, options, [&](Tensor<T, D> value, auto const& memory, auto const& plan, auto const& settings) {
+    if (!is_recording(x)) return Variable<T, D>(std::move(value), false);
+    return record("PackedAttention", std::move(value), PackedAttentionRule<T, D>{Saved<T, D>(x), memory, plan, settings, options.mask, {heads}}, x);
+  });
+}
+
+}  // namespace detail
+
+/// softmax(q kᵀ scale + mask) v of operands one of which records; see ops/attention.hpp.
+///
+/// Gradient  five products for each head and one pass over its scores; the same from run to run and for any number of threads. No second derivative.
+template <class Q, class K, class V>
+  requires(detail::recorded_operands<Q, K, V> && floating<detail::attended_t<Q, K, V>>)
+auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
+                                  attention_options<detail::attended_t<Q, K, V>, detail::attention_device_t<Q, K, V>> const& options = {}) {
+  using T = detail::attended_t<Q, K, V>;
+  using D = detail::attention_device_t<Q, K, V>;
+  auto const q = detail::operation_input<T>(q_);
+  auto const k = detail::operation_input<T>(k_);
+  auto const v = detail::operation_input<T>(v_);
+  detail::AttentionPlan const plan = detail::plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
+  auto const settings = detail::attention_settings<T, D>(plan, options);
+  auto result = detail::attention<T, D>(plan, settings, options.mask, Tensor<T, D>(q.value()), Tensor<T, D>(k.value()), Tensor<T, D>(v.value()));
+  if (!detail::is_recording(q, k, v)) return Variable<T, D>(std::move(result.value), false);
+  using Rule = detail::AttentionRule<T, D, device_of<decltype(q)>, device_of<decltype(k)>, device_of<decltype(v)>>;
+  return detail::record("ScaledDotProductAttention", std::move(result.value),
+                        Rule{detail::saved_input(q), detail::saved_input(k), detail::saved_input(v), result.memory, plan, settings, options.mask}, q, k, v);
+}
+template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
+  requires detail::strange_recorded_operands<Q, K, V>
+void scaled_dot_product_attention(Q const&, K const&, V const&, auto const&...) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/autograd/batch_norm.hpp>
+/// Batch normalisation of Variables, and of formulas with Variables.
+///
+/// Shapes, types, options and errors are those of ops/batch_norm.hpp. Running statistics are Tensors: they have no gradient.
+/// Cost      backward: a channel of g and x is read twice, the second time from the cache where it fits, and its gradient written once.
+///           Kept are x, the weight, and two numbers for each channel.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// With z = (x - mean) r and r = 1 / sqrt(var + eps): w r (g - mean(g) - z mean(g z)), w r g outside of training; Σ g z; Σ g.
+template <class T, class D, class DX, class W, class DW>
+struct BatchNormRule {
+  Saved<T, DX> x;
+  Saved<W, DW> weight;
+  Tensor<double, D> statistics;
+  BatchNormPlan plan;
+
+  template <class IntoX, class IntoW, class IntoB>
+  void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    if (!into_x.needed() && !into_w.needed() && !into_b.needed()) return;
+    Tensor<T, D> const g = gradient.contiguous();
+    Tensor<T, DX> const images = x.tensor().contiguous();
+    BatchNormPlan bound = plan;
+    bound.statistics = Tensor<double, D>(statistics).data();
+    bound.weight = channel_values(weight.tensor(), "weight", g.shape());
+    Tensor<T, D> dx;
+    Tensor<value_of<IntoW>, D> dw;
+    Tensor<value_of<IntoB>, D> db;
+    if (into_x.needed()) dx = Tensor<T, D>::uninitialized(g.shape(), "batch_norm");
+    auto const weight_gradient = sums(into_w, dw), bias_gradient = sums(into_b, db);
+    if (g.size() > 0) {  // without x, g stands for it: what is made of it is not asked for
+      launch_batch_norm_gradient<D, T>(typename device_traits<D>::kernels{}, bound, g.data(), images.size() > 0 ? images.data() : g.data(),
+                                       into_x.needed() ? dx.data() : nullptr, weight_gradient, bias_gradient);
+    }
+    if (into_x.needed()) into_x.add(dx);
+    if (into_w.needed()) into_w.add(dw);
+    if (into_b.needed()) into_b.add(db);
+  }
+
+ private:
+  /// Zeros where there is nothing to be summed.
+  template <class Into, class P>
+  ChannelValues sums(Into const& into, Tensor<P, D>& to) const {
+    if (!into.needed()) return {};
+    to = zeros<P>({plan.channels}, D{});
+    return {to.data(), 1, dtype_of<P>};
+  }
+};
+
+}  // namespace detail
+
+/// Every channel normalised over all images; see ops/batch_norm.hpp. x, weight and bias may record, or not.
+template <class E, class R, class V, class W, class B>
+  requires(detail::recorded_operands<E, W, B> && detail::is_floating_tensor<R> && std::is_same_v<R, V> && on_same_device<E, R>)
+auto batch_norm(E const& x_, R const& running_mean, V const& running_var, W const& weight, B const& bias, batch_norm_options const& options = {}) {
+  using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
+  detail::BatchNormPlan plan = detail::plan_batch_norm(x_.shape(), options);
+  auto const x = detail::operation_input<T>(x_);
+  auto const w = detail::operation_input<value_of<W>>(weight);
+  auto const b = detail::operation_input<value_of<B>>(bias);
+  using Rule = detail::BatchNormRule<T, D, device_of<decltype(x)>, value_of<W>, device_of<decltype(w)>>;
+  bool const records = detail::is_recording(x, w, b);
+  Tensor<double, D> statistics;
+  if (records) statistics = Tensor<double, D>::uninitialized({2, plan.channels}, "batch_norm");
+  Tensor<T, D> value = detail::batch_norm_values<T, D>(x.value().contiguous(), running_mean, running_var, w.value(), b.value(), plan, statistics);
+  if (!records) return Variable<T, D>(std::move(value), false);
+  bool const needs_x = w.requires_grad() || (plan.training && x.requires_grad());
+  return detail::record("BatchNorm", std::move(value), Rule{detail::saved_if(needs_x, x), detail::saved_if(x.requires_grad(), w), statistics, plan}, x, w, b);
+}
+template <class E, class R, class V>
+  requires(differentiable<E> && detail::is_floating_tensor<R> && std::is_same_v<R, V> && on_same_device<E, R>)
+auto batch_norm(E const& x, R const& running_mean, V const& running_var, batch_norm_options const& options = {}) {
+  return batch_norm(x, running_mean, running_var, R(), R(), options);
+}
+template <class E, class R, class V, class W, class B, class Error = detail::different_devices_of<E, R, V, W, B>>
+  requires(any_formula<E> && any_formula<W> && any_formula<B> && (differentiable<E> || differentiable<W> || differentiable<B>) && detail::is_floating_tensor<R> && detail::is_floating_tensor<V>)
+void batch_norm(E const&, R const&, V const&, W const&, B const&, batch_norm_options const& = {}) = delete;
+template <class E, class R, class V, class Error = detail::different_devices_of<E, R, V>>
+  requires(differentiable<E> && detail::is_floating_tensor<R> && detail::is_floating_tensor<V>)
+void batch_norm(E const&, R const&, V const&, batch_norm_options const& = {}) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/autograd/checkpoint.hpp>
 /// checkpoint: memory for time.
 
@@ -37011,72 +39135,6 @@ auto checkpoint(F const& f, Es const&... inputs) {
 ///           tensor.
 /// Cost      as without gradients: formulas are evaluated straight into their place in the result.
 
-
-// ---- <situ/autograd/operands.hpp>
-/// The operands of operations that record: Variables, formulas that become Variables, and constants.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// An operand without a history, in the place of a Variable.
-template <class T, class D>
-struct ConstantInput {
-  using value_type = T;
-  using device_type = D;
-  Tensor<T, D> tensor;
-  Tensor<T, D> const& value() const { return tensor; }
-  Shape const& shape() const { return tensor.shape(); }
-  static constexpr bool requires_grad() { return false; }
-  static State<T, D>* state() { return nullptr; }
-};
-
-/// An operand as elements of T: a Variable, or a constant.
-template <class T, class E>
-auto operation_input(E const& e) {
-  using D = result_device_t<device_of<E>>;
-  if constexpr (!differentiable<E>) {
-    if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>>) return ConstantInput<T, device_of<E>>{e};
-    else return ConstantInput<T, D>{Tensor<T, D>(e)};
-  } else if constexpr (std::is_same_v<value_of<E>, T>) {
-    return recorded(e);
-  } else {
-    return recorded(cast<T>(e));
-  }
-}
-
-template <class T, class D>
-Saved<T, D> saved_input(Variable<T, D> const& v) {
-  return Saved<T, D>(v);
-}
-template <class T, class D>
-Saved<T, D> saved_input(ConstantInput<T, D> const& c) {
-  return Saved<T, D>(c.tensor);
-}
-/// An operand for backward, or nothing where no gradient needs it.
-template <class V>
-auto saved_if(bool needed, V const& input) {
-  return needed ? saved_input(input) : Saved<value_of<V>, device_of<V>>();
-}
-
-/// Operands of an operation on one device, one of which records.
-template <class... Es>
-concept recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && all_mix<operand_device_t<Es>...>::value;
-/// The same on several devices: rejected.
-template <class... Es>
-concept strange_recorded_operands = (any_formula<Es> && ...) && (differentiable<Es> || ...) && !all_mix<operand_device_t<Es>...>::value;
-
-/// The message about them; none for anything else, so that other overloads are tried.
-template <class... Es>
-struct recorded_apart {};
-template <class... Es>
-  requires strange_recorded_operands<Es...>
-struct recorded_apart<Es...> : different_devices<device_of<Es>...> {};
-template <class... Es>
-using recorded_apart_t = typename recorded_apart<Es...>::type;
-
-}  // namespace detail
-}  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -39563,7 +41621,7 @@ struct dropout_again {
 };
 template <class T, class D>
 Variable<T, D> recorded_dropout(Variable<T, D> const& x, dropped<T> const& op) {
-  return record_on<false>("Dropout", randomized(x.value(), op, "dropout"), x, linear(dropout_again<T>{op}));
+  return record_on<false>("Dropout", randomized(x.value(), op, "dropout"), x, detail::linear(dropout_again<T>{op}));
 }
 
 }  // namespace detail
@@ -40237,9 +42295,9 @@ namespace detail {
 
 template <class E, class T, class D>
 SortedVariable<T, D> recorded_sorted(char const* name, Sorted<T, D> const& sorted, E const& x, int64_t axis) {
-  if (x.rank() == 0) return {record_on<false>(name, sorted.values, x, linear([](auto const& g) { return g; })), sorted.indices};
+  if (x.rank() == 0) return {record_on<false>(name, sorted.values, x, detail::linear([](auto const& g) { return g; })), sorted.indices};
   auto const saved = saved_constant(sorted.indices);
-  auto values = record_on<false>(name, sorted.values, x, linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return added_at(g, shape, axis, saved.tensor()); }));
+  auto values = record_on<false>(name, sorted.values, x, detail::linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return added_at(g, shape, axis, saved.tensor()); }));
   return {std::move(values), sorted.indices};
 }
 
@@ -40305,16 +42363,8267 @@ auto topk(E const& x, int64_t k, smallest_t) {
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/nn.hpp>
+/// Modules, layers and losses.
+
+
+// ---- <situ/nn/activations.hpp>
+/// Activations as modules: ReLU, LeakyReLU, GELU, SiLU, Tanh, Sigmoid, Softmax.
+///
+/// Each gives the function's formula, which the next layer evaluates, together with what surrounds it: in a Sequential nothing is computed twice, and
+/// pooling reads it straight from the layer before. Shapes, types and gradients are those of the functions.
+
+
+// ---- <situ/nn/flatten.hpp>
+/// Flatten: several axes made one.
+
+
+// ---- <situ/nn/module.hpp>
+/// Modules: plain structs whose members are parameters, buffers and other modules.
+///
+///     template <class Device> struct Net {
+///       nn::Linear<float, Device> fc1{784, 128}, fc2{128, 10};
+///       auto forward(const auto& x) const { return fc2(relu(fc1(x))); }
+///       SITU_MODULE(fc1, fc2)
+///     };
+///
+/// SITU_MODULE stands after the data members, and lists all of them in their order. A member is
+///
+///     a parameter         Variable<T, D>, in a state file under its name, trained
+///     a buffer            Tensor<T, D> or nn::Counter, in a state file under its name, not trained
+///     a module            its own members, under "name."
+///     several             std::vector, std::array or std::optional of any of these, under "name.0", "name.1", …; an optional under "name"
+///     anything else       a plain value, such as a number of heads: copied with the module, in no list
+///
+/// The macro gives the module `net(x...)`, which calls forward, `net.train()` and `net.eval()`. Copies of a module share parameters and
+/// buffers, as Tensors do; clone(net) copies them.
+
+#include <array>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+
+namespace error {
+template <class Model, class Input>
+struct the_model_and_its_input_are_on_different_devices__move_one_with_to;
+}  // namespace error
+
+namespace nn {
+
+/// A count that belongs to a module's state, such as the number of batches seen: int64 of no axes in a file, shared by copies of the module.
+class Counter {
+ public:
+  int64_t value() const { return value_.item(); }
+  void set(int64_t value) const { Tensor<int64_t>(value_).data()[0] = value; }
+  /// Its tensor, which shares the storage.
+  Tensor<int64_t> const& tensor() const { return value_; }
+  Counter clone() const {
+    Counter result;
+    result.set(value());
+    return result;
+  }
+
+ private:
+  Tensor<int64_t> value_ = full<int64_t>({}, 0);
+};
+
+/// The first argument of a constructor that makes a module of its members, all of them, in the order of SITU_MODULE: what a module that is no
+/// aggregate needs for to(net, device).
+struct from_members_t {};
+inline constexpr from_members_t from_members{};
+
+}  // namespace nn
+
+namespace detail {
+
+template <class... Ms>
+struct Types {
+  static constexpr int count = sizeof...(Ms);
+};
+template <class... Ms>
+Types<Ms...> types_of(Ms const&...);
+
+}  // namespace detail
+
+/// What has a SITU_MODULE.
+template <class M>
+concept any_module = requires { typename std::remove_cvref_t<M>::situ_member_types; };
+
+namespace detail {
+
+// ---- what a member is --------------------------------------------------------------------------------------------------
+
+template <class X>
+inline constexpr bool is_parameter = false;
+template <class T, class D>
+inline constexpr bool is_parameter<Variable<T, D>> = true;
+template <class X>
+inline constexpr bool is_buffer = std::is_same_v<X, nn::Counter>;
+template <class T, class D>
+inline constexpr bool is_buffer<Tensor<T, D>> = true;
+template <class X>
+inline constexpr bool is_optional = false;
+template <class X>
+inline constexpr bool is_optional<std::optional<X>> = true;
+/// The elements' type of a vector or an array.
+template <class X>
+struct element_of_several {};
+template <class X, class A>
+struct element_of_several<std::vector<X, A>> : std::type_identity<X> {};
+template <class X, std::size_t N>
+struct element_of_several<std::array<X, N>> : std::type_identity<X> {};
+template <class X>
+concept several = requires { typename element_of_several<X>::type; };
+
+/// Whether there is state in an X: whether a visit has to look into it.
+template <class X>
+inline constexpr bool holds_state = any_module<X> || is_parameter<X> || is_buffer<X>;
+template <class X>
+inline constexpr bool holds_state<std::optional<X>> = holds_state<X>;
+template <several X>
+inline constexpr bool holds_state<X> = holds_state<typename element_of_several<X>::type>;
+
+// ---- the types of all parameters ---------------------------------------------------------------------------------------------
+
+template <class List, class X>
+struct with_type;
+template <class... Xs, class X>
+struct with_type<Types<Xs...>, X> : std::conditional<(std::is_same_v<Xs, X> || ...), Types<Xs...>, Types<Xs..., X>> {};
+
+/// List, and the parameters' types of X which are not yet in it.
+template <class List, class X>
+struct parameter_types_in : std::type_identity<List> {};
+template <class List, class T, class D>
+struct parameter_types_in<List, Variable<T, D>> : with_type<List, Variable<T, D>> {};
+template <class List, class X>
+struct parameter_types_in<List, std::optional<X>> : parameter_types_in<List, X> {};
+template <class List, several X>
+struct parameter_types_in<List, X> : parameter_types_in<List, typename element_of_several<X>::type> {};
+template <class List, class Members>
+struct parameter_types_in_all : std::type_identity<List> {};
+template <class List, class M, class... Ms>
+struct parameter_types_in_all<List, Types<M, Ms...>> : parameter_types_in_all<typename parameter_types_in<List, M>::type, Types<Ms...>> {};
+template <class List, any_module X>
+struct parameter_types_in<List, X> : parameter_types_in_all<List, typename X::situ_member_types> {};
+
+/// The Variable that the parameters of a module are; Variable<float, Cpu> for one that has none.
+template <class List>
+struct one_parameter_type {
+  static_assert(List::count <= 1, "situ::parameters: this module has parameters of several types; name one, as in parameters<float>(net)");
+  using type = Variable<float, Cpu>;
+};
+template <class V>
+struct one_parameter_type<Types<V>> : std::type_identity<V> {};
+template <class M>
+using parameter_type = typename one_parameter_type<typename parameter_types_in<Types<>, M>::type>::type;
+template <class M, class T>
+struct parameter_type_of_dtype;
+template <class List, class T>
+struct one_of_dtype : std::type_identity<Variable<T, Cpu>> {};
+template <class U, class D, class... Vs, class T>
+struct one_of_dtype<Types<Variable<U, D>, Vs...>, T>
+    : std::conditional_t<std::is_same_v<U, T>, std::type_identity<Variable<T, D>>, one_of_dtype<Types<Vs...>, T>> {};
+
+// ---- the device ------------------------------------------------------------------------------------------------------------
+
+struct no_device {};
+template <class X>
+struct device_of_member : std::type_identity<no_device> {};
+template <class T, class D>
+struct device_of_member<Variable<T, D>> : std::type_identity<D> {};
+template <class T, class D>
+struct device_of_member<Tensor<T, D>> : std::type_identity<D> {};
+template <class X>
+struct device_of_member<std::optional<X>> : device_of_member<X> {};
+template <several X>
+struct device_of_member<X> : device_of_member<typename element_of_several<X>::type> {};
+template <class Members>
+struct device_of_members : std::type_identity<no_device> {};
+template <class M, class... Ms>
+struct device_of_members<Types<M, Ms...>>
+    : std::conditional_t<std::is_same_v<typename device_of_member<M>::type, no_device>, device_of_members<Types<Ms...>>, device_of_member<M>> {};
+template <any_module X>
+struct device_of_member<X> : device_of_members<typename X::situ_member_types> {};
+
+/// The device that a module is on: that of its first parameter or buffer; Cpu for one that has none.
+template <class M>
+using module_device = std::conditional_t<std::is_same_v<typename device_of_member<M>::type, no_device>, Cpu, typename device_of_member<M>::type>;
+
+/// Whether an input may be fed to a module of these members.
+template <class Members, class X, class D = typename device_of_members<Members>::type>
+inline constexpr bool input_fits = true;
+template <class Members, any_formula X, device D>
+inline constexpr bool input_fits<Members, X, D> = mixes_with<device_of<X>, D>;
+
+/// The device of an input; of one that has none, such as a network's state, nothing.
+template <class X>
+struct device_of_input : std::type_identity<no_device> {};
+template <any_formula X>
+struct device_of_input<X> : std::type_identity<device_of<X>> {};
+
+/// The first input that does not fit, for the message.
+template <class Members, class... Xs>
+struct wrong_input;
+template <class Members, class X, class... Xs>
+struct wrong_input<Members, X, Xs...>
+    : std::conditional_t<input_fits<Members, X>, wrong_input<Members, Xs...>,
+                         std::type_identity<error::the_model_and_its_input_are_on_different_devices__move_one_with_to<
+                             typename device_of_members<Members>::type, typename device_of_input<X>::type>>> {};
+template <class Members>
+struct wrong_input<Members> {};
+
+// ---- whether SITU_MODULE lists all members --------------------------------------------------------------------------------------
+
+struct anything {
+  template <class X>
+  operator X() const;
+};
+template <class M, std::size_t... Ks>
+constexpr bool takes_members(std::index_sequence<Ks...>) {
+  return requires { M{(static_cast<void>(Ks), anything{})...}; };
+}
+/// What is no aggregate cannot be counted: its constructor from members says what they are.
+template <class M>
+constexpr bool lists_all_members() {
+  if constexpr (!std::is_aggregate_v<M>) return true;
+  else return takes_members<M>(std::make_index_sequence<M::situ_member_types::count>{}) && !takes_members<M>(std::make_index_sequence<M::situ_member_types::count + 1>{});
+}
+
+/// A class, so that what is wrong is said once.
+template <class M>
+struct CheckedMembers {
+  static_assert(lists_all_members<M>(), "situ: SITU_MODULE does not list all data members of this module");
+};
+
+/// The name of member k in "fc1, fc2".
+inline std::string member_name(char const* names, int k) {
+  for (; k > 0; ++names) {
+    if (*names == ',') --k;
+  }
+  while (*names == ' ') ++names;
+  char const* end = names;
+  while (*end != '\0' && *end != ',' && *end != ' ') ++end;
+  return std::string(names, end);
+}
+
+/// Calls f(member) for each, in order, after checking that this is the order in which they stand in the struct.
+template <class M, class F>
+void for_each_member(M& m, F const& f) {
+  using Module = std::remove_const_t<M>;
+  static_cast<void>(sizeof(CheckedMembers<Module>));
+  m.situ_members([&](auto&... members) {
+    if constexpr (std::is_aggregate_v<Module> && sizeof...(members) > 1) {
+      void const* const addresses[] = {static_cast<void const*>(&members)...};
+      for (std::size_t k = 1; k < sizeof...(members); ++k) {
+        if (addresses[k - 1] >= addresses[k]) {
+          fail<TypeError>("SITU_MODULE(", Module::situ_member_names(), "): the members stand in another order in the struct; list them in that order");
+        }
+      }
+    }
+    (f(members), ...);
+  });
+}
+
+// ---- visiting ------------------------------------------------------------------------------------------------------------------
+
+/// The name that a module gives element k of a vector or an array.
+template <class M>
+std::string element_name(M const& net, int64_t k) {
+  return net.situ_element_name(k);
+}
+
+/// Calls f(name, x) for each parameter and buffer of x, which stands at `path`; lists in the order of the members.
+template <class X, class F>
+void visit_state(std::string const& path, X& x, F const& f) {
+  using Plain = std::remove_const_t<X>;
+  auto const below = [&](std::string const& name) { return path.empty() ? name : path + "." + name; };
+  if constexpr (is_parameter<Plain> || is_buffer<Plain>) {
+    f(path, x);
+  } else if constexpr (any_module<Plain>) {
+    if constexpr (requires { x.situ_check_state(path); }) x.situ_check_state(path);  // throws where there is no state yet
+    int k = 0;
+    for_each_member(x, [&]<class Member>(Member& member) {
+      if constexpr (holds_state<std::remove_const_t<Member>>) {
+        if constexpr (requires { Plain::situ_member_is_nameless; }) {
+          visit_state(path, member, f);
+        } else if constexpr (several<std::remove_const_t<Member>> && requires { x.situ_element_name(int64_t{}); }) {
+          int64_t j = 0;  // names of its own, such as weight_ih_l0
+          for (auto& each : member) visit_state(below(element_name(x, j++)), each, f);
+        } else {
+          visit_state(below(member_name(Plain::situ_member_names(), k)), member, f);
+        }
+      }
+      ++k;
+    });
+  } else if constexpr (is_optional<Plain>) {
+    if constexpr (holds_state<Plain>) {
+      if (x) visit_state(path, *x, f);
+    }
+  } else if constexpr (several<Plain>) {
+    if constexpr (holds_state<Plain>) {
+      int64_t k = 0;
+      for (auto& each : x) visit_state(below(std::to_string(k++)), each, f);
+    }
+  }
+}
+
+/// net.forward(inputs...); only what is called needs to have one.
+template <class M, class... Xs>
+auto forwarded(M& net, Xs const&... inputs) {
+  return net.forward(inputs...);
+}
+
+/// Sets the mode of everything below x: of what has a member `bool training`.
+template <class X>
+void set_training(X& x, bool on) {
+  if constexpr (any_module<X>) {
+    if constexpr (requires { x.training = on; }) x.training = on;
+    for_each_member(x, [&](auto& member) { set_training(member, on); });
+  } else if constexpr (is_optional<X>) {
+    if (x) set_training(*x, on);
+  } else if constexpr (several<X>) {
+    for (auto& each : x) set_training(each, on);
+  }
+}
+
+}  // namespace detail
+
+// ---- what a module gives ----------------------------------------------------------------------------------------------------
+
+/// A parameter with its path, as "fc1.weight".
+template <class V>
+struct Named {
+  std::string name;
+  V value;
+};
+
+/// Calls f(name, x) for each parameter and buffer x: a Variable, a Tensor or an nn::Counter. One that stands in two places is visited twice.
+template <any_module M, class F>
+void for_each_state(M& net, F const& f) {
+  detail::visit_state({}, net, f);
+}
+
+namespace detail {
+template <class V, class M>
+std::vector<Named<V>> named_parameters_of(M const& net) {
+  std::vector<Named<V>> result;
+  for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
+    if constexpr (std::is_same_v<X, V>) {
+      for (Named<V> const& earlier : result) {
+        if (earlier.value.state() == x.state()) return;  // one parameter in two places
+      }
+      result.push_back({name, x});
+    }
+  });
+  return result;
+}
+}  // namespace detail
+
+/// The parameters with their names, in the order of the members; one that stands in several places once, under its first name.
+/// What is changed through them is changed in the module.
+template <any_module M>
+auto named_parameters(M const& net) {
+  return detail::named_parameters_of<detail::parameter_type<M>>(net);
+}
+/// Those of element type T.
+template <floating T, any_module M>
+auto named_parameters(M const& net) {
+  return detail::named_parameters_of<typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type>(net);
+}
+/// The same without names.
+template <any_module M>
+auto parameters(M const& net) {
+  std::vector<detail::parameter_type<M>> result;
+  for (auto& each : named_parameters(net)) result.push_back(std::move(each.value));
+  return result;
+}
+template <floating T, any_module M>
+auto parameters(M const& net) {
+  using V = typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type;
+  std::vector<V> result;
+  for (auto& each : named_parameters<T>(net)) result.push_back(std::move(each.value));
+  return result;
+}
+
+/// The buffers of element type T, with their names: what belongs to the state and is not trained, as a running mean.
+template <element T, any_module M>
+auto named_buffers(M const& net) {
+  using Buffer = Tensor<T, detail::module_device<M>>;
+  std::vector<Named<Buffer>> result;
+  for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
+    if constexpr (std::is_same_v<X, Buffer>) result.push_back({name, x});
+  });
+  return result;
+}
+/// Those of the parameters' element type.
+template <any_module M>
+auto named_buffers(M const& net) {
+  return named_buffers<value_of<detail::parameter_type<M>>>(net);
+}
+template <element T, any_module M>
+auto buffers(M const& net) {
+  std::vector<Tensor<T, detail::module_device<M>>> result;
+  for (auto& each : named_buffers<T>(net)) result.push_back(std::move(each.value));
+  return result;
+}
+template <any_module M>
+auto buffers(M const& net) {
+  return buffers<value_of<detail::parameter_type<M>>>(net);
+}
+
+/// The number of elements of all parameters.
+template <any_module M>
+int64_t num_parameters(M const& net) {
+  int64_t result = 0;
+  std::vector<void const*> seen;
+  for_each_state(net, [&]<class X>(std::string const&, X const& x) {
+    if constexpr (detail::is_parameter<X>) {
+      for (void const* state : seen) {
+        if (state == x.state()) return;
+      }
+      seen.push_back(x.state());
+      result += x.size();
+    }
+  });
+  return result;
+}
+
+/// Forgets the gradients of all parameters.
+template <any_module M>
+void zero_grad(M const& net) {
+  for_each_state(net, []<class X>(std::string const&, X const& x) {
+    if constexpr (detail::is_parameter<X>) X(x).zero_grad();
+  });
+}
+
+// ---- the macro ---------------------------------------------------------------------------------------------------------------
+
+/// Makes a struct a module; see the top of this file. It stands inside of the struct, after the data members.
+#define SITU_MODULE(...)                                                                                                          \
+  static constexpr char const* situ_member_names() { return #__VA_ARGS__; }                                                       \
+  using situ_member_types = decltype(::situ::detail::types_of(__VA_ARGS__));                                                      \
+  template <class SituF>                                                                                                          \
+  decltype(auto) situ_members(SituF&& situ_f) const {                                                                             \
+    return situ_f(__VA_ARGS__);                                                                                                   \
+  }                                                                                                                               \
+  template <class SituF>                                                                                                          \
+  decltype(auto) situ_members(SituF&& situ_f) {                                                                                   \
+    return situ_f(__VA_ARGS__);                                                                                                   \
+  }                                                                                                                               \
+  SITU_MODULE_CALLS
+
+/// The second half of SITU_MODULE, for a module that says its members itself.
+#define SITU_MODULE_CALLS                                                                                                         \
+  template <class... SituX>                                                                                                       \
+    requires(::situ::detail::input_fits<situ_member_types, SituX> && ...)                                                         \
+  auto operator()(SituX const&... situ_x) const {                                                                                 \
+    return ::situ::detail::forwarded(*this, situ_x...);                                                                           \
+  }                                                                                                                               \
+  template <class... SituX>                                                                                                       \
+    requires(::situ::detail::input_fits<situ_member_types, SituX> && ...)                                                         \
+  auto operator()(SituX const&... situ_x) {                                                                                       \
+    return ::situ::detail::forwarded(*this, situ_x...);                                                                           \
+  }                                                                                                                               \
+  template <class... SituX, class SituError = typename ::situ::detail::wrong_input<situ_member_types, SituX...>::type>            \
+  void operator()(SituX const&...) const = delete;                                                                                \
+  void train(bool situ_on = true) { ::situ::detail::set_training(*this, situ_on); }                                               \
+  void eval() { train(false); }
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The value of a formula: a Variable where it records, else a Tensor.
+template <class X>
+  requires any_formula<X>
+auto settled(X const& x) {
+  if constexpr (differentiable<X>) return recorded(x);
+  else return evaluated(x);
+}
+
+}  // namespace detail
+
+namespace nn {
+
+/// The axes from start_dim to end_dim as one: of [N, C, H, W], [N, C H W] where nothing is written. A view where the strides allow it.
+/// Throws    ShapeError when there is no such axis, or start_dim lies behind end_dim.
+struct Flatten {
+  int64_t start_dim = 1, end_dim = -1;
+
+  auto forward(auto const& x) const {
+    Shape const shape = x.shape();
+    if (shape.rank() == 0) return detail::settled(x).reshape({1});
+    int const first = detail::checked_axis(start_dim, shape.rank(), shape, "Flatten"), last = detail::checked_axis(end_dim, shape.rank(), shape, "Flatten");
+    if (first > last) detail::fail<ShapeError>("Flatten: axis ", first, " lies behind axis ", last, " of shape ", shape, "; start_dim must not be above end_dim");
+    Shape to;
+    int64_t joined = 1;
+    for (int k = 0; k < shape.rank(); ++k) {
+      if (k < first || k > last) to.push_back(shape[k]);
+      else joined *= shape[k];
+      if (k == last) to.push_back(joined);
+    }
+    return detail::settled(x).reshape(to);
+  }
+  SITU_MODULE(start_dim, end_dim)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// max(x, 0).
+struct ReLU {
+  auto forward(auto const& x) const { return relu(x); }
+  SITU_MODULE()
+};
+/// x where it is positive, else negative_slope x.
+struct LeakyReLU {
+  double negative_slope = 0.01;
+  auto forward(auto const& x) const { return leaky_relu(x, negative_slope); }
+  SITU_MODULE(negative_slope)
+};
+/// x Φ(x) by the error function, or GELU{approximate_tanh}: its approximation by tanh. A tensor or a Variable, not a formula: which form is known at run time.
+struct GELU {
+  GELU() = default;
+  explicit GELU(approximate_tanh_t) : approximate_(true) {}
+  GELU(from_members_t, bool approximate) : approximate_(approximate) {}
+  auto forward(auto const& x) const { return approximate_ ? detail::settled(gelu(x, approximate_tanh)) : detail::settled(gelu(x)); }
+
+ private:
+  bool approximate_ = false;
+
+ public:
+  SITU_MODULE(approximate_)
+};
+/// x sigmoid(x).
+struct SiLU {
+  auto forward(auto const& x) const { return silu(x); }
+  SITU_MODULE()
+};
+struct Tanh {
+  auto forward(auto const& x) const { return tanh(x); }
+  SITU_MODULE()
+};
+struct Sigmoid {
+  auto forward(auto const& x) const { return sigmoid(x); }
+  SITU_MODULE()
+};
+/// Exponentials that sum to 1 along axis `dim`.
+struct Softmax {
+  int64_t dim;
+  auto forward(auto const& x) const { return softmax(x, dim); }
+  SITU_MODULE(dim)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/attention.hpp>
+/// Attention with several heads.
+///
+///     nn::MultiheadAttention<float, Cuda<0>> attention{128, 4, {.causal = true}};
+///     attention(x);   attention(x, mask);   attention(query, key, value);   attention(query, key, value, mask);
+///
+/// Shape     batch first: x [batch, tokens, embed_dim] → the same; query [batch, rows, embed_dim], key and value [batch, keys, embed_dim] → that of
+///           query. Without a batch: [tokens, embed_dim]. A mask broadcasts to [batch, heads, rows, keys]: bool, true where a query may see a key, or
+///           numbers that are added; [rows, keys] for all, [batch, 1, 1, keys] for padding.
+/// State     in_proj_weight [3 embed_dim, embed_dim], in_proj_bias, out_proj.weight, out_proj.bias, as PyTorch's with batch_first.
+/// Throws    ShapeError for other shapes, and where the heads do not divide embed_dim.
+/// Cost      of self-attention: one product for queries, keys and values together, attention on them as they lie (ops/attention.hpp), one product for the
+///           output; in backward their gradient is written as one tensor. For one tensor as key and value: two products, of query and of both.
+/// Special   in training, dropout drops attention weights; a query that sees no key gives the output projection of 0.
+
+
+// ---- <situ/nn/linear.hpp>
+/// Linear layers.
+///
+///     nn::Linear<float, Cuda<0>> fc{784, 128};   nn::Linear<float, D> projection{64, 64, {.bias = false}};   nn::LazyLinear<float, D> head{10};
+///
+/// Shape     (…, in) → (…, out); weight [out, in], bias [out].
+/// Dtype     input and weights promote.
+/// Device    that of the weights; an input on another one does not compile.
+/// Throws    ShapeError for an input of another last extent.
+/// Gradient  see autograd/matmul.hpp.
+
+
+// ---- <situ/nn/init.hpp>
+/// Initial values of parameters.
+///
+///     nn::init::kaiming_normal(conv.weight, {.mode = nn::init::fan::out, .nonlinearity = nn::init::nonlinearity::relu});
+///     nn::init::zeros(*conv.bias);
+///     nn::init::orthogonal(rnn.weight_hh_l0, 1.0, generator);
+///
+/// Each function writes to a Variable, or to a Tensor, in place, without being recorded, and gives it back. What is random is drawn on the host, from the
+/// default generator where none is given, and moved once: the same seed gives the same numbers on every device.
+/// Throws    ShapeError for a shape that the distribution is not defined for, LayoutError for a broadcast view, TypeError for read-only storage; nothing is
+///           written then.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+template <class T, class D>
+Tensor<T, D> initialized_tensor(Variable<T, D> const& v) {
+  return v.value();
+}
+template <class T, class D>
+Tensor<T, D> initialized_tensor(Tensor<T, D> const& t) {
+  return t;
+}
+/// What nn::init writes to: a Variable, or a Tensor of floating elements.
+template <class V>
+concept can_be_initialized = requires(V const& v) { initialized_tensor(v); } && floating<typename V::value_type>;
+
+/// Writes the elements of a tensor of the same shape on the host.
+template <class V>
+V const& write_from_host(V const& v, Tensor<typename V::value_type> const& from, char const* who) {
+  using D = typename V::device_type;
+  auto to = initialized_tensor(v);
+  if (!to.is_contiguous()) {
+    to.assign(from.to(D{}));
+  } else if (to.size() > 0) {
+    auto* const memory = to.data();
+    to.storage().head()->note_write(who);
+    copy_bytes<D, Cpu>(memory, from.data(), static_cast<std::size_t>(from.size()) * sizeof(*memory));
+  }
+  return v;
+}
+
+/// Random numbers one by one: the numbers that random_tensor makes, in a kernel that compiles ten times as fast. Initial values are drawn once.
+template <class F>
+struct DrawnNumbers {
+  F numbers;
+  typename F::element* result;
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t i = first; i < last; ++i) result[i] = numbers(i);
+  }
+};
+template <class F>
+auto drawn(Shape const& shape, F const& numbers, char const* who) {
+  using T = typename F::element;
+  Tensor<T> result = Tensor<T>::uninitialized(shape, who);
+  if (result.size() > 0) device_traits<Cpu>::launch(DrawnNumbers<F>{numbers, result.data()}, result.size(), 1 << 12);
+  return result;
+}
+/// As uniform, normal and full give them.
+template <class T>
+Tensor<T> drawn_uniform(double low, double high, Shape const& shape, Generator& generator, char const* who) {
+  if (!(low <= high) || !(high - low <= std::numeric_limits<double>::max())) {
+    fail<ShapeError>(who, ": from ", low, " to ", high, ": low must not be above high, and both must be finite");
+  }
+  using C = compute_t<T>;
+  return drawn(shape, uniform_numbers<T>{next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), largest_below<T>(high, low), false}, who);
+}
+template <class T>
+Tensor<T> drawn_normal(double mean, double deviation, Shape const& shape, Generator& generator, char const* who) {
+  if (!(deviation >= 0)) fail<ShapeError>(who, ": the standard deviation is ", deviation, "; it must not be negative");
+  using C = compute_t<T>;
+  return drawn(shape, normal_numbers<T>{next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false}, who);
+}
+template <class T>
+Tensor<T> drawn_constant(double value, Shape const& shape, char const* who) {
+  Tensor<T> result = Tensor<T>::uninitialized(shape, who);
+  T* const to = result.data();
+  for (int64_t i = 0; i < result.size(); ++i) to[i] = convert_scalar<T>(value);
+  return result;
+}
+
+/// How many numbers an output is made of, and how many outputs a number goes to, by a weight [out, in, window...].
+struct Fans {
+  double in, out;
+};
+inline Fans fans_of(Shape const& shape, char const* who) {
+  if (shape.rank() < 2) fail<ShapeError>(who, ": shape ", shape, " has no fan in and fan out: a weight has two axes or more, [out, in, window...]");
+  double window = 1;
+  for (int k = 2; k < shape.rank(); ++k) window *= static_cast<double>(shape[k]);
+  return {static_cast<double>(shape[1]) * window, static_cast<double>(shape[0]) * window};
+}
+
+inline double root(double x) { return SITU_LIBM(sqrt)(x); }
+
+/// The number that a standard normal one is below with probability p in (0, 1).
+/// Source    Acklam's rational approximation (relative error 1e-9), and two of Halley's steps.
+inline double normal_quantile(double p) {
+  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02, 1.383577518672690e+02, -3.066479806614716e+01, 2.506628277459239e+00};
+  constexpr double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02, 6.680131188771972e+01, -1.328068155288572e+01};
+  constexpr double c[] = {-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00, -2.549732539343734e+00, 4.374664141464968e+00, 2.938163982698783e+00};
+  constexpr double d[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00, 3.754408661907416e+00};
+  if (p > 0.5) return -normal_quantile(1 - p);
+  if (!(p > 0)) return -std::numeric_limits<double>::infinity();
+  double x;
+  if (p < 0.02425) {
+    double const q = root(-2 * SITU_LIBM(log)(p));
+    x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) / ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+  } else {
+    double const q = p - 0.5, r = q * q;
+    x = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q / (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
+  }
+  for (int step = 0; step < 2; ++step) {
+    double const error = 0.5 * SITU_LIBM(erfc)(-x * 0.70710678118654752440) - p;
+    double const u = error * 2.50662827463100050242 * SITU_LIBM(exp)(x * x / 2);
+    x -= u / (1 + x * u / 2);
+  }
+  return x;
+}
+
+/// Makes rows of a matrix [count, length] on the host orthonormal, each without its share of those before: what columns become as Q of a decomposition Q R with
+/// a diagonal of R that is positive. Blocks of rows lose their share of all rows before in two products, then each its share of those in its block; all of it
+/// twice, after which rows are orthogonal to the last digits.
+/// Source    Giraud, Langou & Rozložník 2005, doi:10.1016/j.camwa.2005.08.009 ("twice is enough").
+template <class Real>
+void orthonormalize(Tensor<Real>& matrix) {
+  int64_t const count = matrix.size(0), length = matrix.size(1);
+  Real* const rows = matrix.data();
+  auto const dot = [length](Real const* a, Real const* b) {
+    Real sums[4] = {};
+    int64_t k = 0;
+    for (; k + 4 <= length; k += 4) {
+      for (int j = 0; j < 4; ++j) sums[j] += a[k + j] * b[k + j];
+    }
+    for (; k < length; ++k) sums[0] += a[k] * b[k];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  };
+  constexpr int64_t width = 32;
+  for (int64_t first = 0; first < count; first += width) {
+    int64_t const last = first + width < count ? first + width : count;
+    for (int turn = 0; turn < 2; ++turn) {
+      if (first > 0) {
+        Tensor<Real> const block = matrix.slice(0, first, last), before = matrix.slice(0, 0, first);
+        Tensor<Real> const shares = matmul(matmul(block, before.t()), before);
+        Real const* const share = shares.data();
+        for (int64_t k = 0; k < (last - first) * length; ++k) rows[first * length + k] -= share[k];
+      }
+      for (int64_t i = first; i < last; ++i) {
+        Real* const row = rows + i * length;
+        for (int64_t j = first; j < i; ++j) {
+          Real const* const other = rows + j * length;
+          Real const share = dot(row, other);
+          for (int64_t k = 0; k < length; ++k) row[k] -= share * other[k];
+        }
+        Real const norm = root(dot(row, row));
+        for (int64_t k = 0; k < length; ++k) row[k] /= norm;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+namespace nn::init {
+
+/// What a distribution's width is made from: the numbers that come in, which keeps the size of values on the way forward, or those that go out, which keeps
+/// that of gradients on the way back.
+enum class fan { in, out };
+
+/// What follows a layer.
+enum class nonlinearity { linear, sigmoid, tanh, relu, leaky_relu, selu };
+
+/// The gain that keeps the size of values through a nonlinearity: 1, for tanh 5/3, relu √2, leaky_relu √(2 / (1 + slope²)), selu 3/4.
+inline double calculate_gain(nonlinearity kind, double slope = 0.01) {
+  switch (kind) {
+    case nonlinearity::tanh: return 5.0 / 3;
+    case nonlinearity::relu: return detail::root(2.0);
+    case nonlinearity::leaky_relu: return detail::root(2 / (1 + slope * slope));
+    case nonlinearity::selu: return 0.75;
+    default: return 1;
+  }
+}
+
+/// Uniform in [low, high).
+template <detail::can_be_initialized V>
+V uniform(V const& v, double low = 0, double high = 1, Generator& generator = detail::default_generator()) {
+  return detail::write_from_host(v, detail::drawn_uniform<typename V::value_type>(low, high, v.shape(), generator, "init::uniform"), "init::uniform");
+}
+
+/// Normal with this mean and standard deviation.
+template <detail::can_be_initialized V>
+V normal(V const& v, double mean = 0, double deviation = 1, Generator& generator = detail::default_generator()) {
+  return detail::write_from_host(v, detail::drawn_normal<typename V::value_type>(mean, deviation, v.shape(), generator, "init::normal"), "init::normal");
+}
+
+/// Normal, without what lies outside of [low, high]: the quantiles of uniform numbers. Throws ShapeError unless low < high, or for a negative deviation.
+template <detail::can_be_initialized V>
+V trunc_normal(V const& v, double mean = 0, double deviation = 1, double low = -2, double high = 2, Generator& generator = detail::default_generator()) {
+  if (!(deviation >= 0) || !(low < high)) {
+    detail::fail<ShapeError>("init::trunc_normal: from ", low, " to ", high, " with a standard deviation of ", deviation,
+                             ": low must be below high, and the deviation must not be negative");
+  }
+  using T = typename V::value_type;
+  Tensor<double> const chances = detail::drawn_uniform<double>(0, 1, v.shape(), generator, "init::trunc_normal");
+  Tensor<T> result = Tensor<T>::uninitialized(v.shape(), "init::trunc_normal");
+  // Probabilities in the lower half keep their digits: an interval above the mean is mirrored.
+  bool const mirrored = low > mean;
+  double const side = mirrored ? -1 : 1, from = mirrored ? mean - high : low - mean, to = mirrored ? mean - low : high - mean;
+  auto const probability = [deviation](double distance) { return 0.5 * SITU_LIBM(erfc)(-distance / (deviation * 1.41421356237309504880)); };
+  double const first = deviation > 0 ? probability(from) : 0, last = deviation > 0 ? probability(to) : 0;
+  for (int64_t i = 0; i < result.size(); ++i) {
+    double distance = deviation > 0 ? deviation * detail::normal_quantile(first + (last - first) * chances.data()[i]) : 0;
+    distance = distance < from ? from : distance > to ? to : distance;
+    result.data()[i] = detail::convert_scalar<T>(mean + side * distance);
+  }
+  return detail::write_from_host(v, result, "init::trunc_normal");
+}
+
+/// Every element is `value`.
+template <detail::can_be_initialized V>
+V constant(V const& v, double value) {
+  return detail::write_from_host(v, detail::drawn_constant<typename V::value_type>(value, v.shape(), "init::constant"), "init::constant");
+}
+template <detail::can_be_initialized V>
+V zeros(V const& v) {
+  return init::constant(v, 0);
+}
+template <detail::can_be_initialized V>
+V ones(V const& v) {
+  return init::constant(v, 1);
+}
+
+/// The identity of a linear layer: a matrix with ones on its diagonal.
+template <detail::can_be_initialized V>
+V eye(V const& v) {
+  if (v.rank() != 2) detail::fail<ShapeError>("init::eye: shape ", v.shape(), " was given: a matrix has two axes");
+  using T = typename V::value_type;
+  Tensor<T> values = detail::drawn_constant<T>(0, v.shape(), "init::eye");
+  int64_t const rows = v.shape()[0], columns = v.shape()[1];
+  for (int64_t k = 0; k < rows && k < columns; ++k) values.data()[k * columns + k] = detail::convert_scalar<T>(1);
+  return detail::write_from_host(v, values, "init::eye");
+}
+
+/// Uniform in ±gain √(6 / (fan in + fan out)).
+/// Source    Glorot & Bengio 2010.
+template <detail::can_be_initialized V>
+V xavier_uniform(V const& v, double gain = 1, Generator& generator = detail::default_generator()) {
+  detail::Fans const fans = detail::fans_of(v.shape(), "init::xavier_uniform");
+  double const bound = fans.in + fans.out > 0 ? gain * detail::root(6 / (fans.in + fans.out)) : 0;
+  return init::uniform(v, -bound, bound, generator);
+}
+/// Normal with standard deviation gain √(2 / (fan in + fan out)).
+template <detail::can_be_initialized V>
+V xavier_normal(V const& v, double gain = 1, Generator& generator = detail::default_generator()) {
+  detail::Fans const fans = detail::fans_of(v.shape(), "init::xavier_normal");
+  return init::normal(v, 0, fans.in + fans.out > 0 ? gain * detail::root(2 / (fans.in + fans.out)) : 0, generator);
+}
+
+/// The options of kaiming_uniform and kaiming_normal; `a` is the negative slope of the leaky_relu that follows.
+struct kaiming_options {
+  double a = 0;
+  fan mode = fan::in;
+  init::nonlinearity nonlinearity = init::nonlinearity::leaky_relu;
+
+  /// The standard deviation: gain / √fan.
+  double deviation(Shape const& shape, char const* who) const {
+    detail::Fans const fans = detail::fans_of(shape, who);
+    double const count = mode == fan::in ? fans.in : fans.out;
+    return count > 0 ? calculate_gain(nonlinearity, a) / detail::root(count) : 0;
+  }
+};
+/// Uniform in ±gain √(3 / fan).
+/// Source    He, Zhang, Ren & Sun 2015, doi:10.1109/ICCV.2015.123.
+template <detail::can_be_initialized V>
+V kaiming_uniform(V const& v, kaiming_options const& options = {}, Generator& generator = detail::default_generator()) {
+  double const bound = detail::root(3.0) * options.deviation(v.shape(), "init::kaiming_uniform");
+  return init::uniform(v, -bound, bound, generator);
+}
+/// Normal with standard deviation gain / √fan.
+template <detail::can_be_initialized V>
+V kaiming_normal(V const& v, kaiming_options const& options = {}, Generator& generator = detail::default_generator()) {
+  return init::normal(v, 0, options.deviation(v.shape(), "init::kaiming_normal"), generator);
+}
+
+/// A matrix [out, in...] with orthonormal rows, or columns where there are fewer of them, times `gain`: uniform among all such matrices.
+/// Cost      4 m n² operations of double on the host, n the smaller extent, most of them in products.
+/// Source    Saxe, McClelland & Ganguli 2014, arXiv:1312.6120.
+template <detail::can_be_initialized V>
+V orthogonal(V const& v, double gain = 1, Generator& generator = detail::default_generator()) {
+  if (v.rank() < 2) detail::fail<ShapeError>("init::orthogonal: shape ", v.shape(), " was given: a weight has two axes or more, [out, in, window...]");
+  int64_t const rows = v.shape()[0], columns = rows > 0 ? detail::product(v.shape()) / rows : 0;
+  bool const tall = rows > columns;
+  Tensor<double> matrix = detail::drawn_normal<double>(0, 1, tall ? Shape{columns, rows} : Shape{rows, columns}, generator, "init::orthogonal");
+  detail::orthonormalize(matrix);
+  using T = typename V::value_type;
+  auto const values = Tensor<T>::uninitialized(v.shape(), "init::orthogonal");
+  T* const to = const_cast<T*>(values.data());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) to[i * columns + j] = detail::convert_scalar<T>(gain * matrix.data()[tall ? j * rows + i : i * columns + j]);
+  }
+  return detail::write_from_host(v, values, "init::orthogonal");
+}
+
+}  // namespace nn::init
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/move.hpp>
+/// to(net, device), to<T>(net), clone(net): a module with its parameters and buffers elsewhere, in another type, or copied.
+///
+/// A Net<Cpu> moved to Cuda<0> is a Net<Cuda<0>>: Cpu is replaced by Cuda<0> among the template arguments of the module, and of the modules that are its
+/// template arguments; the new module is made of its moved members, in braces, so that no member is initialised twice. A module whose arguments are not all
+/// types, or that is to be something else, has a member `template <class D> using on_device = …;` (and `template <class T> using of_dtype = …;`).
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+// ---- the type ------------------------------------------------------------------------------------------------------------------
+
+/// X with every device replaced by D.
+template <class X, class D>
+struct moved_type : std::type_identity<X> {};
+template <device X, class D>
+struct moved_type<X, D> : std::type_identity<D> {};
+template <class X, class D>
+  requires requires { typename X::template on_device<D>; }
+struct moved_type<X, D> : std::type_identity<typename X::template on_device<D>> {};
+template <template <class...> class M, class... As, class D>
+  requires(!requires { typename M<As...>::template on_device<D>; } && !device<M<As...>>)
+struct moved_type<M<As...>, D> : std::type_identity<M<typename moved_type<As, D>::type...>> {};
+template <class X, std::size_t N, class D>
+struct moved_type<std::array<X, N>, D> : std::type_identity<std::array<typename moved_type<X, D>::type, N>> {};
+
+/// X with every floating element type replaced by T.
+template <class X, class T>
+struct cast_type : std::type_identity<X> {};
+template <floating X, class T>
+struct cast_type<X, T> : std::type_identity<T> {};
+template <class X, class T>
+  requires requires { typename X::template of_dtype<T>; }
+struct cast_type<X, T> : std::type_identity<typename X::template of_dtype<T>> {};
+template <template <class...> class M, class... As, class T>
+  requires(!requires { typename M<As...>::template of_dtype<T>; } && !floating<M<As...>>)
+struct cast_type<M<As...>, T> : std::type_identity<M<typename cast_type<As, T>::type...>> {};
+template <class X, std::size_t N, class T>
+struct cast_type<std::array<X, N>, T> : std::type_identity<std::array<typename cast_type<X, T>::type, N>> {};
+
+// ---- what happens to a parameter and a buffer ------------------------------------------------------------------------------------
+
+/// Parameters that were seen, so that one in two places stays one.
+template <class Change>
+struct Changed {
+  struct Pair {
+    void const* from;
+    void* to;  // a State, which the new module holds
+  };
+  mutable std::vector<Pair> pairs;
+
+  template <class T, class D>
+  auto parameter(Variable<T, D> const& v) const {
+    using Result = decltype(static_cast<Change const&>(*this).changed(v.value()));
+    using V = Variable<value_of<Result>, device_of<Result>>;
+    for (Pair const& pair : pairs) {
+      if (pair.from == v.state()) return V::from_state(static_cast<State<value_of<Result>, device_of<Result>>*>(pair.to));
+    }
+    V result(static_cast<Change const&>(*this).changed(v.value()), v.requires_grad());
+    pairs.push_back({v.state(), result.state()});
+    return result;
+  }
+};
+template <class D>
+struct MoveTo : Changed<MoveTo<D>> {
+  template <class X>
+  using type = typename moved_type<X, D>::type;
+  template <class T, class From>
+  Tensor<T, D> changed(Tensor<T, From> const& x) const {
+    return x.to(D{});
+  }
+};
+template <class T>
+struct CastTo : Changed<CastTo<T>> {
+  template <class X>
+  using type = typename cast_type<X, T>::type;
+  template <class U, class D>
+  auto changed(Tensor<U, D> const& x) const {
+    if constexpr (floating<U>) return x.template to<T>();
+    else return x;
+  }
+};
+struct Clone : Changed<Clone> {
+  template <class X>
+  using type = X;
+  template <class T, class D>
+  Tensor<T, D> changed(Tensor<T, D> const& x) const {
+    return x.clone();
+  }
+};
+
+// ---- the new module -------------------------------------------------------------------------------------------------------------
+
+template <class R, class... Ms>
+R module_from(Ms&&... members) {
+  if constexpr (std::is_constructible_v<R, nn::from_members_t, Ms...>) {
+    return R(nn::from_members, static_cast<Ms&&>(members)...);
+  } else {
+    static_assert(std::is_aggregate_v<R>, "situ: to(net, device) makes a module of its members: an aggregate, or one with a constructor (nn::from_members_t, members...)");
+    return R{static_cast<Ms&&>(members)...};
+  }
+}
+
+template <class X, class Change>
+auto changed_module(X const& x, Change const& change) {
+  using R = typename Change::template type<X>;
+  if constexpr (any_module<X> && std::is_same_v<R, X>) {
+    return x;  // nothing in it changes
+  } else if constexpr (is_parameter<X>) {
+    return change.parameter(x);
+  } else if constexpr (std::is_same_v<X, nn::Counter>) {
+    return x.clone();
+  } else if constexpr (is_buffer<X>) {
+    return change.changed(x);
+  } else if constexpr (any_module<X>) {
+    for_each_member(x, [](auto const&) {});  // their order
+    return x.situ_members([&](auto const&... members) { return module_from<R>(changed_module(members, change)...); });
+  } else if constexpr (is_optional<X>) {
+    return x ? R(changed_module(*x, change)) : R();
+  } else if constexpr (several<X>) {
+    if constexpr (holds_state<X>) {
+      if constexpr (requires { x.get_allocator(); }) {
+        R result;
+        result.reserve(x.size());
+        for (auto const& each : x) result.push_back(changed_module(each, change));
+        return result;
+      } else {
+        return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { return R{{changed_module(x[Ks], change)...}}; }(std::make_index_sequence<std::tuple_size_v<X>>{});
+      }
+    } else {
+      return x;
+    }
+  } else {
+    return x;
+  }
+}
+
+}  // namespace detail
+
+/// The module on another device: a module of another type, whose parameters and buffers are copies there. On its own device, the module itself: a copy that
+/// shares them.
+///
+/// Gradients, and what was recorded, stay behind; parameters that are one in several places stay one; frozen ones stay frozen.
+/// Throws    DeviceUnavailable, OutOfMemory; the module is unchanged.
+/// Cost      one copy for each parameter and buffer.
+template <any_module M, device D>
+auto to(M const& net, D) {
+  if constexpr (std::is_same_v<detail::module_device<M>, D> || std::is_same_v<typename detail::device_of_member<M>::type, detail::no_device>) {
+    return net;
+  } else {
+    static_assert(!std::is_same_v<typename detail::moved_type<M, D>::type, M>,
+                  "situ: to(net, device): this module's type names no device to replace: make it a template, as in template <class Device> struct Net");
+    return detail::changed_module(net, detail::MoveTo<D>{});
+  }
+}
+/// The module with parameters and buffers of floating type T.
+template <floating T, any_module M>
+auto to(M const& net) {
+  using R = typename detail::cast_type<M, T>::type;
+  if constexpr (std::is_same_v<R, M>) {
+    static_assert(std::is_same_v<value_of<detail::parameter_type<M>>, T>,
+                  "situ: to<T>(net): this module's type names no element type to replace: make it a template, as in template <class T, class Device> struct Net");
+    return net;
+  } else {
+    return detail::changed_module(net, detail::CastTo<T>{});
+  }
+}
+template <floating T, any_module M, device D>
+auto to(M const& net, D device) {
+  return to(to<T>(net), device);
+}
+
+/// A copy with parameters and buffers of its own; the mode, and what is frozen, are the same. Gradients are not copied.
+template <any_module M>
+M clone(M const& net) {
+  M result = net;
+  detail::Clone const change;
+  for_each_state(result, [&]<class X>(std::string const&, X& x) {
+    if constexpr (std::is_same_v<X, nn::Counter>) x = x.clone();
+    else if constexpr (detail::is_parameter<X>) x = change.parameter(x);
+    else x = x.clone();
+  });
+  return result;
+}
+
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// x wᵀ + b of the layer `who`.
+template <class X, class T, class D>
+auto apply_linear(X const& x, Variable<T, D> const& weight, std::optional<Variable<T, D>> const& bias, char const* who) {
+  if (x.rank() < 1 || x.shape().back() != weight.shape()[1]) {
+    fail<ShapeError>(who, ": an input of shape ", x.shape(), " does not fit weights of shape ", weight.shape(), ": its last extent must be ", weight.shape()[1]);
+  }
+  return bias ? linear(x, weight, *bias) : linear(x, weight);
+}
+
+/// The width of a layer's initial weights and biases, 1 / √(fan in), as PyTorch has it.
+inline double initial_bound(int64_t fan_in) { return fan_in > 0 ? 1 / root(static_cast<double>(fan_in)) : 0; }
+
+/// Numbers uniform in [-bound, bound), drawn on the host from the default generator.
+template <class T, class D>
+Tensor<T, D> uniform_weights(Shape const& shape, double bound) {
+  return drawn_uniform<T>(-bound, bound, shape, default_generator(), "nn").to(D{});
+}
+
+}  // namespace detail
+
+namespace nn {
+
+/// The options of Linear and LazyLinear.
+struct linear_options {
+  bool bias = true;
+};
+
+/// y = x wᵀ + b. Weights and biases begin uniform in ±1 / √in.
+template <class T = float, class Device = Cpu>
+struct Linear {
+  Variable<T, Device> weight;               ///< [out, in]
+  std::optional<Variable<T, Device>> bias;  ///< [out]
+
+  Linear(int64_t in_features, int64_t out_features, linear_options const& options = {})
+      : weight(detail::uniform_weights<T, Device>({out_features, in_features}, detail::initial_bound(in_features))) {
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_features}, detail::initial_bound(in_features)));
+  }
+  Linear(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b) : weight(std::move(w)), bias(std::move(b)) {}
+
+  int64_t in_features() const { return weight.shape()[1]; }
+  int64_t out_features() const { return weight.shape()[0]; }
+
+  auto forward(auto const& x) const { return detail::apply_linear(x, weight, bias, "Linear"); }
+
+  SITU_MODULE(weight, bias)
+};
+
+/// A Linear whose input's width is told by the first input. Until then it has no weights, and whatever visits the parameters, such as an optimiser or a file,
+/// throws TypeError; it may be moved, and its mode be set. The first input fills the weights of every copy.
+template <class T = float, class Device = Cpu>
+struct LazyLinear {
+  Variable<T, Device> weight;               ///< [out, in]; of shape [0] before the first input
+  std::optional<Variable<T, Device>> bias;  ///< [out]; the same
+
+ private:
+  int64_t out_features_;
+
+ public:
+  explicit LazyLinear(int64_t out_features, linear_options const& options = {}) : out_features_(out_features) {
+    if (out_features < 0) detail::fail<ShapeError>("LazyLinear: ", out_features, " outputs were asked for; there are 0 or more");
+    if (options.bias) bias.emplace();
+  }
+  LazyLinear(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b, int64_t out_features)
+      : weight(std::move(w)), bias(std::move(b)), out_features_(out_features) {}
+
+  /// Whether an input has come by, or weights were given.
+  bool has_weights() const { return weight.rank() == 2; }
+  int64_t out_features() const { return out_features_; }
+
+  auto forward(auto const& x) const {
+    if (!has_weights()) {
+      if (x.rank() < 1) detail::fail<ShapeError>("LazyLinear: an input of shape ", x.shape(), " was given; it needs an axis");
+      int64_t const in = x.shape().back();
+      double const bound = detail::initial_bound(in);
+      Tensor<T, Device> w = detail::uniform_weights<T, Device>({out_features_, in}, bound);
+      if (bias) fill(*bias, detail::uniform_weights<T, Device>({out_features_}, bound));
+      fill(weight, std::move(w));
+    }
+    return detail::apply_linear(x, weight, bias, "LazyLinear");
+  }
+
+  void situ_check_state(std::string const& path) const {
+    if (!has_weights()) {
+      detail::fail<TypeError>("LazyLinear: ", path.empty() ? "it" : path, " has no weights before its first input: call the module once, then use its parameters");
+    }
+  }
+  SITU_MODULE(weight, bias, out_features_)
+
+ private:
+  /// Copies of a Variable share its state: all of them see the value.
+  static void fill(Variable<T, Device> const& v, Tensor<T, Device> value) {
+    v.state()->shape = value.shape();
+    v.state()->value = std::move(value);
+  }
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// The options of MultiheadAttention.
+struct multihead_attention_options {
+  double dropout = 0;   ///< of attention weights
+  bool bias = true;
+  bool causal = false;  ///< token i sees tokens 0, ..., i
+};
+
+/// Attention with several heads; see the top of this file. The input projection begins by Xavier's uniform distribution and biases as 0, as in PyTorch.
+template <class T = float, class Device = Cpu>
+struct MultiheadAttention {
+  Variable<T, Device> in_proj_weight;               ///< [3 embed_dim, embed_dim]
+  std::optional<Variable<T, Device>> in_proj_bias;  ///< [3 embed_dim]
+  Linear<T, Device> out_proj;
+
+ private:
+  int64_t num_heads_;
+  double dropout_;
+  bool causal_;
+
+ public:
+  bool training = true;
+
+  MultiheadAttention(int64_t embed_dim, int64_t num_heads, multihead_attention_options const& options = {})
+      : in_proj_weight(Tensor<T, Device>::uninitialized({3 * embed_dim, embed_dim}, "MultiheadAttention")), out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
+    if (num_heads < 1 || embed_dim % num_heads != 0) {
+      detail::fail<ShapeError>("MultiheadAttention: ", num_heads, " heads were asked for of ", embed_dim, " features: the heads must divide them");
+    }
+    init::xavier_uniform(in_proj_weight);
+    if (!options.bias) return;
+    in_proj_bias = init::zeros(Variable<T, Device>(Tensor<T, Device>::uninitialized({3 * embed_dim}, "MultiheadAttention")));
+    init::zeros(*out_proj.bias);
+  }
+  MultiheadAttention(from_members_t, Variable<T, Device> weight, std::optional<Variable<T, Device>> bias, Linear<T, Device> output, int64_t heads, double dropout,
+                     bool causal, bool train)
+      : in_proj_weight(std::move(weight)), in_proj_bias(std::move(bias)), out_proj(std::move(output)), num_heads_(heads), dropout_(dropout), causal_(causal),
+        training(train) {}
+
+  int64_t embed_dim() const { return in_proj_weight.shape()[1]; }
+  int64_t num_heads() const { return num_heads_; }
+
+  /// Self-attention.
+  auto forward(auto const& x) const { return attend_self(x, AttentionMask<T, detail::result_device_t<Device>>()); }
+  template <class M>
+    requires expression<M>
+  auto forward(auto const& x, M const& mask) const {
+    return attend_self(x, AttentionMask<T, detail::result_device_t<Device>>(mask));
+  }
+  /// Attention of queries to keys and values.
+  auto forward(auto const& query, auto const& key, auto const& value) const {
+    return attend(query, key, value, AttentionMask<T, detail::result_device_t<Device>>());
+  }
+  template <class M>
+    requires expression<M>
+  auto forward(auto const& query, auto const& key, auto const& value, M const& mask) const {
+    return attend(query, key, value, AttentionMask<T, detail::result_device_t<Device>>(mask));
+  }
+
+  SITU_MODULE(in_proj_weight, in_proj_bias, out_proj, num_heads_, dropout_, causal_, training)
+
+ private:
+  using D = detail::result_device_t<Device>;
+  using V = Variable<T, D>;
+
+  void check(Shape const& x, char const* what) const {
+    if ((x.rank() != 2 && x.rank() != 3) || x.back() != embed_dim()) {
+      detail::fail<ShapeError>("MultiheadAttention: ", what, " of shape ", x, " was given; it takes [batch, tokens, ", embed_dim(), "] or [tokens, ", embed_dim(), "]");
+    }
+  }
+  attention_options<T, D> options(AttentionMask<T, D> const& mask) const {
+    return {.causal = causal_, .scale = {}, .dropout = training ? dropout_ : 0, .mask = mask};
+  }
+  auto attend_self(auto const& x, AttentionMask<T, D> const& mask) const {
+    check(x.shape(), "an input");
+    V const packed(in_proj_bias ? linear(x, in_proj_weight, *in_proj_bias) : linear(x, in_proj_weight));
+    if (x.shape().rank() == 3) return out_proj(detail::packed_attention<T, D>(packed, num_heads_, options(mask)));
+    return out_proj(detail::packed_attention<T, D>(packed.unsqueeze(0), num_heads_, options(mask)).squeeze(0));
+  }
+  /// Rows [first, first + count) of the input projection, in units of embed_dim.
+  V project(auto const& x, int64_t first, int64_t count) const {
+    int64_t const e = embed_dim();
+    Variable<T, Device> const weight = in_proj_weight.slice(0, first * e, (first + count) * e);
+    return V(in_proj_bias ? linear(x, weight, in_proj_bias->slice(0, first * e, (first + count) * e)) : linear(x, weight));
+  }
+  /// Part k of features as heads.
+  V heads(V const& x, int64_t k) const {
+    int64_t const e = embed_dim(), batch = x.rank() == 3 ? x.shape()[0] : 1;
+    return x.slice(-1, k * e, (k + 1) * e).view({batch, x.shape()[x.rank() - 2], num_heads_, e / num_heads_}).transpose(1, 2);
+  }
+  template <class Q, class K, class W>
+  auto attend(Q const& query, K const& key, W const& value, AttentionMask<T, D> const& mask) const {
+    check(query.shape(), "a query");
+    check(key.shape(), "a key");
+    check(value.shape(), "a value");
+    if (query.shape().rank() != key.shape().rank() || query.shape().rank() != value.shape().rank()) {
+      detail::fail<ShapeError>("MultiheadAttention: a query of shape ", query.shape(), ", a key of shape ", key.shape(), " and a value of shape ", value.shape(),
+                               " were given; all have a batch, or none has one");
+    }
+    if constexpr (std::is_same_v<K, W>) {
+      if (static_cast<void const*>(&key) == static_cast<void const*>(&value)) {
+        if constexpr (std::is_same_v<Q, K>) {
+          if (static_cast<void const*>(&query) == static_cast<void const*>(&key)) return attend_self(query, mask);
+        }
+        V const both = project(key, 1, 2);
+        return finish(heads(project(query, 0, 1), 0), heads(both, 0), heads(both, 1), query.shape(), mask);
+      }
+    }
+    return finish(heads(project(query, 0, 1), 0), heads(project(key, 1, 1), 0), heads(project(value, 2, 1), 0), query.shape(), mask);
+  }
+  auto finish(V const& q, V const& k, V const& v, Shape const& shape, AttentionMask<T, D> const& mask) const {
+    return out_proj(V(scaled_dot_product_attention(q, k, v, options(mask))).transpose(1, 2).reshape(shape));
+  }
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/batch_norm.hpp>
+/// Batch normalisation as layers.
+///
+///     nn::BatchNorm2d<float, Cuda<0>> norm{16};   nn::BatchNorm1d<float, D> plain{128, {.affine = false}};
+///
+/// Shape     BatchNorm1d: [N, C] or [N, C, L], BatchNorm2d: [N, C, H, W], as the input; weight, bias, running_mean, running_var [C].
+/// Dtype     that of the input. A 16-bit input may meet a layer of float, which keeps its statistics in float.
+/// Device    that of the layer; an input on another one does not compile.
+/// Throws    ShapeError for an input of another rank or number of channels, or in training with less than two values for each channel;
+///           the running statistics are unchanged.
+/// Gradient  see ops/batch_norm.hpp.
+
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// The options of BatchNorm1d and BatchNorm2d.
+struct batch_norm_options {
+  double eps = 1e-5;                     ///< is added to the variance
+  std::optional<double> momentum = 0.1;  ///< how far the running statistics move towards a batch's; std::nullopt: they are the mean of all batches'
+  bool affine = true;                    ///< has weight and bias, which begin as 1 and 0
+  bool track_running_stats = true;       ///< else the batch's own statistics are used in evaluation too
+};
+
+}  // namespace nn
+
+namespace detail {
+
+/// What the layers have in common.
+template <class T, class D>
+struct BatchNormState {
+  std::optional<Variable<T, D>> weight, bias;
+  std::optional<Tensor<T, D>> running_mean, running_var;
+  std::optional<nn::Counter> num_batches_tracked;
+  bool training = true;
+  int64_t num_features;
+  nn::batch_norm_options options;
+
+  BatchNormState(int64_t features, nn::batch_norm_options const& given) : num_features(features), options(given) {
+    if (features < 0) fail<ShapeError>("BatchNorm: ", features, " channels were asked for; there are 0 or more");
+    if (given.affine) weight.emplace(ones<T>({features}).to(D{})), bias.emplace(zeros<T>({features}).to(D{}));
+    if (given.track_running_stats) {
+      running_mean = zeros<T>({features}).to(D{}), running_var = ones<T>({features}).to(D{});
+      num_batches_tracked.emplace();
+    }
+  }
+  BatchNormState(nn::from_members_t, std::optional<Variable<T, D>> w, std::optional<Variable<T, D>> b, std::optional<Tensor<T, D>> mean,
+                 std::optional<Tensor<T, D>> var, std::optional<nn::Counter> batches, bool is_training, int64_t features, nn::batch_norm_options const& given)
+      : weight(std::move(w)), bias(std::move(b)), running_mean(std::move(mean)), running_var(std::move(var)), num_batches_tracked(std::move(batches)),
+        training(is_training), num_features(features), options(given) {}
+
+  template <class X>
+  auto normalized(X const& x, char const* who) const {
+    situ::batch_norm_options how{training || !running_mean, options.momentum.value_or(0), options.eps};
+    if (x.shape()[1] != num_features) {
+      fail<ShapeError>(who, ": an input of shape ", x.shape(), " has ", x.shape()[1], " channels, but this layer is for ", num_features);
+    }
+    plan_batch_norm(x.shape(), how, who);
+    bool const counts = training && num_batches_tracked;
+    int64_t const batches = counts ? num_batches_tracked->value() + 1 : 0;
+    if (counts && !options.momentum) how.momentum = 1 / static_cast<double>(batches);
+    Tensor<T, D> const none;
+    auto result = batch_norm(x, running_mean ? *running_mean : none, running_var ? *running_var : none, parameter(weight), parameter(bias), how);
+    if (counts) num_batches_tracked->set(batches);
+    return result;
+  }
+
+ private:
+  static Variable<T, D> parameter(std::optional<Variable<T, D>> const& given) { return given ? *given : Variable<T, D>(Tensor<T, D>(), false); }
+};
+
+}  // namespace detail
+
+namespace nn {
+
+/// Normalises each channel of [N, C] or [N, C, L] over the batch.
+template <class T = float, class Device = Cpu>
+struct BatchNorm1d : detail::BatchNormState<T, Device> {
+  using State = detail::BatchNormState<T, Device>;
+  using State::State;
+  using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
+  static constexpr bool keeps_precision = true;
+
+  explicit BatchNorm1d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
+
+  auto forward(auto const& x) const {
+    if (x.rank() != 2 && x.rank() != 3) detail::fail<ShapeError>("BatchNorm1d: an input of shape ", x.shape(), " was given; it takes [N, C] or [N, C, L]");
+    return this->normalized(x, "BatchNorm1d");
+  }
+
+  SITU_MODULE(weight, bias, running_mean, running_var, num_batches_tracked, training, num_features, options)
+};
+
+/// Normalises each channel of images [N, C, H, W] over the batch.
+template <class T = float, class Device = Cpu>
+struct BatchNorm2d : detail::BatchNormState<T, Device> {
+  using State = detail::BatchNormState<T, Device>;
+  using State::State;
+  using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
+  static constexpr bool keeps_precision = true;
+
+  explicit BatchNorm2d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
+
+  auto forward(auto const& x) const {
+    if (x.rank() != 4) detail::fail<ShapeError>("BatchNorm2d: an input of shape ", x.shape(), " was given; it takes [N, C, H, W]");
+    return this->normalized(x, "BatchNorm2d");
+  }
+
+  SITU_MODULE(weight, bias, running_mean, running_var, num_batches_tracked, training, num_features, options)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/conv2d.hpp>
+/// Convolution layers.
+///
+///     nn::Conv2d<float, Cuda<0>> conv{1, 16, 3, {.padding = 1}};   nn::Conv2d<float, D> depthwise{64, 64, {3, 5}, {.stride = 2, .groups = 64, .bias = false}};
+///
+/// Shape     [N, in, H, W] or [in, H, W] → [N, out, H', W'] or [out, H', W'], as conv2d (ops/conv2d.hpp); weight [out, in / groups, kh, kw], bias [out].
+/// Dtype     input and weights promote.
+/// Device    that of the weights; an input on another one does not compile.
+/// Throws    ShapeError where groups do not divide the channels, for an input with other channels, and for a kernel larger than the padded image.
+/// Gradient  see autograd/conv2d.hpp.
+
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// The options of Conv2d; extents are one number, or {height, width}.
+struct conv2d_options {
+  extent2d stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+
+/// A convolution of images. Weights and biases begin uniform in ±1 / √(in / groups · kh · kw).
+template <class T = float, class Device = Cpu>
+struct Conv2d {
+  Variable<T, Device> weight;               ///< [out, in / groups, kh, kw]
+  std::optional<Variable<T, Device>> bias;  ///< [out]
+  extent2d stride, padding, dilation;
+  int64_t groups;
+
+  Conv2d(int64_t in_channels, int64_t out_channels, extent2d kernel, conv2d_options const& options = {})
+      : stride(options.stride), padding(options.padding), dilation(options.dilation), groups(options.groups) {
+    if (in_channels < 0 || out_channels < 0 || groups < 1 || in_channels % groups != 0 || out_channels % groups != 0) {
+      detail::fail<ShapeError>("Conv2d: ", in_channels, " input and ", out_channels, " output channels do not form ", groups, " groups: both must be multiples of them");
+    }
+    int64_t const channels = in_channels / groups;
+    double const bound = detail::initial_bound(channels * kernel.height * kernel.width);
+    weight = Variable<T, Device>(detail::uniform_weights<T, Device>({out_channels, channels, kernel.height, kernel.width}, bound));
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_channels}, bound));
+  }
+  Conv2d(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b, extent2d s, extent2d p, extent2d d, int64_t g)
+      : weight(std::move(w)), bias(std::move(b)), stride(s), padding(p), dilation(d), groups(g) {}
+
+  int64_t in_channels() const { return weight.shape()[1] * groups; }
+  int64_t out_channels() const { return weight.shape()[0]; }
+
+  auto forward(auto const& x) const {
+    Shape const shape = x.shape();
+    if ((shape.rank() != 4 && shape.rank() != 3) || shape[shape.rank() - 3] != in_channels()) {
+      detail::fail<ShapeError>("Conv2d: an input of shape ", shape, " does not fit weights of shape ", weight.shape(), ": images are [N, ", in_channels(), ", H, W] or [",
+                               in_channels(), ", H, W]");
+    }
+    using Options = detail::recorded_convolution_options<std::remove_cvref_t<decltype(x)>, Variable<T, Device>>;
+    Options options{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
+    if (bias) options.bias = *bias;
+    return conv2d(x, weight, options);
+  }
+
+  SITU_MODULE(weight, bias, stride, padding, dilation, groups)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/dropout.hpp>
+/// Dropout as a module.
+
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// In training each element 0 with probability p, else divided by 1 - p, by the default generator; after eval() the elements as they are.
+/// Throws    ShapeError, when it is called, unless p is in [0, 1]. See ops/random_ops.hpp.
+struct Dropout {
+  double p = 0.5;
+  bool training = true;
+  auto forward(auto const& x) const { return dropout(x, p, training); }
+  SITU_MODULE(p, training)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/embedding.hpp>
+/// Embedding: rows of a table, by index.
+///
+///     nn::Embedding<float, D> tokens{1000, 64};   nn::Embedding<float, D> words{1000, 64, {.padding_idx = 0}};
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Which rows of a table are looked up, and which of them is padding; -1 for none.
+template <class I, class D>
+struct Lookup {
+  SavedConstant<I, D> index;  ///< flat, contiguous
+  Shape shape;                ///< of the indices
+  int64_t rows, width, padding;
+
+  /// [rows, width] → (indices…, width)
+  template <class T, class From>
+  Tensor<T, D> picked(Tensor<T, From> const& table) const {
+    Shape result = shape;
+    result.push_back(width);
+    return index_select(table, 0, index.tensor()).reshape(result);
+  }
+  /// The opposite: each row of g added to that of its index, but to the padding's.
+  template <class T>
+  Tensor<T, D> added(Tensor<T, D> const& g) const {
+    Tensor<T, D> result = slices_added_at(g.reshape({index.tensor().size(), width}), {rows, width}, 0, index.tensor());
+    return without_padding(std::move(result));
+  }
+  template <class T>
+  Tensor<T, D> without_padding(Tensor<T, D> table) const {
+    if (padding < 0) return table;
+    if (table.use_count() != 1) table = table.clone();
+    table.select(0, padding).assign(0);
+    return table;
+  }
+};
+
+template <class I, class D, class T>
+Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g);
+
+/// ∂L/∂table = the rows of g, added.
+template <class I, class D>
+struct LookupRule {
+  using twice = void;
+  Lookup<I, D> lookup;
+  template <class T, class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(lookup.added(g));
+  }
+  template <class T, class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(recorded_addition(lookup, g));
+  }
+};
+/// Of the addition: the rows of g, picked, and 0 for the padding.
+template <class I, class D>
+struct AdditionRule {
+  using twice = void;
+  Lookup<I, D> lookup;
+  template <class T, class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(lookup.picked(lookup.without_padding(g)));
+  }
+  template <class T, class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(record("Embedding", lookup.picked(lookup.without_padding(g.value())), LookupRule<I, D>{lookup}, g));
+  }
+};
+template <class I, class D, class T>
+Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g) {
+  return record("EmbeddingBackward", lookup.added(g.value()), AdditionRule<I, D>{lookup}, g);
+}
+
+}  // namespace detail
+
+namespace nn {
+
+/// The options of Embedding. The row of padding_idx begins as zeros, and its gradient is 0; a negative one counts from the end, as in PyTorch.
+struct embedding_options {
+  std::optional<int64_t> padding_idx = {};
+};
+
+/// Rows of a table. They begin normal with mean 0 and standard deviation 1.
+///
+/// Shape     indices (…) of any integer type → (…, embedding_dim); weight [num_embeddings, embedding_dim].
+/// Device    that of the weights.
+/// Throws    IndexError for an index that is no row, as index_select: at once on the host, from the next synchronisation of an asynchronous device. Negative
+///           ones count from the end. ShapeError for a padding_idx that is no row.
+/// Gradient  the rows of g, each added to that of its index. Twice differentiable.
+template <class T = float, class Device = Cpu>
+struct Embedding {
+  Variable<T, Device> weight;  ///< [num_embeddings, embedding_dim]
+
+ private:
+  int64_t padding_ = -1;
+
+ public:
+  Embedding(int64_t num_embeddings, int64_t embedding_dim, embedding_options const& options = {}) {
+    if (options.padding_idx) {
+      int64_t const k = *options.padding_idx;
+      if (k < -num_embeddings || k >= num_embeddings) {
+        detail::fail<ShapeError>("Embedding: a padding_idx of ", k, " was given; there are ", num_embeddings, " rows");
+      }
+      padding_ = k < 0 ? k + num_embeddings : k;
+    }
+    Tensor<T> values = detail::drawn_normal<T>(0, 1, {num_embeddings, embedding_dim}, detail::default_generator(), "Embedding");
+    for (int64_t j = 0; padding_ >= 0 && j < embedding_dim; ++j) values.data()[padding_ * embedding_dim + j] = detail::convert_scalar<T>(0);
+    weight = Variable<T, Device>(values.to(Device{}));
+  }
+  Embedding(from_members_t, Variable<T, Device> w, int64_t padding) : weight(std::move(w)), padding_(padding) {}
+
+  int64_t num_embeddings() const { return weight.shape()[0]; }
+  int64_t embedding_dim() const { return weight.shape()[1]; }
+
+  template <class I>
+    requires detail::index_expression<I>
+  auto forward(I const& indices) const {
+    using D = detail::result_device_t<Device>;
+    auto const flat = detail::packed_indices(indices).reshape({-1});
+    detail::Lookup<value_of<I>, D> const lookup{detail::SavedConstant<value_of<I>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
+    return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<I>, D>{lookup}, weight);
+  }
+
+  SITU_MODULE(weight, padding_)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/losses.hpp>
+/// The losses: cross_entropy, nll_loss, mse_loss, l1_loss, smooth_l1_loss, binary_cross_entropy_with_logits, kl_div.
+
+
+// ---- <situ/nn/cross_entropy.hpp>
+/// Cross entropy and the negative log-likelihood of classes.
+///
+///     cross_entropy(scores, labels)   cross_entropy(scores, labels, {.reduction = reduction::sum, .label_smoothing = 0.1})   nll_loss(log_softmax(x, 1), labels)
+
+
+// ---- <situ/nn/cpu/cross_entropy.hpp>
+/// Cross entropy on the CPU: the scores are read once in each direction, by packs, and one number is kept for each row.
+///
+/// A row's exponentials are taken about its label's score rather than about its maximum: S = Σ exp(x_c - x_y) is at least 1, and the loss is
+/// log S, without a pass for the maximum. Only a row whose scores lie so far above its label's that S overflows is looked at again. Work is
+/// cut into blocks of rows by shapes alone, so results do not depend on the number of threads.
+
+
+// ---- <situ/nn/cpu/loss_parts.hpp>
+/// What the losses share on the CPU: parts of sums, which blocks leave and one launch joins, and the last lanes of rows.
+
+
+// ---- <situ/nn/loss_program.hpp>
+/// Losses bound to memory, for every device's kernels.
+
+
+namespace situ::inline SITU_ABI {
+
+/// What becomes of the losses of single elements or rows. `mean` divides by their number, or by the sum of the weights of the labels that
+/// count; `batchmean` by the extent of the first axis.
+enum class reduction { none, mean, sum, batchmean };
+
+namespace detail {
+
+/// What a part of the work comes to: the sum of its losses, and of the weights of labels.
+struct LossPart {
+  double loss, weight;
+};
+
+/// From this loss on a label's score is so far below the others that it is no good place to take exponentials about: gradients would lose digits.
+inline constexpr double far_label = 16;
+
+/// What a sum of losses is divided by.
+SITU_HOST_DEVICE inline double loss_divisor(reduction how, double weights, double batch) {
+  return how == reduction::mean ? weights : how == reduction::batchmean ? batch : 1.0;
+}
+
+/// Rows of scores with a label each. Labels are read as I; those equal to `ignored` have no part in anything.
+template <class T, class I>
+struct LabelProgram {
+  using C = compute_t<T>;
+  T const* x;        ///< [rows, classes]
+  I const* labels;   ///< [rows]
+  T const* weight;   ///< [classes], or null
+  int64_t rows, classes;
+  int64_t ignored;
+  double smoothing;
+  reduction how;
+  IndexBounds bounds;
+  double batch;      ///< what batchmean divides by
+  T* losses;         ///< [rows] for reduction::none; else the result
+  C* sums;           ///< [rows + 1]: log of a row's sum of exponentials less its label's score; then what the sum was divided by. Or null
+  C* exponentials;   ///< [rows, classes]: exp(x - x_y), where so few are kept for the gradient; or null
+
+  static constexpr int64_t no_part = -1, no_class = -2;
+  /// The label of a row, or one of these.
+  SITU_HOST_DEVICE int64_t label(int64_t row) const {
+    int64_t const given = static_cast<int64_t>(labels[row]);
+    if (given == ignored) return no_part;
+    return static_cast<uint64_t>(given) < static_cast<uint64_t>(classes) ? given : no_class;
+  }
+  SITU_HOST_DEVICE C weight_of(int64_t label) const { return weight ? static_cast<C>(weight[label]) : C(1); }
+  SITU_HOST_DEVICE void finish(LossPart const& all) const {
+    if (how == reduction::none) return;
+    double const divisor = loss_divisor(how, all.weight, batch);
+    *losses = convert_scalar<T>(static_cast<C>(all.loss / divisor));
+    if (sums) sums[rows] = static_cast<C>(divisor);
+  }
+  /// What smoothing gives to each class.
+  SITU_HOST_DEVICE double share() const { return smoothing / static_cast<double>(classes); }
+};
+
+/// The loss of a row is  scale (log Σ exp x - x_y) - shares,  its gradient  g (scale softmax(x) - share w - hit [c = y]).
+struct LabelFactors {
+  double scale, hit;
+};
+template <class T, class I>
+SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, I> const& p, int64_t label, double all_weights) {
+  double const hit = (1 - p.smoothing) * static_cast<double>(p.weight_of(label));
+  return {hit + p.share() * all_weights, hit};
+}
+
+/// Rows of scores with a probability for each class.
+template <class T>
+struct ProbabilityProgram {
+  using C = compute_t<T>;
+  T const* x;        ///< [rows, classes]
+  T const* targets;  ///< [rows, classes]
+  T const* weight;   ///< [classes], or null
+  int64_t rows, classes;
+  double smoothing;
+  reduction how;
+  double divisor;    ///< of the sum of the losses
+  T* losses;         ///< [rows] for reduction::none; else the result
+  C* sums;           ///< [rows]: log of a row's sum of exponentials; or null
+
+  SITU_HOST_DEVICE void finish(LossPart const& all) const {
+    if (how != reduction::none) *losses = convert_scalar<T>(static_cast<C>(all.loss / divisor));
+  }
+};
+
+/// Elements in pairs: x and what it should be. All contiguous.
+template <class T>
+struct PairProgram {
+  T const *x, *y;
+  T const *a, *b;    ///< factors of single elements, for losses that take them; null for 1
+  int64_t count;
+  double parameter;
+  reduction how;
+  double divisor;    ///< of the sum of the losses
+  T* losses;         ///< [count] for reduction::none; else the result
+
+  SITU_HOST_DEVICE void finish(LossPart const& all) const {
+    if (how != reduction::none) *losses = convert_scalar<T>(static_cast<compute_t<T>>(all.loss / divisor));
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Joins the parts of blocks in their order.
+template <class Program>
+struct JoinLosses {
+  Program whole;
+  LossPart const* parts;
+  int64_t blocks;
+  void operator()(int64_t, int64_t) const {
+    LossPart all{};
+    for (int64_t k = 0; k < blocks; ++k) all.loss += parts[k].loss, all.weight += parts[k].weight;
+    whole.finish(all);
+  }
+};
+
+/// The last `left` < N elements of T as lanes, others behind them. `readable` elements may be touched.
+template <class T, int N, class Isa>
+SITU_INLINE lanes_t<T, N, Isa> load_last(T const* from, int64_t left, int64_t readable) {
+  if (readable >= N) return load_lanes<T, N, Isa>(from);
+  T elements[N] = {};
+  copy_short(elements, from, left * static_cast<int64_t>(sizeof(T)));
+  return load_lanes<T, N, Isa>(elements);
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int label_rows = 64;  ///< rows that a kernel takes at once
+
+/// Rows of a block: some ten thousand elements.
+inline int64_t loss_rows_per_block(int64_t rows, int64_t classes) {
+  int64_t const few = (int64_t{1} << 15) / (classes > 0 ? classes : 1) / label_rows * label_rows + label_rows;
+  return classes >= 4096 ? (int64_t{1} << 17) / classes + 1 : few < rows || rows == 0 ? few : rows;
+}
+
+/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
+/// among the builtin's arguments.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  using V = typename pack<T, N, Isa>::vector;
+  V even, odd;
+  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
+  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
+  else if constexpr (N == 8) {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+  return pack<T, N, Isa>(V(even + odd));
+}
+
+/// exp(x) for x <= 88 (double: for all x), -inf and NaN; 0 where that is below the least normal number.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> exp_of_score(pack<T, N, Isa> const& x) {
+  return exp_of_negative(x);  // its powers of two reach 127
+}
+
+/// Up to label_rows rows. Rows without a label (-1) give 0.
+template <class T>
+struct LabelRows {
+  using C = compute_t<T>;
+  T const* x;
+  int64_t rows, classes;
+  int64_t readable;           ///< elements from x on that may be read
+  int64_t const* labels;
+  // forward
+  C* sums;                    ///< takes log S of each row
+  C const* scales;            ///< of the losses; null where they are 1
+  C* shares;                  ///< takes what is subtracted from the losses: share Σ w_c (x_c - x_y); null where that is 0
+  T const* weight;
+  double share;
+  C* losses;
+  double total;               ///< of the losses
+  bool all_count;             ///< every row has a label
+  // both
+  C* exponentials;            ///< exp(x - x_y), kept for the gradient of few scores; or null
+  int64_t writable;           ///< elements from out and exponentials on that may be overwritten
+  // backward
+  T* out;
+  C const *factors, *hits;    ///< of softmax(x), and of the label's element
+  int64_t step;               ///< 0 where one factor and one hit are for all rows, else 1
+  C const* bases;             ///< what is subtracted from all elements; null where that is 0
+};
+
+
+template <class T>
+struct ScoreRow {
+  using C = compute_t<T>;
+
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
+
+  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, unless that is null.
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P const shift(from);
+    int64_t const whole = n / N * N;
+    P tail(C(0));
+    if (whole < n) {
+      P const e = term<Isa>(P(load_last<T, N, Isa>(x + whole, n - whole, readable - whole)), shift);
+      tail = select(lanes_below<C, N, Isa>(n - whole), e, tail);
+      if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
+    }
+    if (whole == 0) return tail;
+    if (SITU_LIKELY(whole <= row_block)) return tail + run<Isa>(x, whole, shift, keep);
+    double total = static_cast<double>(sum_of_lanes(tail));
+    for (int64_t i = 0; i < whole; i += row_block) {
+      total += static_cast<double>(sum_of_lanes(run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr)));
+    }
+    P result(C(0));
+    result.set(0, static_cast<C>(total));
+    return result;
+  }
+  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each,
+  /// and keep + N written.
+  template <class Isa>
+  SITU_INLINE static void short_sums(T const* x, int64_t n, int64_t rows, int64_t const* labels, C* keep, pack<C, lanes_in<Isa>, Isa>* sums) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    auto const inside = lanes_below<C, N, Isa>(n);
+    P const zero(C(0));
+    for (int64_t k = 0; k < rows; ++k, x += n) {
+      int64_t const label = labels[k] < 0 ? 0 : labels[k];
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x)), P(static_cast<C>(x[label])));
+      if (keep) e.store(keep + k * n);
+      sums[k] = select(inside, e, zero);
+    }
+  }
+  SITU_NOINLINE static C maximum(T const* x, int64_t n) {
+    C m = static_cast<C>(x[0]);
+    for (int64_t k = 1; k < n; ++k) {
+      C const v = static_cast<C>(x[k]);
+      m = v > m || v != v ? v : m;
+    }
+    return m;
+  }
+  /// Σ w_c (x_c - shift).
+  SITU_NOINLINE static double share(T const* x, int64_t n, C shift, T const* weight) {
+    double total = 0;
+    for (int64_t k = 0; k < n; k += 64) {
+      C part = 0;
+      for (int64_t j = k; j < n && j < k + 64; ++j) part += (static_cast<C>(x[j]) - shift) * (weight ? static_cast<C>(weight[j]) : C(1));
+      total += static_cast<double>(part);
+    }
+    return total;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static pack<C, N, Isa> term(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift) {
+    return exp_of_score(math::detail::at_most(x - shift, C(88)));
+  }
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P s(C(0)), s1 = s;
+    int64_t i = 0;
+    for (; i + 2 * N <= n; i += 2 * N) {
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift), e1 = term<Isa>(P(load_lanes<T, N, Isa>(x + i + N)), shift);
+      if (keep) e.store(keep + i), e1.store(keep + i + N);
+      s = s + e;
+      s1 = s1 + e1;
+    }
+    if (i < n) {
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
+      if (keep) e.store(keep + i);
+      s = s + e;
+    }
+    return s + s1;
+  }
+};
+
+template <class T>
+struct LabelForwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(LabelRows<T>* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    LabelRows<T> const a = *given;
+    int64_t const n = a.classes;
+    double total = 0;
+    for (int64_t first = 0; first < a.rows; first += N) {
+      P parts[N];
+      C bases[N] = {};
+      int64_t const end = a.rows - first < N ? a.rows - first : N;
+      int64_t k = 0;
+      if (n <= N) {
+        int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
+        int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
+        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
+        k = easy;
+      }
+      for (; k < end; ++k) {
+        int64_t const row = first + k, label = a.labels[row];
+        T const* const x = a.x + row * n;
+        if (label >= 0) parts[k] = ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, static_cast<C>(x[label]), a.exponentials ? a.exponentials + row * n : nullptr);
+      }
+      for (; k < N; ++k) parts[k] = P(C(1) / C(N));
+      for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
+        if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
+      }
+      P s = joined<N, Isa>(parts);
+      if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
+        for (k = 0; k < N; ++k) {
+          if (s[static_cast<int>(k)] <= C(1e30)) continue;
+          T const* const x = a.x + (first + k) * n;
+          C const m = ScoreRow<T>::maximum(x, n);
+          bases[k] = m - static_cast<C>(x[a.labels[first + k]]);
+          s.set(static_cast<int>(k), sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - (first + k) * n, m, nullptr)));
+        }
+      }
+      P const log_sums = math::log(s) + P::load(bases);
+      P losses(log_sums);
+      log_sums.store(a.sums + first);
+      if (a.scales) losses = losses * P::load(a.scales + first);
+      if (a.shares) losses = losses - P::load(a.shares + first);
+      losses.store(a.losses + first);
+      total += static_cast<double>(sum_of_lanes(losses));
+    }
+    given->total = total;
+    return 0;
+  }
+
+ private:
+  /// The sum of each of N packs.
+  template <int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> joined(pack<C, N, Isa>* parts) {
+    for (int m = N; m > 1; m /= 2) {
+      for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+    }
+    return parts[0];
+  }
+};
+
+template <class T>
+struct LabelBackwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(LabelRows<T> const* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    LabelRows<T> const a = *given;
+    int64_t const n = a.classes;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const* const x = a.x + row * n;
+      T* const out = a.out + row * n;
+      int64_t const label = a.labels[row];
+      if (label < 0) {
+        std::memset(static_cast<void*>(out), 0, static_cast<std::size_t>(n) * sizeof(T));
+        continue;
+      }
+      C at = static_cast<C>(x[label]), low = a.sums[row];
+      C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
+      if constexpr (std::is_same_v<T, C>) {
+        if (a.exponentials && low < C(far_label)) {
+          scaled<Isa>(a.exponentials + row * n, n, a.writable - row * n, factor_of_row * math::exp(-low), a.bases ? a.bases[row] : C(0), out);
+          out[label] -= hit;
+          continue;
+        }
+      }
+      if (SITU_UNLIKELY(!(low < C(far_label)))) {
+        at = ScoreRow<T>::maximum(x, n);
+        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, nullptr)));
+        low = math::log(s)[0];
+      }
+      P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
+      int64_t i = 0;
+      for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
+      if (i < n) {
+        int64_t const readable = a.readable - row * n - i, writable = a.writable - row * n - i;
+        if (n >= N) {
+          slope(P(load_lanes<T, N, Isa>(x + n - N)), shift, less, factor, base, out + n - N);
+        } else if (writable >= N) {  // what is overwritten behind the row is written after it
+          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, out + i);
+        } else {
+          T lanes[N];
+          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, lanes);
+          copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
+        }
+      }
+      if constexpr (std::is_same_v<T, C>) {
+        out[label] -= hit;
+      } else {  // rounded once
+        C const p = math::exp(static_cast<C>(x[label]) - at - low);
+        out[label] = convert_scalar<T>(p * factor_of_row - (a.bases ? a.bases[row] : C(0)) - hit);
+      }
+    }
+    return 0;
+  }
+
+ private:
+  /// e * factor - base
+  template <class Isa>
+  SITU_INLINE static void scaled(C const* e, int64_t n, int64_t writable, C factor_of_row, C base_of_row, C* out) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P const factor(factor_of_row), base(base_of_row);
+    int64_t i = 0;
+    for (; i + N <= n; i += N) (P::load(e + i) * factor - base).store(out + i);
+    if (i == n) return;
+    if (writable - i >= N) return (P::load(e + i) * factor - base).store(out + i);
+    for (; i < n; ++i) out[i] = e[i] * factor_of_row - base_of_row;
+  }
+  template <int N, class Isa>
+  SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
+                                pack<C, N, Isa> const& base, T* to) {
+    store_lanes<T, N, Isa>(exp_of_score(keep_order(x - shift) - low) * factor - base, to);
+  }
+};
+
+/// The labels of rows, -1 where they have no part; gives how many have one. With Tell, bad ones are written down.
+template <bool Tell, class T, class I>
+int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int64_t* labels) {
+  int64_t valid = 0, ignored = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t const given = static_cast<int64_t>(p.labels[row + k]);
+    bool const skip = given == p.ignored, good = !skip & (static_cast<uint64_t>(given) < static_cast<uint64_t>(p.classes));
+    labels[k] = good ? given : -1;
+    valid += good, ignored += skip;
+  }
+  for (int64_t k = row; Tell && SITU_UNLIKELY(valid + ignored != count) && k < row + count; ++k) {
+    if (p.label(k) == p.no_class) record_fault(p.bounds, static_cast<int64_t>(p.labels[k]), k);
+  }
+  return valid;
+}
+
+/// The losses of rows with labels: cross entropy, or with Logarithms the negative log-likelihood. Items are blocks of rows.
+template <bool Logarithms, class T, class I>
+struct LabelForward {
+  using C = compute_t<T>;
+  LabelProgram<T, I> p;
+  int64_t rows_per_block;
+  LossPart* parts;  ///< of blocks; null where there is one block
+
+  void operator()(int64_t first, int64_t last) const {
+    double all_weights = 0;
+    if (p.smoothing > 0) {
+      for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
+    }
+    for (int64_t block = first; block < last; ++block) {
+      LossPart part{};
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, part);
+      if (parts) parts[block] = part;
+      else p.finish(part);
+    }
+  }
+
+ private:
+  void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
+    alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
+    int64_t labels[label_rows];
+    bool const smooths = p.smoothing > 0, scaled = p.weight || smooths;
+    T const* const x = p.x + row * p.classes;
+    double total = 0;
+    int64_t const valid = find_labels<true>(p, row, count, labels);
+    if (!p.weight) part.weight += static_cast<double>(valid);
+    for (int64_t k = 0; (Logarithms || scaled) && k < count; ++k) {
+      int64_t const label = labels[k];
+      if (label < 0) continue;
+      C const weight = p.weight_of(label);
+      if (p.weight) part.weight += static_cast<double>(weight);
+      if constexpr (Logarithms) {
+        losses[k] = -static_cast<C>(x[k * p.classes + label]) * weight;
+        total += static_cast<double>(losses[k]);
+      } else {
+        scales[k] = static_cast<C>(label_factors(p, label, all_weights).scale);
+        if (smooths) shares[k] = static_cast<C>(p.share() * ScoreRow<T>::share(x + k * p.classes, p.classes, static_cast<C>(x[k * p.classes + label]), p.weight));
+      }
+    }
+    if constexpr (!Logarithms) {
+      alignas(64) C sums[label_rows];
+      LabelRows<T> a{};
+      a.x = x, a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes, a.labels = labels;
+      a.sums = sums, a.losses = losses;
+      a.all_count = valid == count;
+      a.exponentials = p.exponentials ? p.exponentials + row * p.classes : nullptr, a.writable = (end - row) * p.classes;
+      a.scales = scaled ? scales : nullptr;
+      a.shares = smooths ? shares : nullptr;
+      dispatch<LabelForwardBody<T>>(&a);
+      total = a.total;
+      if (p.sums) std::memcpy(p.sums + row, sums, static_cast<std::size_t>(count) * sizeof(C));
+    }
+    part.loss += total;
+    if (p.how != reduction::none) return;
+    for (int64_t k = 0; k < count; ++k) p.losses[row + k] = convert_scalar<T>(losses[k]);
+  }
+};
+
+/// The gradient of the scores. Items are blocks of rows.
+template <bool Logarithms, class T, class I>
+struct LabelBackward {
+  using C = compute_t<T>;
+  LabelProgram<T, I> p;
+  int64_t rows_per_block;
+  T const* g;  ///< of the result
+  T* out;
+
+  void operator()(int64_t first, int64_t last) const {
+    double all_weights = 0;
+    if (p.smoothing > 0) {
+      for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
+    }
+    double const scalar = p.how == reduction::none ? 0 : static_cast<double>(static_cast<C>(*g)) / static_cast<double>(p.sums[p.rows]);
+    for (int64_t block = first; block < last; ++block) {
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, scalar);
+    }
+  }
+
+ private:
+  void some(int64_t row, int64_t count, int64_t end, double all_weights, double scalar) const {
+    int64_t const n = p.classes;
+    alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows] = {};
+    int64_t labels[label_rows];
+    bool const smooths = p.smoothing > 0, weighed = smooths && p.weight, each = p.weight || smooths || p.how == reduction::none;
+    (void)find_labels<false>(p, row, count, labels);
+    for (int64_t k = 0; k < (each ? count : 1); ++k) {
+      factors[k] = hits[k] = C(0);
+      if (each && labels[k] < 0) continue;
+      double const slope = p.how == reduction::none ? static_cast<double>(static_cast<C>(g[row + k])) : scalar;
+      LabelFactors const f = label_factors(p, labels[k] < 0 ? 0 : labels[k], all_weights);
+      factors[k] = static_cast<C>(slope * f.scale);
+      hits[k] = static_cast<C>(slope * f.hit);
+      if (smooths) bases[k] = static_cast<C>(slope * p.share());
+    }
+    if constexpr (Logarithms) {
+      std::memset(static_cast<void*>(out + row * n), 0, static_cast<std::size_t>(count * n) * sizeof(T));
+      for (int64_t k = 0; k < count; ++k) {
+        if (labels[k] >= 0) out[(row + k) * n + labels[k]] = convert_scalar<T>(-hits[each ? k : 0]);
+      }
+    } else {
+      LabelRows<T> a{};
+      a.x = p.x + row * n, a.rows = count, a.classes = n, a.readable = (p.rows - row) * n, a.labels = labels;
+      a.sums = p.sums + row;
+      a.out = out + row * n, a.writable = (end - row) * n;
+      a.factors = factors, a.hits = hits, a.step = each;
+      a.exponentials = p.exponentials ? p.exponentials + row * n : nullptr;
+      a.bases = smooths && !weighed ? bases : nullptr;
+      dispatch<LabelBackwardBody<T>>(const_cast<LabelRows<T> const*>(&a));
+      for (int64_t k = 0; weighed && k < count; ++k) {
+        T* const to = out + (row + k) * n;
+        for (int64_t c = 0; labels[k] >= 0 && c < n; ++c) to[c] = convert_scalar<T>(static_cast<C>(to[c]) - bases[k] * p.weight_of(c));
+      }
+    }
+  }
+};
+
+/// Up to all rows of a block, with a probability for each class.
+template <class T>
+struct ProbabilityRows {
+  using C = compute_t<T>;
+  T const *x, *targets, *weight;
+  int64_t rows, classes, readable;
+  C keep, share;             ///< targets are taken as keep t + share
+  C* sums;                   ///< forward: takes log Σ exp of each row, or null; backward: holds it
+  C* losses;                 ///< takes the losses, or null
+  double total;              ///< of the losses
+  C const* slopes;           ///< backward: one for each row, or one where `same_slope`
+  bool same_slope;
+  T *out, *target_out;       ///< null where not wanted
+};
+
+/// loss = Σ w t (log S + m - x), m = max x, S = Σ exp(x - m).
+template <class T>
+struct ProbabilityForwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ProbabilityRows<T>* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    ProbabilityRows<T> const a = *given;
+    int64_t const n = a.classes;
+    P const keep(a.keep), share(a.share), zero(C(0));
+    double all = 0;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const *const x = a.x + row * n, *const targets = a.targets + row * n;
+      int64_t const readable = a.readable - row * n;
+      C const m = maximum<Isa>(x, n, readable);
+      P const shift(m);
+      double sum = 0, weights = 0, products = 0;
+      for (int64_t i = 0; i < n;) {
+        int64_t const stop = i + row_block < n ? i + row_block : n;
+        P s(zero), w(zero), q(zero);
+        for (; i < stop; i += N) {
+          P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - shift;
+          P e = exp_of_score(d);
+          P t = multiply_add(P(load_last<T, N, Isa>(targets + i, n - i < N ? n - i : N, readable - i)), keep, share);
+          if (a.weight) t = t * P(load_last<T, N, Isa>(a.weight + i, n - i < N ? n - i : N, n - i));
+          P product = t * d;
+          if (n - i < N) {
+            auto const inside = lanes_below<C, N, Isa>(n - i);
+            e = select(inside, e, zero), t = select(inside, t, zero), product = select(inside, product, zero);
+          }
+          s = s + e;
+          w = w + t;
+          q = q + product;
+        }
+        sum += static_cast<double>(sum_of_lanes(s)), weights += static_cast<double>(sum_of_lanes(w)), products += static_cast<double>(sum_of_lanes(q));
+      }
+      C const log_sum = math::log(static_cast<C>(sum));
+      double const loss = weights * static_cast<double>(log_sum) - products;
+      if (a.sums) a.sums[row] = m + log_sum;
+      if (a.losses) a.losses[row] = static_cast<C>(loss);
+      all += loss;
+    }
+    given->total = all;
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static C maximum(T const* x, int64_t n, int64_t readable) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P m(-static_cast<C>(__builtin_huge_val()));
+    for (int64_t i = 0; i < n; i += N) {
+      P v(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i));
+      if (n - i < N) v = select(lanes_below<C, N, Isa>(n - i), v, m);
+      m = larger(m, v);
+    }
+    return largest_lane(m);
+  }
+};
+
+/// With A = Σ w t: of the scores g (A softmax(x) - w t), of the targets g w (log Σ exp - x).
+template <class T>
+struct ProbabilityBackwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ProbabilityRows<T> const* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    ProbabilityRows<T> const a = *given;
+    int64_t const n = a.classes;
+    P const keep(a.keep), share(a.share), zero(C(0));
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const *const x = a.x + row * n, *const targets = a.targets + row * n;
+      int64_t const readable = a.readable - row * n;
+      C const g = a.slopes[a.same_slope ? 0 : row];
+      double weights = 0;
+      for (int64_t i = 0; a.out && i < n;) {
+        int64_t const stop = i + row_block < n ? i + row_block : n;
+        P w(zero);
+        for (; i < stop; i += N) {
+          P const t = target<Isa>(a, targets, i, readable, keep, share);
+          w = w + (n - i < N ? select(lanes_below<C, N, Isa>(n - i), t, zero) : t);
+        }
+        weights += static_cast<double>(sum_of_lanes(w));
+      }
+      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), log_sum(a.sums[row]), kept(g * a.keep);
+      for (int64_t i = 0; i < n; i += N) {
+        P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - log_sum;
+        if (a.out) store<Isa>(exp_of_score(d) * factor - target<Isa>(a, targets, i, readable, keep, share) * slope, a.out + row * n + i, n - i);
+        if (a.target_out) {
+          P h = -(d * kept);
+          if (a.weight) h = h * P(load_last<T, N, Isa>(a.weight + i, n - i < N ? n - i : N, n - i));
+          store<Isa>(h, a.target_out + row * n + i, n - i);
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static pack<C, N, Isa> target(ProbabilityRows<T> const& a, T const* targets, int64_t i, int64_t readable, pack<C, N, Isa> const& keep,
+                                            pack<C, N, Isa> const& share) {
+    using P = pack<C, N, Isa>;
+    int64_t const left = a.classes - i;
+    P const t = multiply_add(P(load_last<T, N, Isa>(targets + i, left < N ? left : N, readable - i)), keep, share);
+    if (!a.weight) return t;
+    return t * P(load_last<T, N, Isa>(a.weight + i, left < N ? left : N, left));
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void store(pack<C, N, Isa> const& v, T* to, int64_t left) {
+    if (SITU_LIKELY(left >= N)) return store_lanes<T, N, Isa>(v, to);
+    T lanes[N];
+    store_lanes<T, N, Isa>(v, lanes);
+    copy_short(to, lanes, left * static_cast<int64_t>(sizeof(T)));
+  }
+};
+
+/// The losses of rows with probabilities, or their gradients. Items are blocks of rows.
+template <class T>
+struct ProbabilityForward {
+  using C = compute_t<T>;
+  ProbabilityProgram<T> p;
+  int64_t rows_per_block;
+  LossPart* parts;  ///< of blocks; null where there is one block
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      LossPart part{};
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) {
+        int64_t const count = end - row < label_rows ? end - row : label_rows;
+        C losses[label_rows];
+        ProbabilityRows<T> a = rows_of(p, row, count);
+        a.sums = p.sums ? p.sums + row : nullptr;
+        a.losses = p.how == reduction::none ? losses : nullptr;
+        dispatch<ProbabilityForwardBody<T>>(&a);
+        part.loss += a.total;
+        for (int64_t k = 0; a.losses && k < count; ++k) p.losses[row + k] = convert_scalar<T>(losses[k]);
+      }
+      if (parts) parts[block] = part;
+      else p.finish(part);
+    }
+  }
+  static ProbabilityRows<T> rows_of(ProbabilityProgram<T> const& p, int64_t row, int64_t count) {
+    ProbabilityRows<T> a{};
+    a.x = p.x + row * p.classes, a.targets = p.targets + row * p.classes, a.weight = p.weight;
+    a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes;
+    a.keep = static_cast<C>(1 - p.smoothing), a.share = static_cast<C>(p.smoothing / static_cast<double>(p.classes));
+    return a;
+  }
+};
+template <class T>
+struct ProbabilityBackward {
+  using C = compute_t<T>;
+  ProbabilityProgram<T> p;
+  int64_t rows_per_block;
+  T const* g;
+  T *out, *target_out;
+
+  void operator()(int64_t first, int64_t last) const {
+    bool const same = p.how != reduction::none;
+    for (int64_t row = first * rows_per_block; row < last * rows_per_block && row < p.rows; row += label_rows) {
+      int64_t const end = last * rows_per_block < p.rows ? last * rows_per_block : p.rows, count = end - row < label_rows ? end - row : label_rows;
+      C slopes[label_rows];
+      for (int64_t k = 0; k < (same ? 1 : count); ++k) slopes[k] = static_cast<C>(static_cast<double>(static_cast<C>(g[same ? 0 : row + k])) / p.divisor);
+      ProbabilityRows<T> a = ProbabilityForward<T>::rows_of(p, row, count);
+      a.sums = p.sums + row;
+      a.slopes = slopes, a.same_slope = same;
+      a.out = out ? out + row * p.classes : nullptr, a.target_out = target_out ? target_out + row * p.classes : nullptr;
+      dispatch<ProbabilityBackwardBody<T>>(const_cast<ProbabilityRows<T> const*>(&a));
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
+template <class D, bool Logarithms, class T, class I>
+void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  using Kernel = cpu::LabelForward<Logarithms, T, I>;
+  Kernel const kernel{p, block_rows, parts};
+  device_traits<D>::launch(kernel, blocks, 2);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
+}
+template <class D, bool Logarithms, class T, class I>
+void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
+  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
+}
+
+template <class D, class T>
+void launch_probability_loss(cpu_kernels, ProbabilityProgram<T> const& p) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  cpu::ProbabilityForward<T> const kernel{p, block_rows, parts};
+  device_traits<D>::launch(kernel, blocks, 1);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<ProbabilityProgram<T>>{p, parts, blocks}, 1, 1);
+}
+template <class D, class T>
+void launch_probability_gradient(cpu_kernels, ProbabilityProgram<T> const& p, T const* g, T* out, T* target_out) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes);
+  device_traits<D>::launch(cpu::ProbabilityBackward<T>{p, block_rows, g, out, target_out}, (p.rows + block_rows - 1) / block_rows, 1);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/nn/cuda/cross_entropy.hpp>
+/// Cross entropy on a GPU: a part of a warp, a warp or a block works on each row, whose scores are read once in each direction.
+///
+/// As on the CPU a row's exponentials are taken about its label's score; a block in which a sum overflows goes through its rows again, about
+/// their maximum.
+
+
+// ---- <situ/nn/cuda/loss_parts.hpp>
+/// What the losses share on a GPU: elements as numbers, sums of blocks, and the launch that joins them. Sums do not depend on the GPU.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+template <class T>
+SITU_DEVICE __forceinline__ compute_t<T> number_at(T const* from, int64_t i) {
+  return from_word<T>(reinterpret_cast<word_of<T> const*>(from)[i]);
+}
+template <class T>
+SITU_DEVICE __forceinline__ void put_number(T* to, int64_t i, compute_t<T> value) {
+  reinterpret_cast<word_of<T>*>(to)[i] = to_word<T>(value);
+}
+
+struct add_loss_parts {
+  SITU_DEVICE LossPart operator()(LossPart const& a, LossPart const& b) const { return {a.loss + b.loss, a.weight + b.weight}; }
+};
+
+/// A block's part of the sum. For all threads of a block.
+SITU_DEVICE inline void leave_part(LossPart const& mine, LossPart* parts) {
+  Teams const whole{block_threads, true};
+  LossPart const all = join_team<false>(whole, mine, add_loss_parts{});
+  if (threadIdx.x == 0) parts[blockIdx.x] = all;
+}
+
+template <class Program>
+struct JoinLossesArguments {
+  Program whole;
+  LossPart const* parts;
+  int64_t blocks;
+};
+template <class Program>
+__global__ void __launch_bounds__(block_threads) join_losses_kernel(const __grid_constant__ JoinLossesArguments<Program> arguments) {
+  LossPart mine{0, 0};
+#pragma unroll 1
+  for (int64_t k = static_cast<int>(threadIdx.x); k < arguments.blocks; k += block_threads) mine = add_loss_parts{}(mine, arguments.parts[k]);
+  Teams const whole{block_threads, true};
+  LossPart const all = join_team<false>(whole, mine, add_loss_parts{});
+  if (threadIdx.x == 0) arguments.whole.finish(all);
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// How many threads work on a row of so many scores.
+inline Teams row_teams(int64_t classes) { return {classes > 4096 ? block_threads : power_of_2_above((classes + 3) / 4, 32), true}; }
+
+template <class T, class I>
+struct LabelArguments {
+  LabelProgram<T, I> p;
+  Teams teams;
+  LossPart* parts;  ///< of blocks; null for reduction::none
+  T const* g;       ///< backward: of the result
+  T* out;
+};
+
+/// A row's maximum, and the sum of exponentials about it. For all threads of a block; those without a row have n == 0.
+template <class T>
+struct RowExponentials {
+  using C = compute_t<T>;
+  C maximum, sum;
+  SITU_DEVICE RowExponentials(Teams const& teams, T const* x, int64_t n) {
+    int const lane = teams.lane();
+    C m = -static_cast<C>(__builtin_huge_val());
+#pragma unroll 4
+    for (int64_t c = lane; c < n; c += teams.lanes) m = larger_of{}(number_at(x, c), m);
+    maximum = join_team<true>(teams, m, larger_of{});
+    sum = about(teams, x, n, maximum);
+  }
+  SITU_DEVICE static C about(Teams const& teams, T const* x, int64_t n, C shift) {
+    C s = 0;
+#pragma unroll 4
+    for (int64_t c = teams.lane(); c < n; c += teams.lanes) s += math::exp(number_at(x, c) - shift);
+    return join_team<true>(teams, s, sum_of_two{});
+  }
+};
+
+/// Σ w over all classes. For all threads of a block.
+template <class T>
+SITU_DEVICE double sum_of_weights(Teams const& teams, T const* weight, int64_t classes) {
+  if (!weight) return static_cast<double>(classes);
+  double s = 0;
+#pragma unroll 1
+  for (int64_t c = teams.lane(); c < classes; c += teams.lanes) s += static_cast<double>(number_at(weight, c));
+  return join_team<true>(teams, s, sum_of_two{});
+}
+
+template <bool Logarithms, class T, class I>
+__global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+  using C = compute_t<T>;
+  auto const& p = arguments.p;
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const first = teams.lane() == 0;
+  int64_t label = -1;
+  if (row < p.rows) label = p.label(row);
+  if (first && label == p.no_class) record(p.bounds, static_cast<int64_t>(p.labels[row]), row);
+  T const* const x = p.x + (label < 0 ? 0 : row) * p.classes;
+  C const at = label < 0 ? C(0) : number_at(x, label);
+  LossPart part{0, 0};
+  if (label >= 0 && first) part.weight = static_cast<double>(p.weight ? number_at(p.weight, label) : C(1));
+  C loss = 0;
+  if constexpr (Logarithms) {
+    if (label >= 0) loss = -at * (p.weight ? number_at(p.weight, label) : C(1));
+  } else {
+    int64_t const n = label < 0 ? 0 : p.classes;
+    C sum = RowExponentials<T>::about(teams, x, n, at), base = 0;
+    bool const over = label >= 0 && !(sum <= C(1e30));
+    if (__syncthreads_or(over)) {
+      RowExponentials<T> const again(teams, x, n);
+      if (over) sum = again.sum, base = again.maximum - at;
+    }
+    C const log_sum = base + math::log(sum);
+    if (label >= 0) loss = log_sum * (p.weight ? number_at(p.weight, label) : C(1));
+    if (p.smoothing > 0) {
+      double const all = sum_of_weights(teams, p.weight, p.classes);
+      C s = 0;
+#pragma unroll 1
+      for (int64_t c = teams.lane(); c < n; c += teams.lanes) s += (number_at(x, c) - at) * (p.weight ? number_at(p.weight, c) : C(1));
+      s = join_team<true>(teams, s, sum_of_two{});
+      if (label >= 0) loss = static_cast<C>(label_factors(p, label, all).scale) * log_sum - static_cast<C>(p.share() * static_cast<double>(s));
+    }
+    if (first && row < p.rows && p.sums) p.sums[row] = label < 0 ? C(0) : log_sum;
+  }
+  if (p.how == reduction::none) {
+    if (first && row < p.rows) put_number(p.losses, row, loss);
+    return;
+  }
+  if (first) part.loss = static_cast<double>(loss);
+  leave_part(part, arguments.parts);
+}
+
+template <bool Logarithms, class T, class I>
+__global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+  using C = compute_t<T>;
+  auto const& p = arguments.p;
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < p.rows;
+  int64_t const label = mine ? p.label(row) : -1;
+  T const* const x = p.x + (mine ? row : 0) * p.classes;
+  T* const out = arguments.out + (mine ? row : 0) * p.classes;
+  double const all = p.smoothing > 0 ? sum_of_weights(teams, p.weight, p.classes) : 0;
+  double slope = 0;
+  if (label >= 0) {
+    slope = p.how == reduction::none ? static_cast<double>(number_at(arguments.g, row)) : static_cast<double>(number_at(arguments.g, 0)) / static_cast<double>(p.sums[p.rows]);
+  }
+  LabelFactors const f = label_factors(p, label < 0 ? 0 : label, all);
+  C const factor = static_cast<C>(slope * f.scale), hit = static_cast<C>(slope * f.hit), share = static_cast<C>(slope * p.share());
+  if constexpr (Logarithms) {
+#pragma unroll 4
+    for (int64_t c = teams.lane(); mine && c < p.classes; c += teams.lanes) put_number(out, c, c == label ? -hit : C(0));
+  } else {
+    C shift = label < 0 ? C(0) : number_at(x, label), low = label < 0 ? C(0) : p.sums[row];
+    bool const over = label >= 0 && !(low < C(far_label));
+    if (__syncthreads_or(over)) {
+      RowExponentials<T> const again(teams, x, mine ? p.classes : 0);
+      if (over) shift = again.maximum, low = math::log(again.sum);
+    }
+#pragma unroll 4
+    for (int64_t c = teams.lane(); mine && c < p.classes; c += teams.lanes) {
+      C y = 0;
+      if (label >= 0) {
+        y = math::exp((number_at(x, c) - shift) - low) * factor;
+        if (p.smoothing > 0) y -= share * (p.weight ? number_at(p.weight, c) : C(1));
+        if (c == label) y -= hit;
+      }
+      put_number(out, c, y);
+    }
+  }
+}
+
+template <class T>
+struct ProbabilityArguments {
+  ProbabilityProgram<T> p;
+  Teams teams;
+  LossPart* parts;
+  T const* g;
+  T *out, *target_out;
+  SITU_DEVICE compute_t<T> target(T const* targets, int64_t c) const {
+    using C = compute_t<T>;
+    C const t = number_at(targets, c) * static_cast<C>(1 - p.smoothing) + static_cast<C>(p.smoothing / static_cast<double>(p.classes));
+    return p.weight ? t * number_at(p.weight, c) : t;
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) probability_loss_kernel(const __grid_constant__ ProbabilityArguments<T> arguments) {
+  using C = compute_t<T>;
+  auto const& p = arguments.p;
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output(), n = row < p.rows ? p.classes : 0;
+  T const* const x = p.x + (row < p.rows ? row : 0) * p.classes;
+  T const* const targets = p.targets + (row < p.rows ? row : 0) * p.classes;
+  RowExponentials<T> const all(teams, x, n);
+  C weights = 0, products = 0;
+#pragma unroll 4
+  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
+    C const t = arguments.target(targets, c);
+    weights += t;
+    products += t * (number_at(x, c) - all.maximum);
+  }
+  weights = join_team<true>(teams, weights, sum_of_two{});
+  products = join_team<true>(teams, products, sum_of_two{});
+  C const log_sum = math::log(all.sum), loss = weights * log_sum - products;
+  bool const first = teams.lane() == 0 && row < p.rows;
+  if (first && p.sums) p.sums[row] = all.maximum + log_sum;
+  if (p.how == reduction::none) {
+    if (first) put_number(p.losses, row, loss);
+    return;
+  }
+  leave_part(LossPart{first ? static_cast<double>(loss) : 0.0, 0}, arguments.parts);
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) probability_gradient_kernel(const __grid_constant__ ProbabilityArguments<T> arguments) {
+  using C = compute_t<T>;
+  auto const& p = arguments.p;
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output(), n = row < p.rows ? p.classes : 0;
+  int64_t const at = (row < p.rows ? row : 0) * p.classes;
+  T const *const x = p.x + at, *const targets = p.targets + at;
+  C weights = 0;
+  if (arguments.out) {
+#pragma unroll 4
+    for (int64_t c = teams.lane(); c < n; c += teams.lanes) weights += arguments.target(targets, c);
+  }
+  weights = join_team<true>(teams, weights, sum_of_two{});
+  if (row >= p.rows) return;
+  C const g = static_cast<C>(static_cast<double>(number_at(arguments.g, p.how == reduction::none ? row : 0)) / p.divisor);
+  C const log_sum = p.sums[row], kept = g * static_cast<C>(1 - p.smoothing);
+#pragma unroll 4
+  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
+    C const d = number_at(x, c) - log_sum;
+    if (arguments.out) put_number(arguments.out + at, c, g * (math::exp(d) * weights - arguments.target(targets, c)));
+    if (arguments.target_out) put_number(arguments.target_out + at, c, -kept * d * (p.weight ? number_at(p.weight, c) : C(1)));
+  }
+}
+
+/// Launches a kernel of rows, and the one that joins the parts of its blocks.
+template <class D, class Arguments, class Program>
+void launch_loss_rows(char const* name, void (*kernel)(Arguments const), Arguments& arguments, Program const& p) {
+  constexpr int device = device_traits<D>::ordinal;
+  arguments.teams = row_teams(p.classes);
+  int64_t const blocks = p.rows > 0 ? arguments.teams.blocks(p.rows) : 1;
+  bool const joins = p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  arguments.parts = static_cast<LossPart*>(memory.get());
+  launch(device, name, kernel, dim3(static_cast<unsigned>(blocks)), block_threads, arguments);
+  if (joins) launch(device, name, join_losses_kernel<Program>, dim3(1), block_threads, JoinLossesArguments<Program>{p, arguments.parts, blocks});
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// Runs a loss of labels on D, which has CUDA's kernels: two launches, or one without a reduction.
+template <class D, bool Logarithms, class T, class I>
+void launch_label_loss(cuda_kernels, LabelProgram<T, I> const& p) {
+  cuda::LabelArguments<T, I> arguments{p, {}, nullptr, nullptr, nullptr};
+  cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, I>, arguments, p);
+}
+template <class D, bool Logarithms, class T, class I>
+void launch_label_gradient(cuda_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out};
+  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, I>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
+               cuda::block_threads, arguments);
+}
+template <class D, class T>
+void launch_probability_loss(cuda_kernels, ProbabilityProgram<T> const& p) {
+  cuda::ProbabilityArguments<T> arguments{p, {}, nullptr, nullptr, nullptr, nullptr};
+  cuda::launch_loss_rows<D>("cross_entropy", cuda::probability_loss_kernel<T>, arguments, p);
+}
+template <class D, class T>
+void launch_probability_gradient(cuda_kernels, ProbabilityProgram<T> const& p, T const* g, T* out, T* target_out) {
+  cuda::ProbabilityArguments<T> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out, target_out};
+  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::probability_gradient_kernel<T>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
+               cuda::block_threads, arguments);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// The options of cross_entropy.
+template <element T, device D>
+struct cross_entropy_options {
+  situ::reduction reduction = situ::reduction::mean;
+  double label_smoothing = 0;   ///< of the target, this much is spread evenly over all classes
+  int64_t ignore_index = -100;  ///< rows with this label have no part; of labels only
+  Tensor<T, D> weight = {};     ///< of each class, [classes]; empty for 1
+};
+/// The options of nll_loss.
+template <element T, device D>
+struct nll_loss_options {
+  situ::reduction reduction = situ::reduction::mean;
+  int64_t ignore_index = -100;
+  Tensor<T, D> weight = {};
+};
+
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+#define SITU_NEEDS_NVCC(P) \
+  static_assert(compiled_by_nvcc<P>, "situ: losses_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host")
+template <class D, bool Logarithms, class P>
+void launch_label_loss(cuda_kernels, P const&) {
+  SITU_NEEDS_NVCC(P);
+}
+template <class D, bool Logarithms, class P, class T>
+void launch_label_gradient(cuda_kernels, P const&, T const*, T*) {
+  SITU_NEEDS_NVCC(P);
+}
+template <class D, class P>
+void launch_probability_loss(cuda_kernels, P const&) {
+  SITU_NEEDS_NVCC(P);
+}
+template <class D, class P, class T>
+void launch_probability_gradient(cuda_kernels, P const&, T const*, T*, T*) {
+  SITU_NEEDS_NVCC(P);
+}
+#undef SITU_NEEDS_NVCC
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// Scores of shape [classes], [rows, classes] or [rows, classes, …] as rows.
+struct ScoreSpace {
+  int64_t rows, classes;
+  Shape kept;  ///< without the axis of classes
+  double batch;
+};
+SITU_NOINLINE inline ScoreSpace score_space(Shape const& scores, char const* who) {
+  if (scores.rank() == 0) fail<ShapeError>(who, ": the scores have no axis; their shape is [classes], [rows, classes] or [rows, classes, ...]");
+  int const axis = scores.rank() == 1 ? 0 : 1;
+  ScoreSpace result{1, scores[axis], {}, 1};
+  for (int k = 0; k < scores.rank(); ++k) {
+    if (k == axis) continue;
+    result.kept.push_back(scores[k]);
+    result.rows *= scores[k];
+  }
+  if (axis == 1) result.batch = static_cast<double>(scores[0]);
+  return result;
+}
+SITU_NOINLINE inline void check_loss_shapes(Shape const& scores, Shape const& wanted, Shape const& targets, char const* what, char const* who) {
+  if (targets == wanted) return;
+  fail<ShapeError>(who, ": ", what, " of shape ", targets, " do not fit scores of shape ", scores, ": their shape must be ", wanted);
+}
+SITU_NOINLINE inline void check_class_weights(Shape const& weight, int64_t classes, double smoothing, char const* who) {
+  if (weight.rank() != 1 || weight[0] != classes) fail<ShapeError>(who, ": weights of shape ", weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+  if (!(smoothing >= 0 && smoothing <= 1)) fail<ShapeError>(who, ": label_smoothing is ", smoothing, "; it must be from 0 to 1");
+}
+
+/// [rows, classes] in memory, one row after the other.
+template <class T, class D>
+Tensor<T, D> class_rows(Tensor<T, D> const& x) {
+  if (SITU_LIKELY(x.rank() <= 2)) return x.contiguous();
+  Shape order{0};
+  for (int k = 2; k < x.rank(); ++k) order.push_back(k);
+  order.push_back(1);
+  return x.permute(order).contiguous();
+}
+/// A gradient made for such rows, as the scores were.
+template <class T, class D>
+Tensor<T, D> rows_as_scores(Tensor<T, D> const& rows, int rank) {
+  if (SITU_LIKELY(rank <= 2)) return rows;
+  Shape order{0, rank - 1};
+  for (int k = 1; k < rank - 1; ++k) order.push_back(k);
+  return rows.permute(order);
+}
+/// The shape of class_rows.
+inline Shape class_rows_shape(Shape const& scores) {
+  Shape result = scores;
+  if (scores.rank() <= 2) return result;
+  for (int k = 1; k + 1 < scores.rank(); ++k) result[k] = scores[k + 1];
+  result[scores.rank() - 1] = scores[1];
+  return result;
+}
+
+/// Where kernels of D write down a label that is none, and what becomes of it.
+template <class D>
+struct LabelCheck {
+  IndexFault here{};
+  IndexBounds bounds;
+
+  LabelCheck(char const* who, int64_t classes) : bounds{&here, who, classes, IndexFault::classes} {
+    if constexpr (reports_faults_later<D>) bounds.fault = device_traits<D>::fault();
+  }
+  /// Throws IndexError for the first bad label, unless the device tells later.
+  template <class I, class DI>
+  void finish(Tensor<I, DI> const& labels, int64_t ignored) const {
+    if constexpr (!reports_faults_later<D>) {
+      if constexpr (!host_device<D>) device_traits<D>::synchronize();
+      if (SITU_LIKELY(here.state == IndexFault::none)) return;
+      int64_t position = here.position;
+      if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
+        for (position = 0; position < here.position; ++position) {
+          int64_t const label = static_cast<int64_t>(labels.data()[position]);
+          if (label != ignored && static_cast<uint64_t>(label) >= static_cast<uint64_t>(bounds.extent)) return fail_at(label, position, labels.shape(), ignored);
+        }
+      }
+      fail_at(here.index, position, labels.shape(), ignored);
+    }
+  }
+
+ private:
+  [[noreturn]] SITU_NOINLINE void fail_at(int64_t label, int64_t position, Shape const& shape, int64_t ignored) const {
+    Shape place = shape;
+    for (int k = shape.rank() - 1; k >= 0; --k) place[k] = position % shape[k], position /= shape[k];
+    fail<IndexError>(bounds.operation, ": label ", label, " at ", place, " is out of range for ", bounds.extent, bounds.extent == 1 ? " class" : " classes",
+                     ": labels are 0 to ", bounds.extent - 1, ", or ", ignored, " for rows to be left out");
+  }
+};
+
+/// Exponentials that stay in the cache until the gradient asks for them are kept, instead of being computed again.
+inline constexpr int64_t kept_exponentials = int64_t{1} << 17;
+template <class D, class T>
+inline constexpr bool keeps_exponentials = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
+
+/// A loss of labels: what its kernels need, and its gradient.
+template <bool Logarithms, class T, class D, class I, class DX, class DI>
+struct LabelLoss {
+  using C = compute_t<T>;
+  Tensor<I, DI> labels;  // contiguous
+  uint32_t version;      // of the labels
+  Tensor<T, D> weight;
+  int64_t ignored;
+  double smoothing;
+  reduction how;
+  Tensor<C, D> sums, exponentials;  // saved for the gradient
+  Saved<T, DX> x;
+
+  LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
+    LabelProgram<T, I> p{};
+    p.x = rows.data(), p.labels = labels.data();
+    p.weight = weight.body() ? weight.data() : nullptr;
+    p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
+    p.batch = space.batch;
+    p.sums = const_cast<C*>(std::as_const(sums).data());
+    p.exponentials = exponentials.body() ? const_cast<C*>(std::as_const(exponentials).data()) : nullptr;
+    p.bounds.extent = space.classes;
+    return p;
+  }
+  Tensor<T, D> value(Tensor<T, DX> const& scores, bool records, char const* who) {
+    ScoreSpace const space = score_space(scores.shape(), who);
+    check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
+    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
+    if (records && !Logarithms && keeps_exponentials<D, T> && space.rows * space.classes <= kept_exponentials) exponentials = Tensor<C, D>::uninitialized(Shape{space.rows, space.classes}, who);
+    if (space.rows == 0 && how == reduction::none) return result;
+    Tensor<T, DX> const rows = class_rows(scores);
+    LabelCheck<D> check(who, space.classes);
+    LabelProgram<T, I> p = program(rows, space);
+    p.bounds = check.bounds;
+    p.losses = result.data();
+    if (!records) p.sums = nullptr;
+    launch_label_loss<D, Logarithms>(typename device_traits<D>::kernels{}, p);
+    check.finish(labels, ignored);
+    return result;
+  }
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    check_unchanged(labels.storage_head(), version, labels.shape());
+    Shape const shape = x.tensor().shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    auto result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    if (result.size() > 0) {
+      Tensor<T, DX> const rows = class_rows(x.tensor());
+      Tensor<T, D> const slopes = g.contiguous();
+      launch_label_gradient<D, Logarithms>(typename device_traits<D>::kernels{}, program(rows, space), slopes.data(), result.data());
+    }
+    into.add(rows_as_scores(result, shape.rank()));
+  }
+};
+
+template <bool Logarithms, class S, class L, class T, class D>
+auto label_loss(S const& scores, L const& given, reduction how, double smoothing, int64_t ignored, Tensor<T, D> const& weight, char const* who, char const* name) {
+  auto const labels = [&] {
+    if constexpr (differentiable<L>) return values_of(given).contiguous();
+    else return evaluated(given).contiguous();
+  }();
+  using I = value_of<decltype(labels)>;
+  using DI = device_of<decltype(labels)>;
+  Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
+  uint32_t const version = labels.storage_head() ? labels.storage_head()->version : 0;
+  if constexpr (differentiable<S>) {
+    auto const x = recorded(scores);
+    using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
+    Loss loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    bool const records = is_recording(x);
+    Tensor<T, D> value = loss.value(x.value(), records, who);
+    if (!records) return Variable<T, D>(std::move(value), false);
+    loss.x = Saved<T, device_of<decltype(x)>>(x);
+    return record(name, std::move(value), std::move(loss), x);
+  } else {
+    auto const x = evaluated(scores);
+    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    return loss.value(x, false, who);
+  }
+}
+
+/// Scores with a label each, or with probabilities.
+template <class S, class L>
+concept scores_with_labels = any_formula<S> && floating<value_of<S>> && any_formula<L> && integer<value_of<L>> && on_same_device<S, L>;
+template <class S, class P>
+concept scores_with_probabilities = any_formula<S> && floating<value_of<S>> && any_formula<P> && floating<value_of<P>> && on_same_device<S, P>;
+template <class S, class L>
+concept scores_apart = any_formula<S> && any_formula<L> && !on_same_device<S, L>;
+
+template <class S>
+using cross_entropy_options_of = cross_entropy_options<value_of<S>, result_device_t<device_of<S>>>;
+template <class S>
+using nll_loss_options_of = nll_loss_options<value_of<S>, result_device_t<device_of<S>>>;
+
+}  // namespace detail
+
+/// How far scores are from classes that are known: with y a row's label,
+///
+///     loss = w_y (log Σ exp x - x_y),   with label smoothing e:   (1 - e) w_y (log Σ exp x - x_y) + e/C Σ_c w_c (log Σ exp x - x_c)
+///
+/// Shape     scores [C], [N, C] or [N, C, d…]; labels [], [N] or [N, d…]. The result: [] or, for reduction::none, the labels' shape.
+/// Dtype     floating scores, labels of any integer type; 16-bit floats are computed in float. Sums are in double.
+/// Device    runs where the scores live; enqueued, not waited for.
+/// Throws    ShapeError where shapes do not fit; IndexError for a label that is no class and not ignore_index: at once on the host, from the
+///           next synchronisation of an asynchronous device, which takes such a row as one to be ignored.
+/// Special   the mean divides by the sum of w_y over rows that are not ignored: NaN where there are none. A score of -inf has probability 0.
+/// Cost      reads the scores once, one launch (two for many rows); the gradient reads them once and writes once. One number is kept for each
+///           row. Scores with axes behind the classes are copied, rows together, first.
+/// Gradient  g w_y (softmax(x) - [c = y]).
+template <class S, class L>
+  requires detail::scores_with_labels<S, L>
+auto cross_entropy(S const& scores, L const& labels, detail::cross_entropy_options_of<S> const& options = {}) {
+  return detail::label_loss<false>(scores, labels, options.reduction, options.label_smoothing, options.ignore_index, options.weight, "cross_entropy", "CrossEntropyLoss");
+}
+template <class S, class L, class Error = detail::different_devices_of<S, L>>
+  requires detail::scores_apart<S, L>
+void cross_entropy(S const&, L const&, detail::cross_entropy_options_of<S> const& = {}) = delete;
+
+/// The same where scores are logarithms of probabilities already: loss = -w_y x_y. Gradient: -g w_y at the label's place.
+template <class S, class L>
+  requires detail::scores_with_labels<S, L>
+auto nll_loss(S const& log_probabilities, L const& labels, detail::nll_loss_options_of<S> const& options = {}) {
+  return detail::label_loss<true>(log_probabilities, labels, options.reduction, 0.0, options.ignore_index, options.weight, "nll_loss", "NllLoss");
+}
+template <class S, class L, class Error = detail::different_devices_of<S, L>>
+  requires detail::scores_apart<S, L>
+void nll_loss(S const&, L const&, detail::nll_loss_options_of<S> const& = {}) = delete;
+
+namespace detail {
+
+/// A loss of probabilities: what its kernels need, and its gradients.
+template <class T, class D, class DX, class DP>
+struct ProbabilityLoss {
+  using C = compute_t<T>;
+  Tensor<T, D> weight;
+  double smoothing;
+  reduction how;
+  Tensor<C, D> sums;
+  Saved<T, DX> x;
+  Saved<T, DP> targets;
+
+  ProbabilityProgram<T> program(Tensor<T, DX> const& rows, Tensor<T, DP> const& target_rows, ScoreSpace const& space) const {
+    ProbabilityProgram<T> p{};
+    p.x = rows.data(), p.targets = target_rows.data();
+    p.weight = weight.body() ? weight.data() : nullptr;
+    p.rows = space.rows, p.classes = space.classes, p.smoothing = smoothing, p.how = how;
+    p.divisor = loss_divisor(how, static_cast<double>(space.rows), space.batch);
+    p.sums = const_cast<C*>(std::as_const(sums).data());
+    return p;
+  }
+  Tensor<T, D> value(Tensor<T, DX> const& scores, Tensor<T, DP> const& probabilities, bool records) {
+    char const* const who = "cross_entropy";
+    ScoreSpace const space = score_space(scores.shape(), who);
+    check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
+    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows}, who);
+    if (space.rows == 0 && how == reduction::none) return result;
+    Tensor<T, DX> const rows = class_rows(scores);
+    Tensor<T, DP> const target_rows = class_rows(probabilities);
+    ProbabilityProgram<T> p = program(rows, target_rows, space);
+    p.losses = result.data();
+    if (!records) p.sums = nullptr;
+    launch_probability_loss<D>(typename device_traits<D>::kernels{}, p);
+    return result;
+  }
+  template <class IntoX, class IntoTargets>
+  void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
+    Shape const shape = x.tensor().shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    Tensor<T, D> dx, dt;
+    if (into_x.needed()) dx = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    if (into_targets.needed()) dt = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    if (detail::product(shape) > 0) {
+      Tensor<T, DX> const rows = class_rows(x.tensor());
+      Tensor<T, DP> const target_rows = class_rows(targets.tensor());
+      Tensor<T, D> const slopes = g.contiguous();
+      launch_probability_gradient<D>(typename device_traits<D>::kernels{}, program(rows, target_rows, space), slopes.data(), into_x.needed() ? dx.data() : nullptr,
+                                     into_targets.needed() ? dt.data() : nullptr);
+    }
+    if (into_x.needed()) into_x.add(rows_as_scores(dx, shape.rank()));
+    if (into_targets.needed()) into_targets.add(rows_as_scores(dt, shape.rank()));
+  }
+};
+
+}  // namespace detail
+
+/// The same with a probability for each class in the place of a label, which may record, too:
+///
+///     loss = Σ_c w_c t_c (log Σ exp x - x_c)
+///
+/// Shape     scores and probabilities alike; classes along axis 1, or 0 where it is the only one. There is no ignore_index.
+/// Dtype     probabilities are taken in the type of the scores.
+/// Special   the mean divides by the number of rows.
+/// Cost      as above; rows are looked at twice, the second time in the cache.
+/// Gradient  g (softmax(x) Σ w t - w_c t_c); of the probabilities, g w_c (log Σ exp x - x_c).
+template <class S, class P>
+  requires detail::scores_with_probabilities<S, P>
+auto cross_entropy(S const& scores, P const& probabilities, detail::cross_entropy_options_of<S> const& options = {}) {
+  using T = value_of<S>;
+  using D = detail::result_device_t<device_of<S>>;
+  auto const x = detail::operation_input<T>(scores);
+  auto const t = detail::operation_input<T>(probabilities);
+  using DX = device_of<decltype(x)>;
+  using DP = device_of<decltype(t)>;
+  Tensor<T, D> const weight = options.weight.body() ? options.weight.contiguous() : options.weight;
+  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, options.label_smoothing, options.reduction, {}, {}, {}};
+  if constexpr (differentiable<S> || differentiable<P>) {
+    bool const records = detail::is_recording(x, t);
+    Tensor<T, D> value = loss.value(x.value(), t.value(), records);
+    if (!records) return Variable<T, D>(std::move(value), false);
+    loss.x = detail::saved_input(x), loss.targets = detail::saved_input(t);
+    return detail::record("CrossEntropyLoss", std::move(value), std::move(loss), x, t);
+  } else {
+    return loss.value(x.value(), t.value(), false);
+  }
+}
+
+namespace nn {
+using situ::cross_entropy;
+using situ::nll_loss;
+using situ::reduction;
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/pair_losses.hpp>
+/// Losses of pairs of elements: mse_loss, l1_loss, smooth_l1_loss, binary_cross_entropy_with_logits, kl_div.
+///
+/// Shape     x and y alike, of any shape; the result is [] or, for reduction::none, their shape. Nothing is broadcast: that is a mistake more often
+///           than not, and expand() says it aloud.
+/// Dtype     x floating; y is taken in the type of x. 16-bit floats are computed in float; sums are in double.
+/// Device    runs where x lives; enqueued, not waited for.
+/// Throws    ShapeError where shapes differ.
+/// Special   the mean of nothing is NaN.
+/// Cost      one pass over x and y in each direction, one launch (two for many elements). A formula in the place of x or y is a part of that
+///           pass for mse_loss and l1_loss, else it is evaluated first.
+/// Gradient  of x and of y; each is made only where it is wanted.
+
+
+// ---- <situ/nn/cpu/pair_losses.hpp>
+/// Losses of pairs of elements on the CPU: one pass in each direction, by packs. Sums are taken block by block, in double, so that they do not
+/// depend on the number of threads.
+
+
+// ---- <situ/nn/pair_functions.hpp>
+/// Losses of pairs of elements and their slopes, from one definition for packs and for CUDA's threads.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 186, 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::losses {
+
+/// -1, 0 or 1; NaN stays.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X sign_of(X const& d) {
+  X const zero(0), one(1);
+  return situ::select(d > zero, one, situ::select(d < zero, -one, d));
+}
+
+/// (x - y)²
+struct mse {
+  static constexpr char const *name = "mse_loss", *node = "MseLoss";
+  static constexpr bool weighs = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
+    X const d = x - y;
+    return d * d;
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {
+    X const d = x - y;
+    dx = d + d;
+    dy = -dx;
+  }
+};
+
+/// |x - y|; slope 0 where they are equal.
+struct l1 {
+  static constexpr char const *name = "l1_loss", *node = "L1Loss";
+  static constexpr bool weighs = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
+    return math::abs(x - y);
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {
+    dx = sign_of(X(x - y));
+    dy = -dx;
+  }
+};
+
+/// (x - y)² / (2 beta) below beta, |x - y| - beta / 2 from there on. `beta` comes in a's place.
+struct smooth_l1 {
+  static constexpr char const *name = "smooth_l1_loss", *node = "SmoothL1Loss";
+  static constexpr bool weighs = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& beta, X const&) {
+    X const z = math::abs(x - y), half(0.5f);
+    return situ::select(z < beta, X(half * z * z / beta), X(z - half * beta));
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& beta, X const&, X& dx, X& dy) {
+    X const d = x - y;
+    dx = situ::select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    dy = -dx;
+  }
+};
+
+/// a ((1 - y) x + (1 + (b - 1) y) log(1 + exp(-x))), without overflow.
+struct bce_with_logits {
+  static constexpr char const *name = "binary_cross_entropy_with_logits", *node = "BinaryCrossEntropyWithLogits";
+  static constexpr bool weighs = true;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& a, X const& b) {
+    X const one(1), zero(0);
+    X const soft = math::log1p(math::exp(-math::abs(x))) + situ::select(x < zero, -x, zero);
+    return a * ((one - y) * x + (one + (b - one) * y) * soft);
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& a, X const& b, X& dx, X& dy) {
+    X const one(1), zero(0);
+    X const e = math::exp(-math::abs(x));
+    X const sigmoid = situ::select(x < zero, e, one) / (one + e), t = b * y;
+    dx = a * ((t + (one - y)) * sigmoid - t);
+    dy = a * ((b - one) * (math::log1p(e) + situ::select(x < zero, -x, zero)) - x);
+  }
+  /// Of x alone.
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X slope(X const& x, X const& y, X const& a, X const& b) {
+    X const one(1), zero(0);
+    X const e = math::exp(-math::abs(x)), t = b * y;
+    return a * ((t + (one - y)) * (situ::select(x < zero, e, one) / (one + e)) - t);
+  }
+};
+
+/// y (log y - x), 0 for y = 0.
+struct kl_div {
+  static constexpr char const *name = "kl_div", *node = "KlDiv";
+  static constexpr bool weighs = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
+    X const zero(0);
+    return situ::select(y == zero, zero, X(y * math::log(y))) - y * x;
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {
+    dx = -y;
+    dy = math::log(y) + X(1) - x;
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X slope(X const&, X const& y, X const&, X const&) {
+    return -y;
+  }
+};
+/// exp(y) (y - x).
+struct kl_div_log {
+  static constexpr char const *name = "kl_div", *node = "KlDiv";
+  static constexpr bool weighs = false;
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
+    return math::exp(y) * (y - x);
+  }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {
+    X const e = math::exp(y);
+    dx = -e;
+    dy = e * (y - x + X(1));
+  }
+};
+
+/// The slope of x alone, where that takes less.
+template <class Kind, class X>
+SITU_HOST_DEVICE SITU_INLINE X slope_of_x(X const& x, X const& y, X const& a, X const& b) {
+  if constexpr (requires { Kind::slope(x, y, a, b); }) {
+    return Kind::slope(x, y, a, b);
+  } else {
+    X dx(0), dy(0);
+    Kind::slopes(x, y, a, b, dx, dy);
+    return dx;
+  }
+}
+
+}  // namespace detail::losses
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t pair_block = int64_t{1} << 15;
+
+/// A block of pairs.
+template <class T>
+struct Pairs {
+  using C = compute_t<T>;
+  T const *x, *y, *a, *b;
+  int64_t count;
+  int64_t readable;  ///< elements from their first on that may be read
+  C parameter;
+  T* losses;         ///< or null
+  double total;
+  T const* slopes;   ///< backward: of single losses; or null
+  C slope;           ///< that of all of them
+  T *dx, *dy;        ///< null where not wanted
+};
+
+template <class Kind, class T, class Isa>
+struct PairLanes {
+  using C = compute_t<T>;
+  static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using P = pack<C, N, Isa>;
+  P x, y, a, b;
+
+  SITU_INLINE static P load(T const* from, int64_t i, Pairs<T> const& p) {
+    if (SITU_LIKELY(i + N <= p.readable)) return P(load_lanes<T, N, Isa>(from + i));
+    return P(load_last<T, N, Isa>(from + i, p.count - i, p.readable - i));
+  }
+  SITU_INLINE PairLanes(Pairs<T> const& p, int64_t i) : x(load(p.x, i, p)), y(load(p.y, i, p)), a(p.parameter), b(C(1)) {
+    if constexpr (Kind::weighs) {
+      if (p.a) a = load(p.a, i, p);
+      if (p.b) b = load(p.b, i, p);
+    }
+  }
+  SITU_INLINE P value() const { return Kind::value(x, y, a, b); }
+  SITU_INLINE static void store(P const& v, T* to, int64_t left) {
+    if (SITU_LIKELY(left >= N)) return store_lanes<T, N, Isa>(v, to);
+    T lanes[N];
+    store_lanes<T, N, Isa>(v, lanes);
+    copy_short(to, lanes, left * static_cast<int64_t>(sizeof(T)));
+  }
+};
+
+template <class Kind, class T>
+struct PairForwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(Pairs<T>* given) {
+    using Lanes = PairLanes<Kind, T, Isa>;
+    using P = typename Lanes::P;
+    constexpr int N = Lanes::N;
+    Pairs<T> const p = *given;
+    int64_t const n = p.count;
+    if (p.losses) {
+      for (int64_t i = 0; i < n; i += N) Lanes::store(Lanes(p, i).value(), p.losses + i, n - i);
+      return 0;
+    }
+    double total = 0;
+    for (int64_t i = 0; i < n;) {
+      int64_t const stop = i + row_block < n ? i + row_block : n;
+      P s(C(0)), s1 = s;
+      for (; i + 2 * N <= stop; i += 2 * N) {
+        s = s + Lanes(p, i).value();
+        s1 = s1 + Lanes(p, i + N).value();
+      }
+      for (; i < stop; i += N) {
+        P const v = Lanes(p, i).value();
+        s = s + (stop - i < N ? select(lanes_below<C, N, Isa>(stop - i), v, P(C(0))) : v);
+      }
+      total += static_cast<double>(sum_of_lanes(s + s1));
+    }
+    given->total = total;
+    return 0;
+  }
+};
+
+template <class Kind, class T>
+struct PairBackwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(Pairs<T> const* given) {
+    using Lanes = PairLanes<Kind, T, Isa>;
+    using P = typename Lanes::P;
+    constexpr int N = Lanes::N;
+    Pairs<T> const p = *given;
+    int64_t const n = p.count;
+    P const all(p.slope);
+    if (!p.dy) {
+      for (int64_t i = 0; i < n; i += N) {
+        Lanes const at(p, i);
+        P const g = p.slopes ? Lanes::load(p.slopes, i, p) : all;
+        Lanes::store(g * losses::slope_of_x<Kind>(at.x, at.y, at.a, at.b), p.dx + i, n - i);
+      }
+      return 0;
+    }
+    for (int64_t i = 0; i < n; i += N) {
+      Lanes const at(p, i);
+      P const g = p.slopes ? Lanes::load(p.slopes, i, p) : all;
+      P dx, dy;
+      Kind::slopes(at.x, at.y, at.a, at.b, dx, dy);
+      if (p.dx) Lanes::store(g * dx, p.dx + i, n - i);
+      Lanes::store(g * dy, p.dy + i, n - i);
+    }
+    return 0;
+  }
+};
+
+/// Items are blocks.
+template <class Kind, class T>
+struct PairForward {
+  using C = compute_t<T>;
+  PairProgram<T> p;
+  LossPart* parts;  ///< of blocks; null where there is one block
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      Pairs<T> a = pairs_of(p, block);
+      a.losses = p.how == reduction::none ? p.losses + block * pair_block : nullptr;
+      dispatch<PairForwardBody<Kind, T>>(&a);
+      if (parts) parts[block] = {a.total, 0};
+      else p.finish({a.total, 0});
+    }
+  }
+  static Pairs<T> pairs_of(PairProgram<T> const& p, int64_t block) {
+    int64_t const at = block * pair_block;
+    Pairs<T> a{};
+    a.x = p.x + at, a.y = p.y + at;
+    if (p.a) a.a = p.a + at;
+    if (p.b) a.b = p.b + at;
+    a.readable = p.count - at;
+    a.count = a.readable < pair_block ? a.readable : pair_block;
+    a.parameter = static_cast<C>(p.parameter);
+    return a;
+  }
+};
+template <class Kind, class T>
+struct PairBackward {
+  using C = compute_t<T>;
+  PairProgram<T> p;
+  T const* g;
+  T *dx, *dy;
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      Pairs<T> a = PairForward<Kind, T>::pairs_of(p, block);
+      if (p.how == reduction::none) a.slopes = g + block * pair_block;
+      else a.slope = static_cast<C>(static_cast<double>(static_cast<C>(*g)) / p.divisor);
+      a.dx = dx ? dx + block * pair_block : nullptr;
+      a.dy = dy ? dy + block * pair_block : nullptr;
+      dispatch<PairBackwardBody<Kind, T>>(const_cast<Pairs<T> const*>(&a));
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Runs a loss of pairs on D, which has the CPU's kernels: one launch, or two when it is cut into blocks.
+template <class D, class Kind, class T>
+void launch_pair_loss(cpu_kernels, PairProgram<T> const& p) {
+  int64_t const blocks = p.count > cpu::pair_block ? (p.count + cpu::pair_block - 1) / cpu::pair_block : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  cpu::PairForward<Kind, T> const kernel{p, parts};
+  device_traits<D>::launch(kernel, blocks, 2);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<PairProgram<T>>{p, parts, blocks}, 1, 1);
+}
+template <class D, class Kind, class T>
+void launch_pair_gradient(cpu_kernels, PairProgram<T> const& p, T const* g, T* dx, T* dy) {
+  device_traits<D>::launch(cpu::PairBackward<Kind, T>{p, g, dx, dy}, (p.count + cpu::pair_block - 1) / cpu::pair_block, 2);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/nn/cuda/pair_losses.hpp>
+/// Losses of pairs of elements on a GPU: runs of neighbours for each thread, 16 bytes at a time where memory allows it.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int64_t pair_blocks = 2048;  ///< at most; each thread then takes several runs
+
+template <class T>
+struct PairArguments {
+  PairProgram<T> p;
+  LossPart* parts;
+  T const* g;
+  T *dx, *dy;
+  bool vectors;  ///< all memory is aligned to 16 bytes
+};
+
+/// N neighbours as numbers.
+template <class T, int N>
+SITU_DEVICE __forceinline__ void read_run(T const* from, int64_t i, int count, bool vectors, compute_t<T>* to) {
+  Lanes<T, N> lanes;
+  if (vectors && count == N) lanes.load(from + i);
+  else lanes.load_each(from + i, 1, count);
+#pragma unroll
+  for (int j = 0; j < N; ++j) to[j] = from_word<T>(lanes.bits(j));
+}
+template <class T, int N>
+SITU_DEVICE __forceinline__ void write_run(T* to, int64_t i, int count, bool vectors, compute_t<T> const* from) {
+  Lanes<T, N> lanes;
+  lanes.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) lanes.insert(j, to_word<T>(from[j]));
+  if (vectors && count == N) lanes.store(to + i);
+  else lanes.store_each(to + i, 1, count);
+}
+
+/// The operands of N pairs.
+template <class Kind, class T, int N>
+struct PairRun {
+  using C = compute_t<T>;
+  C x[N], y[N], a[N], b[N];
+  SITU_DEVICE __forceinline__ PairRun(PairProgram<T> const& p, int64_t i, int count, bool vectors) {
+    read_run<T, N>(p.x, i, count, vectors, x);
+    read_run<T, N>(p.y, i, count, vectors, y);
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[j] = static_cast<C>(p.parameter), b[j] = 1;
+    if constexpr (Kind::weighs) {
+      if (p.a) read_run<T, N>(p.a, i, count, vectors, a);
+      if (p.b) read_run<T, N>(p.b, i, count, vectors, b);
+    }
+  }
+};
+
+template <class Kind, class T>
+__global__ void __launch_bounds__(block_threads) pair_loss_kernel(const __grid_constant__ PairArguments<T> arguments) {
+  using C = compute_t<T>;
+  constexpr int N = 16 / static_cast<int>(sizeof(T));
+  auto const& p = arguments.p;
+  LossPart part{0, 0};
+  int64_t const step = static_cast<int64_t>(gridDim.x) * (block_threads * N);
+#pragma unroll 1
+  for (int64_t i = global_thread() * N; i < p.count; i += step) {
+    int const count = p.count - i < N ? static_cast<int>(p.count - i) : N;
+    PairRun<Kind, T, N> const run(p, i, count, arguments.vectors);
+    C values[N], sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      values[j] = Kind::value(run.x[j], run.y[j], run.a[j], run.b[j]);
+      if (j < count) sum += values[j];
+    }
+    if (p.how == reduction::none) write_run<T, N>(p.losses, i, count, arguments.vectors, values);
+    else part.loss += static_cast<double>(sum);
+  }
+  if (p.how != reduction::none) leave_part(part, arguments.parts);
+}
+
+template <class Kind, class T>
+__global__ void __launch_bounds__(block_threads) pair_gradient_kernel(const __grid_constant__ PairArguments<T> arguments) {
+  using C = compute_t<T>;
+  constexpr int N = 16 / static_cast<int>(sizeof(T));
+  auto const& p = arguments.p;
+  C const all = p.how == reduction::none ? C(0) : static_cast<C>(static_cast<double>(number_at(arguments.g, 0)) / p.divisor);
+  int64_t const step = static_cast<int64_t>(gridDim.x) * (block_threads * N);
+#pragma unroll 1
+  for (int64_t i = global_thread() * N; i < p.count; i += step) {
+    int const count = p.count - i < N ? static_cast<int>(p.count - i) : N;
+    PairRun<Kind, T, N> const run(p, i, count, arguments.vectors);
+    C g[N], dx[N], dy[N];
+    if (p.how == reduction::none) read_run<T, N>(arguments.g, i, count, arguments.vectors, g);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      C const slope = p.how == reduction::none ? g[j] : all;
+      if (arguments.dy) {
+        Kind::slopes(run.x[j], run.y[j], run.a[j], run.b[j], dx[j], dy[j]);
+        dy[j] *= slope;
+      } else {
+        dx[j] = losses::slope_of_x<Kind>(run.x[j], run.y[j], run.a[j], run.b[j]);
+      }
+      dx[j] *= slope;
+    }
+    if (arguments.dx) write_run<T, N>(arguments.dx, i, count, arguments.vectors, dx);
+    if (arguments.dy) write_run<T, N>(arguments.dy, i, count, arguments.vectors, dy);
+  }
+}
+
+/// Fills in what follows from the memory; gives the blocks.
+template <class T>
+int64_t plan_pairs(PairArguments<T>& arguments) {
+  PairProgram<T> const& p = arguments.p;
+  arguments.vectors = true;
+  bool const single = p.how == reduction::none;
+  T const* const all[] = {p.x, p.y, p.a, p.b, arguments.dx, arguments.dy, single ? p.losses : nullptr, single ? arguments.g : nullptr};
+  for (T const* memory : all) arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
+  int64_t const blocks = (p.count + block_threads * (16 / static_cast<int64_t>(sizeof(T))) - 1) / (block_threads * (16 / static_cast<int64_t>(sizeof(T))));
+  return blocks < 1 ? 1 : blocks < pair_blocks ? blocks : pair_blocks;
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+template <class D, class Kind, class T>
+void launch_pair_loss(cuda_kernels, PairProgram<T> const& p) {
+  constexpr int device = device_traits<D>::ordinal;
+  cuda::PairArguments<T> arguments{p, nullptr, nullptr, nullptr, nullptr, true};
+  int64_t const blocks = cuda::plan_pairs(arguments);
+  bool const joins = p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  arguments.parts = static_cast<LossPart*>(memory.get());
+  cuda::launch(device, Kind::name, cuda::pair_loss_kernel<Kind, T>, dim3(static_cast<unsigned>(blocks)), cuda::block_threads, arguments);
+  if (!joins) return;
+  cuda::launch(device, Kind::name, cuda::join_losses_kernel<PairProgram<T>>, dim3(1), cuda::block_threads, cuda::JoinLossesArguments<PairProgram<T>>{p, arguments.parts, blocks});
+}
+template <class D, class Kind, class T>
+void launch_pair_gradient(cuda_kernels, PairProgram<T> const& p, T const* g, T* dx, T* dy) {
+  cuda::PairArguments<T> arguments{p, nullptr, g, dx, dy, true};
+  int64_t const blocks = cuda::plan_pairs(arguments);
+  cuda::launch(device_traits<D>::ordinal, Kind::name, cuda::pair_gradient_kernel<Kind, T>, dim3(static_cast<unsigned>(blocks)), cuda::block_threads, arguments);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// The options of mse_loss and l1_loss.
+struct loss_options {
+  situ::reduction reduction = situ::reduction::mean;
+};
+struct smooth_l1_options {
+  situ::reduction reduction = situ::reduction::mean;
+  double beta = 1;  ///< where the parabola ends; 0: nowhere
+};
+struct kl_div_options {
+  situ::reduction reduction = situ::reduction::mean;
+  bool log_target = false;  ///< the target holds logarithms, too
+};
+template <element T, device D>
+struct binary_cross_entropy_options {
+  situ::reduction reduction = situ::reduction::mean;
+  Tensor<T, D> weight = {};      ///< of each loss; broadcasts to the shape of x
+  Tensor<T, D> pos_weight = {};  ///< of the positive share of each target; broadcasts, too
+};
+
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, class Kind, class P>
+void launch_pair_loss(cuda_kernels, P const&) {
+  static_assert(compiled_by_nvcc<P>, "situ: losses_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+}
+template <class D, class Kind, class P, class T>
+void launch_pair_gradient(cuda_kernels, P const&, T const*, T*, T*) {
+  static_assert(compiled_by_nvcc<P>, "situ: losses_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char const* who) {
+  if (SITU_LIKELY(x == y)) return;
+  fail<ShapeError>(who, ": shapes ", x, " and ", y, " differ; a loss broadcasts nothing: expand() or reshape() one of them");
+}
+
+/// A loss of pairs: what its kernels need, and its gradients.
+template <class Kind, class T, class D, class DX, class DY>
+struct PairLoss {
+  Tensor<T, D> a, b;  // of the shape of x, or empty
+  double parameter;
+  reduction how;
+  Saved<T, DX> x;
+  Saved<T, DY> y;
+
+  PairProgram<T> program(Tensor<T, DX> const& xs, Tensor<T, DY> const& ys) const {
+    PairProgram<T> p{};
+    p.x = xs.data(), p.y = ys.data();
+    p.a = a.body() ? a.data() : nullptr;
+    p.b = b.body() ? b.data() : nullptr;
+    p.count = xs.size(), p.parameter = parameter, p.how = how;
+    p.divisor = loss_divisor(how, static_cast<double>(p.count), xs.rank() > 0 ? static_cast<double>(xs.shape()[0]) : 1.0);
+    return p;
+  }
+  Tensor<T, D> value(Tensor<T, DX> const& given_x, Tensor<T, DY> const& given_y) const {
+    check_pair_shapes(given_x.shape(), given_y.shape(), Kind::name);
+    auto result = Tensor<T, D>::uninitialized(how == reduction::none ? given_x.shape() : Shape{}, Kind::name);
+    if (result.size() == 0) return result;
+    auto const xs = given_x.contiguous();
+    auto const ys = given_y.contiguous();
+    PairProgram<T> p = program(xs, ys);
+    p.losses = result.data();
+    launch_pair_loss<D, Kind>(typename device_traits<D>::kernels{}, p);
+    return result;
+  }
+  template <class IntoX, class IntoY>
+  void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoY const& into_y) const {
+    bool const wants_x = into_x.needed(), wants_y = into_y.needed();
+    if (!wants_x && !wants_y) return;
+    auto const xs = x.tensor().contiguous();
+    auto const ys = y.tensor().contiguous();
+    Tensor<T, D> dx, dy;
+    if (wants_x) dx = Tensor<T, D>::uninitialized(xs.shape(), Kind::name);
+    if (wants_y) dy = Tensor<T, D>::uninitialized(xs.shape(), Kind::name);
+    if (xs.size() > 0) {
+      Tensor<T, D> const slopes = g.contiguous();
+      launch_pair_gradient<D, Kind>(typename device_traits<D>::kernels{}, program(xs, ys), slopes.data(), wants_x ? dx.data() : nullptr, wants_y ? dy.data() : nullptr);
+    }
+    if (wants_x) into_x.add(dx);
+    if (wants_y) into_y.add(dy);
+  }
+};
+
+template <class X, class Y>
+concept loss_pair = any_formula<X> && floating<value_of<X>> && any_formula<Y> && on_same_device<X, Y>;
+template <class X, class Y>
+concept pair_apart = any_formula<X> && any_formula<Y> && !on_same_device<X, Y>;
+
+template <class Kind, class X, class Y, class T = value_of<X>, class D = result_device_t<device_of<X>>>
+auto pair_loss(X const& given_x, Y const& given_y, reduction how, double parameter = 1, Tensor<T, D> const& a = {}, Tensor<T, D> const& b = {}) {
+  auto const x = operation_input<T>(given_x);
+  auto const y = operation_input<T>(given_y);
+  auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), parameter, how, {}, {}};
+  Tensor<T, D> value = loss.value(x.value(), y.value());
+  if constexpr (differentiable<X> || differentiable<Y>) {
+    if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);
+    loss.x = saved_input(x), loss.y = saved_input(y);
+    return record(Kind::node, std::move(value), std::move(loss), x, y);
+  } else {
+    return value;
+  }
+}
+
+/// Whether an operand stands in memory already.
+template <class E>
+inline constexpr bool is_stored = false;
+template <class T, class D>
+inline constexpr bool is_stored<Tensor<T, D>> = true;
+template <class T, class D>
+inline constexpr bool is_stored<Variable<T, D>> = true;
+/// Formulas whose loss is a formula, too: one pass reads what both are made of.
+template <class X, class Y>
+concept fused_pair = !(is_stored<X> && is_stored<Y>) && std::is_same_v<value_of<X>, value_of<Y>> && std::is_same_v<compute_t<value_of<X>>, value_of<X>>;
+
+template <class E>
+auto reduced_loss(E const& losses, reduction how) {
+  using Result = std::conditional_t<differentiable<E>, Variable<value_of<E>, result_device_t<device_of<E>>>, Tensor<value_of<E>, result_device_t<device_of<E>>>>;
+  if (how == reduction::none) return Result(losses);
+  if (how == reduction::mean) return Result(mean(losses));
+  if (how == reduction::sum || losses.rank() == 0) return Result(sum(losses));
+  return Result(sum(losses) / static_cast<value_of<E>>(losses.shape()[0]));
+}
+
+}  // namespace detail
+
+/// The squared error (x - y)². Gradient: 2 g (x - y).
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto mse_loss(X const& x, Y const& y, loss_options const& options = {}) {
+  if constexpr (detail::fused_pair<X, Y>) {
+    detail::check_pair_shapes(x.shape(), y.shape(), "mse_loss");
+    return detail::reduced_loss(square(x - y), options.reduction);
+  } else {
+    return detail::pair_loss<detail::losses::mse>(x, y, options.reduction);
+  }
+}
+/// The absolute error |x - y|. Gradient: g sign(x - y).
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto l1_loss(X const& x, Y const& y, loss_options const& options = {}) {
+  if constexpr (detail::fused_pair<X, Y>) {
+    detail::check_pair_shapes(x.shape(), y.shape(), "l1_loss");
+    return detail::reduced_loss(abs(x - y), options.reduction);
+  } else {
+    return detail::pair_loss<detail::losses::l1>(x, y, options.reduction);
+  }
+}
+/// The squared error near 0, the absolute one from beta on, joined smoothly:
+///
+///     d = x - y:   d² / (2 beta) for |d| < beta,   |d| - beta / 2 from there on
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto smooth_l1_loss(X const& x, Y const& y, smooth_l1_options const& options = {}) {
+  if (!(options.beta >= 0)) detail::fail<ShapeError>("smooth_l1_loss: beta is ", options.beta, "; it must be 0 or more");
+  return detail::pair_loss<detail::losses::smooth_l1>(x, y, options.reduction, options.beta);
+}
+/// smooth_l1_loss.
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto smooth_l1(X const& x, Y const& y, smooth_l1_options const& options = {}) {
+  return smooth_l1_loss(x, y, options);
+}
+/// The cross entropy of two classes, from scores x and probabilities y of the positive one, without overflow:
+///
+///     loss = w ((1 - y) x + (1 + (p - 1) y) log(1 + exp(-x)))       w = weight, p = pos_weight
+///
+/// Gradient: g w ((p y + 1 - y) sigmoid(x) - p y).
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto binary_cross_entropy_with_logits(X const& x, Y const& y, binary_cross_entropy_options<value_of<X>, detail::result_device_t<device_of<X>>> const& options = {}) {
+  return detail::pair_loss<detail::losses::bce_with_logits>(x, y, options.reduction, 1.0, options.weight, options.pos_weight);
+}
+/// How far the distribution whose logarithms are x is from the target y:
+///
+///     loss = y (log y - x),   with log_target exp(y) (y - x)
+///
+/// Note that the mean is over all elements, as PyTorch's default is: batchmean is the divergence.
+template <class X, class Y>
+  requires detail::loss_pair<X, Y>
+auto kl_div(X const& x, Y const& y, kl_div_options const& options = {}) {
+  if (options.log_target) return detail::pair_loss<detail::losses::kl_div_log>(x, y, options.reduction);
+  return detail::pair_loss<detail::losses::kl_div>(x, y, options.reduction);
+}
+
+#define SITU_LOSS_APART(NAME, OPTIONS)                                          \
+  template <class X, class Y, class Error = detail::different_devices_of<X, Y>> \
+    requires detail::pair_apart<X, Y>                                           \
+  void NAME(X const&, Y const&, OPTIONS const& = {}) = delete;
+SITU_LOSS_APART(mse_loss, loss_options)
+SITU_LOSS_APART(l1_loss, loss_options)
+SITU_LOSS_APART(smooth_l1_loss, smooth_l1_options)
+SITU_LOSS_APART(smooth_l1, smooth_l1_options)
+SITU_LOSS_APART(kl_div, kl_div_options)
+#undef SITU_LOSS_APART
+template <class X, class Y, class Error = detail::different_devices_of<X, Y>>
+  requires detail::pair_apart<X, Y>
+void binary_cross_entropy_with_logits(X const&, Y const&, binary_cross_entropy_options<value_of<X>, detail::result_device_t<device_of<X>>> const& = {}) = delete;
+
+namespace nn {
+using situ::binary_cross_entropy_with_logits;
+using situ::kl_div;
+using situ::l1_loss;
+using situ::mse_loss;
+using situ::reduction;
+using situ::smooth_l1;
+using situ::smooth_l1_loss;
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/lstm.hpp>
+/// Long short-term memory: a network that reads sequences step by step.
+///
+///     nn::LSTM<float, Cuda<0>> lstm{64, 128, {.num_layers = 2}};
+///     auto [output, state] = lstm(x);          // state.h, state.c
+///     auto [next, after] = lstm(x, state);     // goes on where the first call ended
+///
+/// Shape     x [batch, steps, input_size] → output [batch, steps, hidden_size], state.h and state.c [num_layers, batch, hidden_size]; without a batch,
+///           [steps, input_size] → [steps, hidden_size], [num_layers, hidden_size].
+/// State     weight_ih_l0 [4 hidden, in], weight_hh_l0 [4 hidden, hidden], bias_ih_l0, bias_hh_l0, weight_ih_l1, …, as PyTorch's with batch_first; gates
+///           stand in the order input, forget, cell, output.
+/// Throws    ShapeError for other shapes.
+/// Cost      per layer one product for the inputs of all steps, and for each step one product and one kernel; the same in backward. output is a view of
+///           memory that is ordered by steps.
+/// Special   without a state h and c begin as 0. In training, dropout is applied to the output of each layer but the last.
+/// Source    Hochreiter & Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al. 2000.
+
+
+// ---- <situ/autograd/lstm.hpp>
+/// A layer of an LSTM as one recorded operation.
+
+
+// ---- <situ/ops/lstm.hpp>
+/// A layer of an LSTM over whole sequences, and its gradients: what nn::LSTM is made of.
+///
+///     i, f, g, o = the parts of x_t W_ihᵀ + b + h_{t-1} W_hhᵀ      c_t = σ(f) c_{t-1} + σ(i) tanh(g)      h_t = σ(o) tanh(c_t)
+///
+/// Shape     x [steps, batch, in], h_0 and c_0 [batch, hidden], W_ih [4 hidden, in], W_hh [4 hidden, hidden], b [4 hidden].
+/// Cost      one product for the inputs of all steps; for each step one product and one kernel, forward and backward; then one product for the gradient of
+///           each of x, W_ih and W_hh. Kept are the gates after their functions, states and cells.
+
+
+// ---- <situ/ops/cpu/lstm.hpp>
+/// The gates of an LSTM on the CPU: one step of all sequences of a batch, forward and backward.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// One step. Rows are sequences; gates have 4 `hidden` elements in a row (input, forget, cell, output), all else `hidden`; everything is contiguous.
+template <class T>
+struct LstmStep {
+  T* gates;            ///< forward. In: of the input, with biases; out: after their functions. Backward: those
+  T const* recurrent;  ///< forward: of the state before, or null
+  T const* cell_before;
+  T* cell;
+  T* output;           ///< forward
+  T const* d_output;   ///< backward: by the output
+  T const* d_state;    ///< by the state that the next step read, or null
+  T* d_cell;           ///< in: by the cell; out: by that before
+  T* d_gates;          ///< out: by the gates before their functions
+  int64_t rows, hidden;
+};
+
+namespace cpu {
+
+template <class T, bool Backward>
+struct LstmStepBody {
+  using C = compute_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(LstmStep<T> const* given, int64_t first, int64_t last) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    LstmStep<T> const s = *given;
+    for (int64_t row = first; row < last; ++row) {
+      int64_t j = 0;
+      for (; j + N <= s.hidden; j += N) lanes<Isa, N>(s, row, j, N);
+      if (j < s.hidden) lanes<Isa, N>(s, row, j, static_cast<int>(s.hidden - j));
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static pack<C, N, Isa> load(T const* from, int count) {
+    if (SITU_LIKELY(count == N)) return load_lanes<T, N, Isa>(from);
+    T few[N] = {};
+    for (int k = 0; k < count; ++k) few[k] = from[k];
+    return load_lanes<T, N, Isa>(few);
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void store(pack<C, N, Isa> const& x, T* to, int count) {
+    if (SITU_LIKELY(count == N)) return store_lanes<T, N, Isa>(x, to);
+    T few[N];
+    store_lanes<T, N, Isa>(x, few);
+    for (int k = 0; k < count; ++k) to[k] = few[k];
+  }
+
+  template <class Isa, int N>
+  SITU_INLINE static void lanes(LstmStep<T> const& s, int64_t row, int64_t j, int count) {
+    using P = pack<C, N, Isa>;
+    int64_t const h = s.hidden, at = row * h + j, gate = row * 4 * h + j;
+    T* const gates = s.gates + gate;
+    P i = load<Isa, N>(gates, count), f = load<Isa, N>(gates + h, count), g = load<Isa, N>(gates + 2 * h, count), o = load<Isa, N>(gates + 3 * h, count);
+    P const before = load<Isa, N>(s.cell_before + at, count);
+    if constexpr (!Backward) {
+      if (s.recurrent) {
+        T const* const r = s.recurrent + gate;
+        i = i + load<Isa, N>(r, count), f = f + load<Isa, N>(r + h, count), g = g + load<Isa, N>(r + 2 * h, count), o = o + load<Isa, N>(r + 3 * h, count);
+      }
+      i = math::sigmoid(i), f = math::sigmoid(f), g = math::tanh(g), o = math::sigmoid(o);
+      P const cell = multiply_add(f, before, i * g);
+      store<Isa, N>(i, gates, count), store<Isa, N>(f, gates + h, count), store<Isa, N>(g, gates + 2 * h, count), store<Isa, N>(o, gates + 3 * h, count);
+      store<Isa, N>(cell, s.cell + at, count);
+      store<Isa, N>(o * math::tanh(cell), s.output + at, count);
+    } else {
+      P const one(C(1)), t = math::tanh(load<Isa, N>(s.cell + at, count));
+      P d = load<Isa, N>(s.d_output + at, count);
+      if (s.d_state) d = d + load<Isa, N>(s.d_state + at, count);
+      P const d_cell = load<Isa, N>(s.d_cell + at, count) + d * o * (one - t * t);
+      T* const to = s.d_gates + gate;
+      store<Isa, N>(d_cell * g * i * (one - i), to, count);
+      store<Isa, N>(d_cell * before * f * (one - f), to + h, count);
+      store<Isa, N>(d_cell * i * (one - g * g), to + 2 * h, count);
+      store<Isa, N>(d * t * o * (one - o), to + 3 * h, count);
+      store<Isa, N>(d_cell * f, s.d_cell + at, count);
+    }
+  }
+};
+
+template <class T, bool Backward>
+struct LstmStepKernel {
+  LstmStep<T> step;
+  void operator()(int64_t first, int64_t last) const { dispatch<LstmStepBody<T, Backward>>(&step, first, last); }
+};
+
+}  // namespace cpu
+
+template <class D, bool Backward, class T>
+void launch_lstm_step(cpu_kernels, LstmStep<T> const& step) {
+  device_traits<D>::launch(cpu::LstmStepKernel<T, Backward>{step}, step.rows, 4096 / (step.hidden + 1) + 1);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/ops/cuda/lstm.hpp>
+/// The gates of an LSTM on a GPU: a thread for each cell of the batch.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+template <class T, bool Backward>
+__global__ void __launch_bounds__(block_threads) lstm_step_kernel(const __grid_constant__ LstmStep<T> s) {
+  using C = compute_t<T>;
+  int64_t const at = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x, h = s.hidden;
+  if (at >= s.rows * h) return;
+  int64_t const row = at / h, gate = row * 4 * h + (at - row * h);
+  T* const gates = s.gates + gate;
+  C i = convert_scalar<C>(gates[0]), f = convert_scalar<C>(gates[h]), g = convert_scalar<C>(gates[2 * h]), o = convert_scalar<C>(gates[3 * h]);
+  C const before = convert_scalar<C>(s.cell_before[at]);
+  if constexpr (!Backward) {
+    if (s.recurrent) {
+      T const* const r = s.recurrent + gate;
+      i += convert_scalar<C>(r[0]), f += convert_scalar<C>(r[h]), g += convert_scalar<C>(r[2 * h]), o += convert_scalar<C>(r[3 * h]);
+    }
+    i = math::sigmoid(i), f = math::sigmoid(f), g = math::tanh(g), o = math::sigmoid(o);
+    C const cell = f * before + i * g;
+    gates[0] = convert_scalar<T>(i), gates[h] = convert_scalar<T>(f), gates[2 * h] = convert_scalar<T>(g), gates[3 * h] = convert_scalar<T>(o);
+    s.cell[at] = convert_scalar<T>(cell);
+    s.output[at] = convert_scalar<T>(o * math::tanh(cell));
+  } else {
+    C const t = math::tanh(convert_scalar<C>(s.cell[at]));
+    C d = convert_scalar<C>(s.d_output[at]);
+    if (s.d_state) d += convert_scalar<C>(s.d_state[at]);
+    C const d_cell = convert_scalar<C>(s.d_cell[at]) + d * o * (C(1) - t * t);
+    T* const to = s.d_gates + gate;
+    to[0] = convert_scalar<T>(d_cell * g * i * (C(1) - i));
+    to[h] = convert_scalar<T>(d_cell * before * f * (C(1) - f));
+    to[2 * h] = convert_scalar<T>(d_cell * i * (C(1) - g * g));
+    to[3 * h] = convert_scalar<T>(d * t * o * (C(1) - o));
+    s.d_cell[at] = convert_scalar<T>(d_cell * f);
+  }
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+template <class D, bool Backward, class T>
+void launch_lstm_step(cuda_kernels, LstmStep<T> const& step) {
+  int64_t const blocks = (step.rows * step.hidden + cuda::block_threads - 1) / cuda::block_threads;
+  if (blocks == 0) return;
+  cuda::launch(device_traits<D>::ordinal, Backward ? "lstm (backward)" : "lstm", cuda::lstm_step_kernel<T, Backward>, dim3(static_cast<unsigned>(blocks)),
+               cuda::block_threads, step);
+}
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, bool Backward, class T>
+void launch_lstm_step(cuda_kernels, LstmStep<T> const&) {
+  static_assert(compiled_by_nvcc<T>, "situ: an_LSTM_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensors to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
+
+/// A layer's run. `all` is [2 steps + 2, batch, hidden]: h_0, …, h_steps, c_steps, …, c_0, so that what a user sees, h_1 to c_steps, stands together.
+template <class T, class D>
+struct LstmRun {
+  int64_t steps, batch, hidden;
+  Tensor<T, D> gates, all;
+
+  int64_t slab() const { return batch * hidden; }
+  int64_t cell(int64_t step) const { return 2 * steps + 1 - step; }
+  /// h_1, …, h_steps, c_steps.
+  Tensor<T, D> results() const { return all.slice(0, 1, steps + 2); }
+  /// h_0, …, h_{steps-1} as rows.
+  Tensor<T, D> states_before() const { return all.slice(0, 0, steps).reshape({steps * batch, hidden}); }
+};
+
+inline namespace SITU_ABI_BLAS {
+
+/// h and c may be empty, for zeros; bias too, for none.
+template <class T, class D>
+LstmRun<T, D> run_lstm(Tensor<T, D> const& x, Tensor<T, D> const& h, Tensor<T, D> const& c, Tensor<T, D> const& w_ih, Tensor<T, D> const& w_hh, Tensor<T, D> const& bias) {
+  LstmRun<T, D> run{x.size(0), x.size(1), w_hh.size(1), {}, {}};
+  int64_t const rows = run.steps * run.batch;
+  Tensor<T, D> const inputs = x.reshape({rows, x.size(2)});
+  run.gates = bias.size() > 0 ? linear(inputs, w_ih, bias) : linear(inputs, w_ih);
+  run.all = Tensor<T, D>::uninitialized({2 * run.steps + 2, run.batch, run.hidden}, "LSTM");
+  auto const begin = [&](int64_t place, Tensor<T, D> const& from) {
+    if (from.size() > 0) run.all.select(0, place).assign(from);
+    else run.all.select(0, place).assign(T(0.f));
+  };
+  begin(0, h);
+  begin(run.cell(0), c);
+  auto recurrent = Tensor<T, D>::uninitialized({run.batch, 4 * run.hidden}, "LSTM");
+  Tensor<T, D> const weights = w_hh.t().contiguous();  // read by every step: rows of it are packed faster
+  ProductPlan const plan = plan_product(Layout(Shape{run.batch, run.hidden}), weights.layout(), "LSTM");
+  typename device_traits<D>::kernels const kernels;
+  T *const gates = run.gates.data(), *const all = run.all.data(), *const product = recurrent.data();
+  int64_t const slab = run.slab();
+  for (int64_t t = 0; t < run.steps; ++t) {
+    bool const from_zero = t == 0 && h.size() == 0;
+    if (!from_zero) (void)launch_product<D, identity, T>(kernels, plan, static_cast<T const*>(all + t * slab), weights.data(), product, static_cast<T const*>(nullptr));
+    LstmStep<T> step{};
+    step.gates = gates + t * 4 * slab, step.recurrent = from_zero ? nullptr : product;
+    step.cell_before = all + run.cell(t) * slab, step.cell = all + run.cell(t + 1) * slab;
+    step.output = all + (t + 1) * slab;
+    step.rows = run.batch, step.hidden = run.hidden;
+    launch_lstm_step<D, false>(kernels, step);
+  }
+  return run;
+}
+
+/// The gradients: by the gates [steps, batch, 4 hidden], the first state and the first cell. `g` is that by the results, contiguous.
+template <class T, class D>
+struct LstmGradients {
+  Tensor<T, D> gates, state, cell;
+};
+template <class T, class D>
+LstmGradients<T, D> run_lstm_gradient(LstmRun<T, D> const& run, Tensor<T, D> const& w_hh, Tensor<T, D> const& g, bool wants_state) {
+  LstmGradients<T, D> result;
+  result.gates = Tensor<T, D>::uninitialized({run.steps * run.batch, 4 * run.hidden}, "backward");
+  result.state = Tensor<T, D>::uninitialized({run.batch, run.hidden}, "backward");
+  result.cell = g.select(0, run.steps).clone();
+  ProductPlan const plan = plan_product(Layout(Shape{run.batch, 4 * run.hidden}), w_hh.layout(), "LSTM");
+  typename device_traits<D>::kernels const kernels;
+  T *const d_gates = result.gates.data(), *const d_state = result.state.data(), *const d_cell = result.cell.data();
+  int64_t const slab = run.slab();
+  T *const gates = const_cast<T*>(run.gates.data()), *const all = const_cast<T*>(run.all.data());
+  for (int64_t t = run.steps - 1; t >= 0; --t) {
+    LstmStep<T> step{};
+    step.gates = gates + t * 4 * slab, step.cell_before = all + run.cell(t) * slab, step.cell = all + run.cell(t + 1) * slab;
+    step.d_output = g.data() + t * slab, step.d_state = t + 1 == run.steps ? nullptr : d_state, step.d_cell = d_cell;
+    step.d_gates = d_gates + t * 4 * slab;
+    step.rows = run.batch, step.hidden = run.hidden;
+    launch_lstm_step<D, true>(kernels, step);
+    if (t > 0 || wants_state) (void)launch_product<D, identity, T>(kernels, plan, static_cast<T const*>(step.d_gates), w_hh.data(), d_state, static_cast<T const*>(nullptr));
+  }
+  if (run.steps == 0) result.state.assign(T(0.f));
+  return result;
+}
+
+}  // namespace SITU_ABI_BLAS
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// ∂L/∂x = d W_ih, ∂L/∂W_ih = dᵀ x, ∂L/∂W_hh = dᵀ h, ∂L/∂b = Σ d, with d the gradient by the gates, which runs from the last step to the first.
+template <class T, class D>
+struct LstmRule {
+  Saved<T, D> x, w_ih, w_hh, all;
+  LstmRun<T, D> run;
+  bool has_state;
+
+  template <class IntoX, class IntoH, class IntoC, class IntoW, class IntoR, class IntoB>
+  void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoH const& into_h, IntoC const& into_c, IntoW const& into_w, IntoR const& into_r, IntoB const& into_b,
+                  IntoB const& into_b2) const {
+    static_cast<void>(all.tensor());  // for what it throws
+    auto const gradients = run_lstm_gradient<T, D>(run, w_hh.tensor(), g.contiguous(), into_h.needed());
+    Tensor<T, D> const& d = gradients.gates;
+    if (into_x.needed()) into_x.add(product<T>(d, w_ih.tensor(), "backward").reshape(into_x.shape()));
+    if (into_h.needed()) into_h.add(gradients.state);
+    if (into_c.needed()) into_c.add(gradients.cell);
+    if (into_w.needed()) into_w.add(product<T>(d.t(), x.tensor().reshape({run.steps * run.batch, x.tensor().size(2)}), "backward"));
+    if (into_r.needed()) into_r.add(product<T>(d.t(), run.states_before(), "backward"));
+    if (into_b.needed() || into_b2.needed()) {
+      Tensor<T, D> const sums = sum(d, 0);
+      into_b.add(sums);
+      into_b2.add(sums);
+    }
+  }
+};
+
+/// Runs a layer: h_1, …, h_steps, c_steps, [steps + 1, batch, hidden]. x is [steps, batch, in], contiguous; h and c, and both biases, may be empty.
+template <class T, class D>
+Variable<T, D> recorded_lstm(Variable<T, D> const& x, Variable<T, D> const& h, Variable<T, D> const& c, Variable<T, D> const& w_ih, Variable<T, D> const& w_hh,
+                             Variable<T, D> const& b_ih, Variable<T, D> const& b_hh) {
+  Tensor<T, D> bias;
+  if (b_ih.size() > 0) bias = b_ih.value() + b_hh.value();
+  Tensor<T, D> const input_weights = w_ih.value().contiguous(), state_weights = w_hh.value().contiguous();
+  LstmRun<T, D> run = run_lstm<T, D>(x.value(), h.value(), c.value(), input_weights, state_weights, bias);
+  Tensor<T, D> results = run.results();
+  if (!is_recording(x, h, c, w_ih, w_hh, b_ih, b_hh)) return Variable<T, D>(std::move(results), false);
+  Saved<T, D> const all(run.all);
+  return record("Lstm", std::move(results), LstmRule<T, D>{Saved<T, D>(x), Saved<T, D>(w_ih), Saved<T, D>(w_hh), all, std::move(run), h.size() > 0}, x, h, c, w_ih, w_hh,
+                b_ih, b_hh);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// The options of LSTM.
+struct lstm_options {
+  int64_t num_layers = 1;
+  bool bias = true;
+  double dropout = 0;  ///< between layers
+};
+
+/// What an LSTM knows after a step: [num_layers, batch, hidden_size] each.
+template <class T = float, class Device = Cpu>
+struct LSTMState {
+  Variable<T, Device> h, c;
+};
+template <class T = float, class Device = Cpu>
+struct LSTMOutput {
+  Variable<T, Device> output;
+  LSTMState<T, Device> state;
+};
+
+/// Long short-term memory; see the top of this file. Weights and biases begin uniform in ±1 / √hidden_size.
+template <class T = float, class Device = Cpu>
+struct LSTM {
+  std::vector<Variable<T, Device>> parameters;  ///< of each layer: weight_ih, weight_hh, bias_ih, bias_hh
+
+ private:
+  int64_t input_size_, hidden_size_;
+  bool bias_;
+  double dropout_;
+
+ public:
+  bool training = true;
+
+  LSTM(int64_t input_size, int64_t hidden_size, lstm_options const& options = {})
+      : input_size_(input_size), hidden_size_(hidden_size), bias_(options.bias), dropout_(options.dropout) {
+    if (options.num_layers < 1 || hidden_size < 1) {
+      detail::fail<ShapeError>("LSTM: ", options.num_layers, " layers of ", hidden_size, " cells were asked for; there is one or more of each");
+    }
+    double const bound = 1 / detail::root(static_cast<double>(hidden_size));
+    auto const add = [&](Shape const& shape) {
+      parameters.push_back(init::uniform(Variable<T, Device>(Tensor<T, Device>::uninitialized(shape, "LSTM")), -bound, bound));
+    };
+    for (int64_t layer = 0; layer < options.num_layers; ++layer) {
+      add({4 * hidden_size, layer == 0 ? input_size : hidden_size});
+      add({4 * hidden_size, hidden_size});
+      if (bias_) add({4 * hidden_size}), add({4 * hidden_size});
+    }
+  }
+  LSTM(from_members_t, std::vector<Variable<T, Device>> weights, int64_t input_size, int64_t hidden_size, bool bias, double dropout, bool train)
+      : parameters(std::move(weights)), input_size_(input_size), hidden_size_(hidden_size), bias_(bias), dropout_(dropout), training(train) {}
+
+  int64_t input_size() const { return input_size_; }
+  int64_t hidden_size() const { return hidden_size_; }
+  int64_t num_layers() const { return static_cast<int64_t>(parameters.size()) / per_layer(); }
+  /// The name of a parameter in a state file.
+  std::string situ_element_name(int64_t k) const {
+    static constexpr char const* names[] = {"weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l"};
+    return names[k % per_layer()] + std::to_string(k / per_layer());
+  }
+
+  auto forward(auto const& x) const { return run(x, nullptr); }
+  auto forward(auto const& x, LSTMState<T, detail::result_device_t<Device>> const& state) const { return run(x, &state); }
+
+  SITU_MODULE(parameters, input_size_, hidden_size_, bias_, dropout_, training)
+
+ private:
+  using D = detail::result_device_t<Device>;
+  using V = Variable<T, D>;
+  int64_t per_layer() const { return bias_ ? 4 : 2; }
+
+  template <class X>
+  LSTMOutput<T, D> run(X const& x, LSTMState<T, D> const* state) const {
+    Shape const shape = x.shape();
+    bool const batched = shape.rank() == 3;
+    if ((shape.rank() != 2 && !batched) || shape.back() != input_size_) {
+      detail::fail<ShapeError>("LSTM: an input of shape ", shape, " was given; it takes [batch, steps, ", input_size_, "] or [steps, ", input_size_, "]");
+    }
+    int64_t const batch = batched ? shape[0] : 1, steps = shape[batched ? 1 : 0], layers = num_layers();
+    if (state) {
+      Shape const wanted = batched ? Shape{layers, batch, hidden_size_} : Shape{layers, hidden_size_};
+      if (!(state->h.shape() == wanted) || !(state->c.shape() == wanted)) {
+        detail::fail<ShapeError>("LSTM: a state of shapes ", state->h.shape(), " and ", state->c.shape(), " does not fit an input of shape ", shape, ": both are ", wanted);
+      }
+    }
+    V const none(Tensor<T, D>(), false);
+    V sequence = by_steps(x, batched);
+    std::vector<V> h, c;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      auto const parameter = [&](int64_t k) -> V { return V(parameters[static_cast<std::size_t>(layer * per_layer() + k)]); };
+      auto const first = [&](V const& all) { return all.select(0, layer).reshape({batch, hidden_size_}); };
+      V const results = detail::recorded_lstm<T, D>(sequence, state ? first(state->h) : none, state ? first(state->c) : none, parameter(0), parameter(1),
+                                                    bias_ ? parameter(2) : none, bias_ ? parameter(3) : none);
+      sequence = results.slice(0, 0, steps);
+      if (steps > 0) h.push_back(results.select(0, steps - 1));
+      else h.push_back(state ? first(state->h) : V(zeros<T>({batch, hidden_size_}, D{}), false));
+      c.push_back(results.select(0, steps));
+      if (layer + 1 < layers && training && dropout_ > 0) sequence = V(dropout(sequence, dropout_));
+    }
+    V const output = batched ? sequence.transpose(0, 1) : sequence.squeeze(1);
+    return {output, {joined(h, batched), joined(c, batched)}};
+  }
+  /// x as [steps, batch, in], contiguous.
+  template <class X>
+  static V by_steps(X const& x, bool batched) {
+    auto const turned = [&](auto const& all) {
+      auto const view = batched ? all.transpose(0, 1) : all.unsqueeze(1);
+      if constexpr (differentiable<X>) return V(view).contiguous();
+      else return V(Tensor<T, D>(view).contiguous(), false);
+    };
+    if constexpr (differentiable<X>) return turned(V(x));
+    else return turned(Tensor<T, D>(x));
+  }
+  static V joined(std::vector<V> const& layers, bool batched) {
+    if (layers.size() == 1) return batched ? layers[0].unsqueeze(0) : layers[0];
+    return batched ? V(stack(layers)) : V(stack(layers)).squeeze(1);
+  }
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/mixed.hpp>
+/// Mixed precision: a network that computes in bfloat16 or float16, with parameters in float.
+///
+///     Variable loss = cross_entropy(mixed<bfloat16>(net)(cast<bfloat16>(x)), labels);
+///     loss.backward();                                    // the gradients of net's own parameters, in float
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// What stays as it is in mixed precision: normalisations, whose sums and running statistics need float.
+template <class X>
+concept keeps_precision = requires { requires X::keeps_precision; };
+
+/// cast_type, but for what keeps its precision.
+template <class X, class T>
+struct mixed_type : std::type_identity<X> {};
+template <floating X, class T>
+struct mixed_type<X, T> : std::type_identity<T> {};
+template <class X, class T>
+  requires requires { typename X::template of_dtype<T>; }
+struct mixed_type<X, T> : std::type_identity<typename X::template of_dtype<T>> {};
+template <template <class...> class M, class... As, class T>
+  requires(!requires { typename M<As...>::template of_dtype<T>; } && !floating<M<As...>> && !keeps_precision<M<As...>>)
+struct mixed_type<M<As...>, T> : std::type_identity<M<typename mixed_type<As, T>::type...>> {};
+template <class X, std::size_t N, class T>
+struct mixed_type<std::array<X, N>, T> : std::type_identity<std::array<typename mixed_type<X, T>::type, N>> {};
+
+template <class T>
+struct MixWith {
+  template <class X>
+  using type = typename mixed_type<X, T>::type;
+  template <class U, class D>
+  auto parameter(Variable<U, D> const& v) const {
+    return v.template to<T>();
+  }
+  template <class U, class D>
+  auto changed(Tensor<U, D> const& x) const {
+    if constexpr (floating<U>) return x.template to<T>();
+    else return x;
+  }
+};
+
+}  // namespace detail
+
+/// The network with its parameters rounded to T, as one recorded step: a backward through it gives the gradients of net's own parameters.
+///
+/// Normalisation layers (what has a member `static constexpr bool keeps_precision = true`) are net's own, and compute in float.
+/// Cost      one pass over the parameters, at each call: call it once for a step.
+/// Source    Micikevicius et al., Mixed Precision Training, 2018.
+template <floating T, any_module M>
+auto mixed(M const& net) {
+  if constexpr (std::is_same_v<value_of<detail::parameter_type<M>>, T>) {
+    return net;
+  } else {
+    static_assert(!std::is_same_v<typename detail::mixed_type<M, T>::type, M>,
+                  "situ::mixed<T>(net): this module's type names no element type to replace: make it a template, as in template <class T, class Device> struct Net");
+    return detail::changed_module(net, detail::MixWith<T>{});
+  }
+}
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/normalization.hpp>
+/// Normalisations along the last axes, as layers.
+///
+///     nn::LayerNorm<float, D> norm{128};   nn::LayerNorm<float, D> images{{16, 32, 32}, {.eps = 1e-6}};   nn::RMSNorm<float, D> root{128};
+///
+/// Shape     (…, normalized shape), as the input; weight and bias have the normalized shape.
+/// Dtype     that of the input, 16-bit floats computed in float; the layer may be of another type.
+/// Device    that of the layer; an input on another one does not compile.
+/// Throws    ShapeError for an input that does not end with the normalized shape.
+/// Gradient  see autograd/rows.hpp.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline void check_normalized(Shape const& normalized, Shape const& shape, char const* who) {
+  int const lead = shape.rank() - normalized.rank();
+  bool same = lead >= 0;
+  for (int k = 0; same && k < normalized.rank(); ++k) same = normalized[k] == shape[lead + k];
+  if (!same) fail<ShapeError>(who, ": an input of shape ", shape, " does not end with ", normalized, ", the shape that this layer normalises");
+}
+inline Shape checked_normalized(Shape const& normalized, char const* who) {
+  if (normalized.empty()) fail<ShapeError>(who, ": no extents were given; name those of the axes to normalise, as in {128}");
+  for (int64_t extent : normalized) {
+    if (extent < 0) fail<ShapeError>(who, ": ", normalized, " is no shape to normalise: extents are 0 or more");
+  }
+  return normalized;
+}
+
+}  // namespace detail
+
+namespace nn {
+
+struct layer_norm_options {
+  double eps = 1e-5;
+  bool elementwise_affine = true;  ///< has a weight, which begins as 1
+  bool bias = true;                ///< and a bias, which begins as 0
+};
+
+/// y = (x - mean) / √(var + eps) weight + bias over the last axes.
+template <class T = float, class Device = Cpu>
+struct LayerNorm {
+  std::optional<Variable<T, Device>> weight, bias;
+  Shape normalized_shape;
+  layer_norm_options options;
+  static constexpr bool keeps_precision = true;
+
+  explicit LayerNorm(Shape const& normalized, layer_norm_options const& given = {})
+      : normalized_shape(detail::checked_normalized(normalized, "LayerNorm")), options(given) {
+    if (given.elementwise_affine) weight.emplace(ones<T>(normalized).to(Device{}));
+    if (given.elementwise_affine && given.bias) bias.emplace(zeros<T>(normalized).to(Device{}));
+    fill_in();
+  }
+  LayerNorm(from_members_t, std::optional<Variable<T, Device>> w, std::optional<Variable<T, Device>> b, Shape const& normalized, layer_norm_options const& given)
+      : weight(std::move(w)), bias(std::move(b)), normalized_shape(normalized), options(given) {
+    fill_in();
+  }
+
+  auto forward(auto const& x) const {
+    detail::check_normalized(normalized_shape, x.shape(), "LayerNorm");
+    return layer_norm(x, normalized_shape, weight ? *weight : Variable<T, Device>(ones_, false), bias ? *bias : Variable<T, Device>(zeros_, false), options.eps);
+  }
+
+  SITU_MODULE(weight, bias, normalized_shape, options)
+
+ private:
+  /// What stands for parameters that are not there, so that one kernel serves all layers.
+  void fill_in() {
+    if (!weight) ones_ = ones<T>(normalized_shape).to(Device{});
+    if (!bias) zeros_ = zeros<T>(normalized_shape).to(Device{});
+  }
+  Tensor<T, Device> ones_, zeros_;
+};
+
+struct rms_norm_options {
+  std::optional<double> eps = std::nullopt;  ///< std::nullopt: the distance from 1 to the next number of the input's type
+  bool elementwise_affine = true;            ///< has a weight, which begins as 1
+};
+
+/// y = x / √(mean(x²) + eps) weight over the last axes.
+template <class T = float, class Device = Cpu>
+struct RMSNorm {
+  std::optional<Variable<T, Device>> weight;
+  Shape normalized_shape;
+  rms_norm_options options;
+  static constexpr bool keeps_precision = true;
+
+  explicit RMSNorm(Shape const& normalized, rms_norm_options const& given = {})
+      : normalized_shape(detail::checked_normalized(normalized, "RMSNorm")), options(given) {
+    if (given.elementwise_affine) weight.emplace(ones<T>(normalized).to(Device{}));
+    fill_in();
+  }
+  RMSNorm(from_members_t, std::optional<Variable<T, Device>> w, Shape const& normalized, rms_norm_options const& given)
+      : weight(std::move(w)), normalized_shape(normalized), options(given) {
+    fill_in();
+  }
+
+  auto forward(auto const& x) const {
+    detail::check_normalized(normalized_shape, x.shape(), "RMSNorm");
+    using U = value_of<std::remove_cvref_t<decltype(x)>>;
+    constexpr double step = std::is_same_v<U, double> ? 0x1p-52 : std::is_same_v<U, float16> ? 0x1p-10 : std::is_same_v<U, bfloat16> ? 0x1p-7 : 0x1p-23;
+    return rms_norm(x, normalized_shape, weight ? *weight : Variable<T, Device>(ones_, false), options.eps.value_or(step));
+  }
+
+  SITU_MODULE(weight, normalized_shape, options)
+
+ private:
+  void fill_in() {
+    if (!weight) ones_ = ones<T>(normalized_shape).to(Device{});
+  }
+  Tensor<T, Device> ones_;
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/pool2d.hpp>
+/// Pooling layers: MaxPool2d, AvgPool2d, AdaptiveAvgPool2d.
+///
+///     nn::MaxPool2d{2}   nn::MaxPool2d{3, {.stride = 2, .padding = 1}}   nn::AvgPool2d{{2, 3}}   nn::AdaptiveAvgPool2d{1}
+///
+/// Options, shapes, what is thrown and gradients are those of the functions (ops/pool2d.hpp): without a stride windows lie side by side.
+
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// The largest element of every window.
+struct MaxPool2d {
+  extent2d kernel;
+  pool2d_options options = {};
+  auto forward(auto const& x) const { return max_pool2d(x, kernel, options); }
+  SITU_MODULE(kernel, options)
+};
+
+/// The mean of every window.
+struct AvgPool2d {
+  extent2d kernel;
+  pool2d_options options = {};
+  auto forward(auto const& x) const { return avg_pool2d(x, kernel, options); }
+  SITU_MODULE(kernel, options)
+};
+
+/// The means of windows that cut the image into `size` parts.
+struct AdaptiveAvgPool2d {
+  extent2d size;
+  auto forward(auto const& x) const { return adaptive_avg_pool2d(x, size); }
+  SITU_MODULE(size)
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/residual.hpp>
+/// Residual: a module around which its input is led.
+
+
+namespace situ::inline SITU_ABI {
+namespace nn {
+
+/// x + fn(x): nn::Residual{nn::Sequential{...}}. A formula, which the next layer evaluates; a formula given as x is evaluated once.
+/// In a state file the module's members stand under "fn.".
+template <class M>
+struct Residual {
+  M fn;
+  auto forward(auto const& x) const {
+    auto const input = detail::settled(x);
+    return input + fn(input);
+  }
+  SITU_MODULE(fn)
+};
+template <class M>
+Residual(M) -> Residual<M>;
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/sequential.hpp>
+/// Sequential: modules one after the other.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// "0, 1, 2, …": the names of the members of a Sequential.
+template <int N>
+struct CountedNames {
+  char text[5 * N + 1] = {};
+  constexpr CountedNames() {
+    int at = 0;
+    for (int k = 0; k < N; ++k) {
+      if (k > 0) text[at++] = ',', text[at++] = ' ';
+      if (k > 99) text[at++] = static_cast<char>('0' + k / 100);
+      if (k > 9) text[at++] = static_cast<char>('0' + k / 10 % 10);
+      text[at++] = static_cast<char>('0' + k % 10);
+    }
+  }
+};
+template <int N>
+inline constexpr CountedNames<N> counted_names;
+
+/// Modules as one member after the other.
+template <class... Ms>
+struct Chain {};
+template <class M, class... Ms>
+struct Chain<M, Ms...> {
+  M head;
+  Chain<Ms...> tail;
+};
+template <int K, class C>
+constexpr auto& link(C& chain) {
+  if constexpr (K == 0) return chain.head;
+  else return link<K - 1>(chain.tail);
+}
+inline Chain<> chain_of() { return {}; }
+template <class M, class... Ms>
+Chain<M, Ms...> chain_of(M&& first, Ms&&... rest) {
+  return {static_cast<M&&>(first), chain_of(static_cast<Ms&&>(rest)...)};
+}
+
+}  // namespace detail
+
+namespace nn {
+
+/// Modules one after the other: each gets what the one before gives, the first whatever is given.
+///
+///     nn::Sequential net{nn::Linear<float, D>{64, 128}, nn::ReLU{}, nn::Linear<float, D>{128, 10}};
+///     get<0>(net).weight;   net.size();   auto on_gpu = to(net, Cuda<0>{});
+///
+/// Members are named "0", "1", …, as PyTorch's. What a module gives may be a formula, as activations do, which the next one evaluates.
+template <class... Ms>
+struct Sequential {
+  explicit Sequential(Ms... modules) : modules_(detail::chain_of(std::move(modules)...)) {}
+  Sequential(from_members_t, Ms... modules) : modules_(detail::chain_of(std::move(modules)...)) {}
+
+  static constexpr int size() { return static_cast<int>(sizeof...(Ms)); }
+
+  template <class... Xs>
+  auto forward(Xs const&... inputs) const {
+    return run<0>(inputs...);
+  }
+
+  // What SITU_MODULE writes for named members.
+  static constexpr char const* situ_member_names() { return detail::counted_names<size()>.text; }
+  using situ_member_types = detail::Types<Ms...>;
+  template <class F>
+  decltype(auto) situ_members(F&& f) const {
+    return each(*this, f, std::make_index_sequence<sizeof...(Ms)>{});
+  }
+  template <class F>
+  decltype(auto) situ_members(F&& f) {
+    return each(*this, f, std::make_index_sequence<sizeof...(Ms)>{});
+  }
+  SITU_MODULE_CALLS
+
+ private:
+  template <class Self, class F, std::size_t... Ks>
+  static decltype(auto) each(Self& self, F& f, std::index_sequence<Ks...>) {
+    return f(detail::link<static_cast<int>(Ks)>(self.modules_)...);
+  }
+  template <int K, class... Xs>
+  auto run(Xs const&... inputs) const {
+    if constexpr (K < size()) {
+      return run<K + 1>(detail::link<K>(modules_)(inputs...));
+    } else {
+      static_assert(sizeof...(Xs) == 1, "situ: an empty Sequential gives its input: one");
+      return (inputs, ...);
+    }
+  }
+  template <int K, class... Ns>
+  friend auto& get(Sequential<Ns...>& net);
+  template <int K, class... Ns>
+  friend auto const& get(Sequential<Ns...> const& net);
+
+  detail::Chain<Ms...> modules_;
+};
+
+/// Module K of a Sequential.
+template <int K, class... Ms>
+auto& get(Sequential<Ms...>& net) {
+  static_assert(0 <= K && K < Sequential<Ms...>::size(), "situ: get<K>(sequential): there is no module K; they are counted from 0");
+  return detail::link<K>(net.modules_);
+}
+template <int K, class... Ms>
+auto const& get(Sequential<Ms...> const& net) {
+  static_assert(0 <= K && K < Sequential<Ms...>::size(), "situ: get<K>(sequential): there is no module K; they are counted from 0");
+  return detail::link<K>(net.modules_);
+}
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/summary.hpp>
+/// What a module is made of, as a table: std::cout << net, or summary(net) as text.
+///
+///     Net
+///     module  type         parameters                      number  device
+///     fc1     Linear       weight [128, 64], bias [128]     8,320  cpu
+///     norm    BatchNorm1d  weight [128], bias [128]           256  cpu
+///     act     ReLU
+///     fc2     Linear       weight [10, 128] frozen          1,280  cpu
+///     9,856 parameters: 8,576 trainable, 1,280 frozen; 257 elements in buffers; 40,456 bytes
+///
+/// A parameter that stands in several places is counted in the first of them, and named in the others. `operator<<` is found after
+/// `using namespace situ`.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// "1,234,567".
+[[gnu::cold]] inline std::string grouped(int64_t number) {
+  std::string result = std::to_string(number);
+  for (std::size_t at = result.size(); at > 3;) result.insert(at -= 3, 1, ',');
+  return result;
+}
+
+/// The rows of a summary. Printing is never hot: what does not depend on types is compiled once, for size.
+class SummaryTable {
+ public:
+  /// Begins a row, and returns its number.
+  [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
+    rows_.push_back({path, short_name(type), {}, {}, 0, false});
+    return rows_.size() - 1;
+  }
+  /// Says that a module has no parameters yet.
+  [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
+    rows_[row].parameters = "made by the first input";
+  }
+  /// A parameter of the module in a row, `name` below its path.
+  [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& path, std::string const& name, Shape const& shape, void const* key, bool trains,
+                                                 int element_bytes, std::string const& device) {
+    Row& to = rows_[row];
+    std::string& words = to.parameters;
+    if (!words.empty()) words += ", ";
+    words += name;
+    if (to.device.empty()) to.device = device;
+    to.has_parameters = true;
+    for (Seen const& earlier : seen_) {
+      if (earlier.key != key) continue;
+      words += " = " + earlier.path;
+      return;
+    }
+    seen_.push_back({key, path});
+    int64_t const size = product(shape);
+    words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
+    to.number += size;
+    (trains ? trainable_ : frozen_) += size;
+    bytes_ += size * element_bytes;
+  }
+  [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& device) {
+    if (rows_[row].device.empty()) rows_[row].device = device;
+    for (Seen const& earlier : seen_) {
+      if (earlier.key == key) return;
+    }
+    seen_.push_back({key, {}});
+    buffers_ += size;
+    bytes_ += size * element_bytes;
+  }
+
+  /// The table: the whole module's type, a row for each module below it, and the totals.
+  [[gnu::cold]] SITU_NOINLINE std::string text() const {
+    std::size_t widths[4] = {6, 4, 10, 6};
+    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
+      Row const& row = rows_[k];
+      std::string const cells[] = {row.path, row.type, row.parameters, grouped(row.number)};
+      for (int column = 0; column < 4; ++column) {
+        if (cells[column].size() > widths[column]) widths[column] = cells[column].size();
+      }
+    }
+    std::string result = rows_[0].type;
+    if (first_row() < rows_.size()) add_line(result, widths, "module", "type", "parameters", "number", "device");
+    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
+      Row const& row = rows_[k];
+      add_line(result, widths, row.path, row.type, row.parameters, row.has_parameters ? grouped(row.number) : std::string(), row.device);
+    }
+    return result + "\n" + grouped(trainable_ + frozen_) + " parameters: " + grouped(trainable_) + " trainable, " + grouped(frozen_) + " frozen; " + grouped(buffers_) +
+           " elements in buffers; " + grouped(bytes_) + " bytes";
+  }
+
+ private:
+  struct Row {
+    std::string path, type, parameters, device;
+    int64_t number;
+    bool has_parameters;
+  };
+  struct Seen {
+    void const* key;
+    std::string path;
+  };
+
+  /// The whole module has a row where it has state of its own.
+  std::size_t first_row() const { return rows_[0].device.empty() && rows_[0].parameters.empty() ? 1 : 0; }
+
+  static void pad(std::string& line, std::size_t width, std::size_t from) {
+    if (line.size() - from < width) line.append(width - (line.size() - from), ' ');
+  }
+  [[gnu::cold]] SITU_NOINLINE static void add_line(std::string& to, std::size_t const* widths, std::string const& path, std::string const& type, std::string const& parameters,
+                                                   std::string const& number, std::string const& device) {
+    std::string line;
+    std::size_t from = 0;
+    std::string const* const cells[] = {&path, &type, &parameters};
+    for (int column = 0; column < 3; ++column) {
+      line += *cells[column];
+      pad(line, widths[column], from);
+      line += "  ";
+      from = line.size();
+    }
+    if (number.size() < widths[3]) line.append(widths[3] - number.size(), ' ');
+    line += number + "  " + device;
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    to += "\n" + line;
+  }
+
+  /// "Linear" of "… [with M = situ::nn::Linear<float>]": the last name before the template arguments, also of a type within a template.
+  [[gnu::cold]] SITU_NOINLINE static std::string short_name(char const* signature) {
+    std::string const all = signature;
+    std::size_t end = all.rfind(']');
+    if (end == std::string::npos) return all;
+    if (end > 0 && all[end - 1] == '>') {
+      int depth = 0;
+      do {
+        --end;
+        if (all[end] == '>') ++depth;
+        if (all[end] == '<') --depth;
+      } while (end > 0 && depth > 0);
+    }
+    auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c < 0; };
+    std::size_t begin = end;
+    while (begin > 0 && is_letter(all[begin - 1])) --begin;
+    return all.substr(begin, end - begin);
+  }
+
+  std::vector<Row> rows_;
+  std::vector<Seen> seen_;
+  int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
+};
+
+template <class M>
+constexpr char const* module_signature() {
+  return __PRETTY_FUNCTION__;
+}
+
+inline std::string path_below(std::string const& path, std::string const& name) { return path.empty() || name.empty() ? path + name : path + "." + name; }
+
+/// Adds x, which stands at `path`, to a table; `name` is its name in the module of a row.
+template <class X>
+void summarise(SummaryTable& table, std::size_t row, std::string const& path, std::string const& name, X const& x) {
+  if constexpr (is_parameter<X>) {
+    table.add_parameter(row, path, name, x.shape(), x.state(), x.requires_grad(), static_cast<int>(sizeof(value_of<X>)), device_traits<device_of<X>>::name());
+  } else if constexpr (std::is_same_v<X, nn::Counter>) {
+    table.add_buffer(row, 1, x.tensor().body(), 8, {});
+  } else if constexpr (is_buffer<X>) {
+    table.add_buffer(row, x.size(), x.body(), static_cast<int>(sizeof(value_of<X>)), device_traits<device_of<X>>::name());
+  } else if constexpr (any_module<X>) {
+    std::size_t const own = table.add_module(path, module_signature<X>());
+    if constexpr (requires { x.situ_check_state(path); }) {
+      try {
+        x.situ_check_state(path);
+      } catch (TypeError const&) {
+        return table.leave_open(own);
+      }
+    }
+    constexpr bool is_nameless = requires { X::situ_member_is_nameless; };
+    constexpr bool names_elements = requires { x.situ_element_name(int64_t{}); };
+    int k = 0;
+    for_each_member(x, [&]<class Member>(Member const& member) {
+      std::string const below = member_name(X::situ_member_names(), k++);
+      if constexpr (is_nameless) {
+        summarise(table, own, path, {}, member);
+      } else if constexpr (several<Member> && names_elements) {
+        int64_t j = 0;
+        for (auto const& each : member) {
+          std::string const element = element_name(x, j++);
+          summarise(table, own, path_below(path, element), element, each);
+        }
+      } else {
+        summarise(table, own, path_below(path, below), below, member);
+      }
+    });
+  } else if constexpr (is_optional<X>) {
+    if constexpr (holds_state<X>) {
+      if (x) summarise(table, row, path, name, *x);
+    }
+  } else if constexpr (several<X>) {
+    if constexpr (holds_state<X>) {
+      int64_t k = 0;
+      for (auto const& each : x) {
+        std::string const number = std::to_string(k++);
+        summarise(table, row, path_below(path, number), path_below(name, number), each);
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+/// A table of the modules below this one: path, type, shapes of their own parameters, the number of these, and where they are; then the totals.
+template <any_module M>
+std::string summary(M const& net) {
+  detail::SummaryTable table;
+  detail::summarise(table, 0, {}, {}, net);
+  return table.text();
+}
+
+/// Writes the summary to a stream.
+template <class Stream, any_module M>
+  requires requires(Stream& s, char const* t) {
+    s.write(t, 1);
+    s.flush();
+  }
+Stream& operator<<(Stream& stream, M const& net) {
+  std::string const text = summary(net);
+  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
+  return stream;
+}
+
+namespace nn {
+using situ::summary;
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/nn/transformer.hpp>
+/// A layer of a transformer's encoder: self-attention, then two linear layers, each led around and normalised.
+///
+///     nn::TransformerEncoderLayer<float, Cuda<0>> layer{128, 4, {.dim_feedforward = 512, .norm_first = true}};
+///     nn::TransformerEncoderLayer<float, D, nn::GELU> block{128, 4, {.causal = true}};      // the activation is a module, nn::ReLU unless given
+///
+///     norm_first: x + attention(norm1(x)), then x + linear2(activation(linear1(norm2(x))));  else norm1(x + attention(x)), norm2(x + …)
+///
+/// Shape     [batch, tokens, d_model] → the same, or without a batch; a mask as nn::MultiheadAttention takes it.
+/// State     self_attn.in_proj_weight, …, linear1.weight, linear1.bias, linear2.…, norm1.…, norm2.…, as PyTorch's with batch_first.
+/// Throws    ShapeError where the heads do not divide d_model, and for inputs that do not fit.
+/// Special   causal makes of it what is called a decoder-only layer: token i sees tokens 0 to i.
+/// Source    Vaswani et al. 2017, arXiv:1706.03762; norm_first: Xiong et al. 2020, arXiv:2002.04745.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// x + y of one shape: both get the gradient as it is.
+template <class T, class D>
+Variable<T, D> added(Variable<T, D> const& x, Variable<T, D> const& y) {
+  return record("Add", Tensor<T, D>(x.value() + y.value()), [](Tensor<T, D> const& g, auto const& into_x, auto const& into_y) {
+    into_x.add(g);
+    into_y.add(g);
+  }, x, y);
+}
+
+}  // namespace detail
+
+namespace nn {
+
+/// The options of TransformerEncoderLayer, with PyTorch's defaults.
+struct transformer_encoder_layer_options {
+  int64_t dim_feedforward = 2048;
+  double dropout = 0.1;  ///< of attention weights, between the linear layers, and of what is led around
+  bool norm_first = false;
+  bool causal = false;
+  double layer_norm_eps = 1e-5;
+  bool bias = true;
+};
+
+/// A layer of a transformer's encoder; see the top of this file.
+template <class T = float, class Device = Cpu, class Activation = ReLU>
+struct TransformerEncoderLayer {
+  MultiheadAttention<T, Device> self_attn;
+  Linear<T, Device> linear1, linear2;
+  LayerNorm<T, Device> norm1, norm2;
+  Activation activation;
+
+ private:
+  double dropout_;
+  bool norm_first_;
+
+ public:
+  bool training = true;
+
+  TransformerEncoderLayer(int64_t d_model, int64_t nhead, transformer_encoder_layer_options const& options = {})
+      : self_attn(d_model, nhead, {.dropout = options.dropout, .bias = options.bias, .causal = options.causal}),
+        linear1(d_model, options.dim_feedforward, {.bias = options.bias}),
+        linear2(options.dim_feedforward, d_model, {.bias = options.bias}),
+        norm1({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}),
+        norm2({d_model}, {.eps = options.layer_norm_eps, .bias = options.bias}),
+        dropout_(options.dropout),
+        norm_first_(options.norm_first) {}
+  TransformerEncoderLayer(from_members_t, MultiheadAttention<T, Device> attention, Linear<T, Device> first, Linear<T, Device> second, LayerNorm<T, Device> n1,
+                          LayerNorm<T, Device> n2, Activation f, double dropout, bool norm_first, bool train)
+      : self_attn(std::move(attention)), linear1(std::move(first)), linear2(std::move(second)), norm1(std::move(n1)), norm2(std::move(n2)), activation(std::move(f)),
+        dropout_(dropout), norm_first_(norm_first), training(train) {}
+
+  auto forward(auto const& x) const {
+    return run(x, [this](V const& y) { return V(self_attn(y)); });
+  }
+  template <class M>
+    requires expression<M>
+  auto forward(auto const& x, M const& mask) const {
+    return run(x, [&](V const& y) { return V(self_attn(y, mask)); });
+  }
+
+  SITU_MODULE(self_attn, linear1, linear2, norm1, norm2, activation, dropout_, norm_first_, training)
+
+ private:
+  using V = Variable<T, detail::result_device_t<Device>>;
+  V dropped(V const& x) const { return training && dropout_ > 0 ? V(dropout(x, dropout_)) : x; }
+  V feed_forward(V const& x) const {
+    if constexpr (std::is_same_v<Activation, ReLU>) {
+      return linear2(dropped(V(linear1.bias ? linear_relu(x, linear1.weight, *linear1.bias) : linear_relu(x, linear1.weight))));
+    } else {
+      return linear2(dropped(V(activation(linear1(x)))));
+    }
+  }
+  V run(auto const& input, auto const& attention) const {
+    V const x = as_variable(input);
+    if (norm_first_) {
+      V const y = detail::added(x, dropped(attention(norm1(x))));
+      return detail::added(y, dropped(feed_forward(norm2(y))));
+    }
+    V const y = norm1(detail::added(x, dropped(attention(x))));
+    return norm2(detail::added(y, dropped(feed_forward(y))));
+  }
+  template <class X>
+  static V as_variable(X const& x) {
+    if constexpr (differentiable<X>) return V(x);
+    else return V(Tensor<T, detail::result_device_t<Device>>(x), false);
+  }
+};
+
+}  // namespace nn
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/optim.hpp>
+/// Optimisers, gradient clipping, schedules of learning rates, and loss scaling.
+
+
+// ---- <situ/optim/adagrad.hpp>
+/// Adagrad.
+
+
+// ---- <situ/optim/optimizer.hpp>
+/// What all optimisers share: groups of parameters with options of their own, state, and the step.
+///
+///     optim::Adam optimizer{net, {.lr = 1e-3f}};             // all parameters of a module,
+///     optim::SGD sgd{{w, b}, {.lr = 0.1, .momentum = 0.9}};  // or these
+///     sgd.add_param_group({head}, {.lr = 0.01});
+///     loss.backward();
+///     optimizer.step();
+///     optimizer.zero_grad();
+///
+/// Formulas, names, defaults and the names of states are those of torch.optim. A step is one launch for up to 60 parameters, in which every element
+/// of parameter, gradient and state is moved once; it allocates nothing, and waits for nothing.
+///
+/// *Parameters* that have no gradient are skipped, and their count of steps stays as it is. State is computed and kept in float for float16 and
+/// bfloat16; with `.master_weights = true` the parameters too, and what the model sees are rounded copies of them.
+/// *Copies* of an optimiser share parameters, state and learning rates, as copies of a module do.
+/// A step writes in place: a backward through what was recorded before it throws GradientError.
+/// What a gpu::Graph captures replays the numbers of the step that was captured: capture forward and backward, and call step() outside.
+
+#include <initializer_list>
+
+
+// ---- <situ/optim/cpu/sweep.hpp>
+/// The CPU's sweeps: packs of neighbours, the last ones through buffers of a register's size.
+
+
+// ---- <situ/optim/sweep.hpp>
+/// Sweeps: one pass over the elements of many tensors, in one launch.
+///
+/// A *rule* says what happens to an element: it reads and writes through a *cell*, which is a pack of neighbours on the CPU and one element
+/// on a GPU,
+///
+///     at.parameter()  at.gradient()  at.state(k)      numbers, in the type that T is computed in
+///     at.set_parameter(x)  at.set_state(k, x)
+///
+/// so that one definition serves both. The pointers and sizes of the tensors travel in the kernel's own parameters, up to `sweep_room` tensors
+/// at a time: nothing is allocated, and nothing is copied to the device before.
+///
+/// The tensors are cut into chunks of `sweep_chunk` elements, whatever the number of threads; each element is changed on its own.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline constexpr int sweep_states = 3;
+/// The operands of a sweep: what is changed, its gradient, the states from number 2 on, and a copy of what is changed in full precision.
+enum sweep_operand { sweep_parameter, sweep_gradient, sweep_state, sweep_master = sweep_state + sweep_states, sweep_operands };
+inline constexpr int64_t sweep_chunk = 2048;
+/// Tensors of one launch: its parameters then fit 4 KiB, which every driver takes.
+inline constexpr int sweep_room = 60;
+
+/// One tensor of a sweep, with what goes with it: contiguous, or null.
+struct Span {
+  void* data[sweep_operands];
+  int64_t size;
+  int64_t end;  ///< the chunks of the tensors up to this one
+};
+
+/// The tensors of one launch.
+struct Spans {
+  int count;
+  bool vectors;  ///< all are aligned to 16 bytes
+  Span all[sweep_room];
+
+  Spans() : count(0), vectors(true) {}
+  int64_t chunks() const { return count > 0 ? all[count - 1].end : 0; }
+  /// One more, whose data are to be filled in.
+  Span& add(int64_t size) {
+    Span& span = all[count];
+    for (void*& data : span.data) data = nullptr;
+    span.size = size;
+    span.end = chunks() + (size + sweep_chunk - 1) / sweep_chunk;
+    ++count;
+    return span;
+  }
+  void note_alignment() {
+    for (void const* data : all[count - 1].data) vectors = vectors && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  }
+};
+
+// What is launched by launch_sweep<D>(kernels, work), in the headers of the families of kernels.
+
+/// The rule, and where it applies.
+template <class Rule>
+struct Sweep {
+  Rule rule;
+  char const* operation;  ///< its name in profiles
+  Spans spans;
+};
+
+/// What is summed up in each chunk: Σ |x|^p, or the greatest |x|.
+template <class T>
+struct NormParts {
+  double* parts;
+  double p;
+  char const* operation;
+  Spans spans;
+};
+/// The norm of all, and what brings it down to max_norm: min(1, max_norm / (norm + 1e-6)).
+template <class T>
+struct NormsJoined {
+  double const* parts;
+  int64_t count;
+  double p, max_norm;
+  compute_t<T>* norm;
+  compute_t<T>* coefficient;  ///< or null
+  char const* operation;
+};
+
+inline constexpr double greatest_norm = 1e300;  ///< from this p on, the greatest |x|
+
+/// Two parts as one. A NaN is greater than all numbers.
+SITU_HOST_DEVICE inline double joined_parts(double a, double b, double p) {
+  if (p < greatest_norm) return a + b;
+  return math::detail::magnitude_of(a) > math::detail::magnitude_of(b) ? a : b;
+}
+SITU_HOST_DEVICE inline double norm_of_total(double total, double p) {
+  if (p == 2) return SITU_LIBM(sqrt)(total);
+  if (p == 1 || p >= greatest_norm) return total;
+  return SITU_LIBM(pow)(total, 1 / p);
+}
+template <class T>
+SITU_HOST_DEVICE void write_norm(NormsJoined<T> const& a, double total) {
+  using C = compute_t<T>;
+  C const norm = static_cast<C>(norm_of_total(total, a.p));
+  *a.norm = norm;
+  if (!a.coefficient) return;
+  C const limited = static_cast<C>(a.max_norm) / (norm + C(1e-6));
+  *a.coefficient = limited > C(1) ? C(1) : limited;  // NaN stays NaN
+}
+
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// N neighbours of each operand, from element `at` on. Operands that are null are not touched.
+template <class T, class Isa>
+struct PackCell {
+  using C = compute_t<T>;
+  static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using number = pack<C, N, Isa>;
+  T* p;
+  T const* g;
+  C* states[sweep_states];
+  C* master;
+  int64_t at = 0;
+
+  SITU_INLINE explicit PackCell(void* const* data)
+      : p(static_cast<T*>(data[sweep_parameter])), g(static_cast<T const*>(data[sweep_gradient])), master(static_cast<C*>(data[sweep_master])) {
+    for (int k = 0; k < sweep_states; ++k) states[k] = static_cast<C*>(data[sweep_state + k]);
+  }
+  SITU_INLINE number parameter() const {
+    if constexpr (!std::is_same_v<T, C>) {
+      if (master) return number::load(master + at);
+    }
+    return load_lanes<T, N, Isa>(p + at);
+  }
+  SITU_INLINE number gradient() const { return load_lanes<T, N, Isa>(g + at); }
+  SITU_INLINE number state(int k) const { return number::load(states[k] + at); }
+  SITU_INLINE void set_parameter(number const& x) const {
+    store_lanes<T, N, Isa>(x, p + at);
+    if constexpr (!std::is_same_v<T, C>) {
+      if (master) x.store(master + at);
+    }
+  }
+  SITU_INLINE void set_state(int k, number const& x) const { x.store(states[k] + at); }
+};
+
+template <class Rule>
+struct SweepBody {
+  using T = typename Rule::element;
+  using C = compute_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Sweep<Rule> const* sweep, int64_t first, int64_t last) {
+    constexpr int N = PackCell<T, Isa>::N;
+    Rule rule = sweep->rule;  // a copy, which no store can change
+    if constexpr (requires { rule.begin(); }) {
+      if (!rule.begin()) return 0;
+    }
+    Span const* span = sweep->spans.all;
+    int64_t begin = 0;
+    for (int64_t chunk = first; chunk < last; ++span) {
+      int64_t const end = span->end;
+      if (end > chunk) {
+        int64_t const stop = end < last ? end : last;
+        int64_t const n = stop == end ? span->size : (stop - begin) * sweep_chunk;
+        PackCell<T, Isa> cell(span->data);
+        for (cell.at = (chunk - begin) * sweep_chunk; cell.at + N <= n; cell.at += N) rule(cell);
+        if (cell.at < n) run_tail<Isa>(rule, span->data, cell.at, static_cast<int>(n - cell.at));
+        chunk = stop;
+      }
+      begin = end;
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static void run_tail(Rule const& rule, void* const* data, int64_t at, int count) {
+    alignas(64) unsigned char buffers[sweep_operands][64];
+    void* moved[sweep_operands];
+    for (int o = 0; o < sweep_operands; ++o) {
+      moved[o] = data[o] ? buffers[o] : nullptr;
+      if (data[o]) pad_short(buffers[o], static_cast<char const*>(data[o]) + at * size_of(o), count, size_of(o));
+    }
+    PackCell<T, Isa> const cell(moved);
+    rule(cell);
+    for (int o = 0; o < sweep_operands; ++o) {
+      if (data[o] && o != sweep_gradient) copy_short(static_cast<char*>(data[o]) + at * size_of(o), buffers[o], int64_t{count} * size_of(o));
+    }
+  }
+  static constexpr int size_of(int operand) { return static_cast<int>(operand < sweep_state ? sizeof(T) : sizeof(C)); }
+};
+
+/// Items are chunks.
+template <class Rule>
+struct SweepKernel {
+  Sweep<Rule> const& sweep;
+  char const* operation = sweep.operation;
+  void operator()(int64_t first, int64_t last) const { dispatch<SweepBody<Rule>>(&sweep, first, last); }
+};
+/// The same with its own table, for devices whose launches return before they have run.
+template <class Rule>
+struct OwnSweepKernel {
+  Sweep<Rule> sweep;
+  char const* operation = sweep.operation;
+  void operator()(int64_t first, int64_t last) const { dispatch<SweepBody<Rule>>(&sweep, first, last); }
+};
+
+/// Σ x², Σ |x| or the greatest |x| of each chunk; other powers element by element.
+template <class T>
+struct NormBody {
+  using C = compute_t<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(NormParts<T> const* work, int64_t first, int64_t last) {
+    Span const* span = work->spans.all;
+    double const p = work->p;
+    int64_t begin = 0;
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      while (span->end <= chunk) begin = span->end, ++span;
+      int64_t const i = (chunk - begin) * sweep_chunk;
+      int64_t const n = span->size - i < sweep_chunk ? span->size - i : sweep_chunk;
+      T const* const x = static_cast<T const*>(span->data[sweep_parameter]) + i;
+      work->parts[chunk] = p == 2 ? total<Isa, 2>(x, n) : p == 1 ? total<Isa, 1>(x, n) : p >= greatest_norm ? total<Isa, 0>(x, n) : powers(x, n, p);
+    }
+    return 0;
+  }
+
+ private:
+  /// What goes on: 2 for squares, 1 for magnitudes, 0 for the greatest one, whose bits are compared as integers, so that NaN is the greatest.
+  template <class Isa, int Kind>
+  SITU_INLINE static double total(T const* x, int64_t n) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    P sums[4] = {P(C(0)), P(C(0)), P(C(0)), P(C(0))};
+    int64_t i = 0;
+    for (; i + 4 * N <= n; i += 4 * N) {
+      for (int k = 0; k < 4; ++k) sums[k] = joined<Kind>(sums[k], load_lanes<T, N, Isa>(x + i + k * N));
+    }
+    for (; i + N <= n; i += N) sums[0] = joined<Kind>(sums[0], load_lanes<T, N, Isa>(x + i));
+    if (i < n) {
+      alignas(64) unsigned char buffer[64] = {};
+      copy_short(buffer, x + i, (n - i) * static_cast<int64_t>(sizeof(T)));
+      sums[1] = joined<Kind>(sums[1], load_lanes<T, N, Isa>(reinterpret_cast<T const*>(buffer)));
+    }
+    for (int k = 1; k < 4; ++k) sums[0] = merged<Kind>(sums[0], sums[k]);
+    double result = 0;
+    for (int lane = 0; lane < N; ++lane) result = joined_parts(result, static_cast<double>(sums[0][lane]), Kind == 0 ? greatest_norm : 1);
+    return result;
+  }
+  template <int Kind, int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> merged(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
+    if constexpr (Kind == 0) return joined<0>(a, b);
+    else return a + b;
+  }
+  template <int Kind, int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> joined(pack<C, N, Isa> const& sum, pack<C, N, Isa> const& x) {
+    if constexpr (Kind == 2) {
+      return multiply_add(x, x, sum);
+    } else {
+      auto const size = math::detail::magnitude_of(x);
+      if constexpr (Kind == 1) return sum + bitcast<C>(size);
+      else {
+        auto const before = math::detail::magnitude_of(sum);
+        return bitcast<C>(select(size > before, size, before));
+      }
+    }
+  }
+  static SITU_NOINLINE double powers(T const* x, int64_t n, double p) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += SITU_LIBM(pow)(SITU_LIBM(fabs)(static_cast<double>(static_cast<C>(x[i]))), p);
+    return sum;
+  }
+};
+template <class T>
+struct NormPartsKernel {
+  NormParts<T> work;
+  char const* operation = work.operation;
+  void operator()(int64_t first, int64_t last) const { dispatch<NormBody<T>>(&work, first, last); }
+};
+template <class T>
+struct NormsJoinedKernel {
+  NormsJoined<T> work;
+  char const* operation = work.operation;
+  void operator()(int64_t, int64_t) const {
+    double total = 0;
+    for (int64_t k = 0; k < work.count; ++k) total = joined_parts(total, work.parts[k], work.p);
+    write_norm(work, total);
+  }
+};
+
+inline constexpr int64_t sweep_grain = 16;  ///< chunks that are worth another thread
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+template <class D, class Rule>
+void launch_sweep(cpu_kernels, Sweep<Rule> const& sweep) {
+  if constexpr (is_immediate<D>) device_traits<D>::launch(cpu::SweepKernel<Rule>{sweep}, sweep.spans.chunks(), cpu::sweep_grain);
+  else device_traits<D>::launch(cpu::OwnSweepKernel<Rule>{sweep}, sweep.spans.chunks(), cpu::sweep_grain);
+}
+template <class D, class T>
+void launch_sweep(cpu_kernels, NormParts<T> const& work) {
+  device_traits<D>::launch(cpu::NormPartsKernel<T>{work}, work.spans.chunks(), cpu::sweep_grain);
+}
+template <class D, class T>
+void launch_sweep(cpu_kernels, NormsJoined<T> const& work) {
+  device_traits<D>::launch(cpu::NormsJoinedKernel<T>{work}, 1, 1);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/optim/cuda/sweep.hpp>
+/// A GPU's sweeps: a block takes a chunk, a thread 16 bytes of the widest operand at a time.
+
+
+#if defined(__CUDACC__)
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// N neighbours of each operand in registers; lane j is a cell.
+template <class T, int N>
+struct HeldSpan {
+  using C = compute_t<T>;
+  Lanes<T, N> p, g;
+  Lanes<C, N> states[sweep_states], master;
+
+  template <class X>
+  SITU_DEVICE __forceinline__ static void load(Lanes<X, N>& lanes, void const* data, int64_t first, int count, bool whole) {
+    if (!data) return;
+    X const* const from = static_cast<X const*>(data) + first;
+    if (whole) lanes.load(from);
+    else lanes.load_each(from, 1, count);
+  }
+  template <class X>
+  SITU_DEVICE __forceinline__ static void store(Lanes<X, N> const& lanes, void* data, int64_t first, int count, bool whole) {
+    if (!data) return;
+    X* const to = static_cast<X*>(data) + first;
+    if (whole) lanes.store(to);
+    else lanes.store_each(to, 1, count);
+  }
+  SITU_DEVICE __forceinline__ void load(Span const& span, int64_t first, int count, bool whole) {
+    load(p, span.data[sweep_parameter], first, count, whole);
+    load(g, span.data[sweep_gradient], first, count, whole);
+#pragma unroll
+    for (int k = 0; k < sweep_states; ++k) load(states[k], span.data[sweep_state + k], first, count, whole);
+    if constexpr (!std::is_same_v<T, C>) load(master, span.data[sweep_master], first, count, whole);
+  }
+  SITU_DEVICE __forceinline__ void store(Span const& span, int64_t first, int count, bool whole) const {
+    store(p, span.data[sweep_parameter], first, count, whole);
+#pragma unroll
+    for (int k = 0; k < sweep_states; ++k) store(states[k], span.data[sweep_state + k], first, count, whole);
+    if constexpr (!std::is_same_v<T, C>) store(master, span.data[sweep_master], first, count, whole);
+  }
+};
+
+/// Sets lane j, whatever it was.
+template <class X, int N>
+SITU_DEVICE __forceinline__ void set_lane(Lanes<X, N>& lanes, int j, word_of<X> bits) {
+  if constexpr (sizeof(X) == 2) lanes.words[j / 2] &= j % 2 ? 0xffffu : 0xffff0000u;
+  lanes.insert(j, bits);
+}
+
+template <class T, int N>
+struct LaneCell {
+  using C = compute_t<T>;
+  using number = C;
+  HeldSpan<T, N>& held;
+  int j;
+  bool has_master;
+  SITU_DEVICE __forceinline__ C parameter() const {
+    if constexpr (!std::is_same_v<T, C>) {
+      if (has_master) return from_word<C>(held.master.bits(j));
+    }
+    return from_word<T>(held.p.bits(j));
+  }
+  SITU_DEVICE __forceinline__ C gradient() const { return from_word<T>(held.g.bits(j)); }
+  SITU_DEVICE __forceinline__ C state(int k) const { return from_word<C>(held.states[k].bits(j)); }
+  SITU_DEVICE __forceinline__ void set_parameter(C x) const {
+    set_lane<T, N>(held.p, j, to_word<T>(x));
+    if constexpr (!std::is_same_v<T, C>) set_lane<C, N>(held.master, j, to_word<C>(x));
+  }
+  SITU_DEVICE __forceinline__ void set_state(int k, C x) const { set_lane<C, N>(held.states[k], j, to_word<C>(x)); }
+};
+
+/// The tensor that a chunk belongs to, and the number of its first chunk.
+SITU_DEVICE __forceinline__ int span_of(Spans const& spans, int64_t chunk, int64_t& begin) {
+  int low = 0, high = spans.count - 1;
+#pragma unroll 1
+  while (low < high) {
+    int const middle = (low + high) / 2;
+    if (spans.all[middle].end > chunk) high = middle;
+    else low = middle + 1;
+  }
+  begin = low > 0 ? spans.all[low - 1].end : 0;
+  return low;
+}
+
+template <class Rule>
+__global__ void __launch_bounds__(block_threads) sweep_kernel(const __grid_constant__ Sweep<Rule> sweep) {
+  using T = typename Rule::element;
+  constexpr int N = 16 / static_cast<int>(sizeof(compute_t<T>)), rounds = static_cast<int>(sweep_chunk) / (block_threads * N);
+  static_assert(rounds * block_threads * N == sweep_chunk);
+  Rule rule = sweep.rule;
+  if constexpr (requires { rule.begin(); }) {
+    if (!rule.begin()) return;
+  }
+  int64_t begin;
+  Span const& span = sweep.spans.all[span_of(sweep.spans, blockIdx.x, begin)];
+  int64_t first = (static_cast<int64_t>(blockIdx.x) - begin) * sweep_chunk + static_cast<int>(threadIdx.x) * N;
+#pragma unroll 1
+  for (int r = 0; r < rounds; ++r, first += block_threads * N) {
+    int64_t const left = span.size - first;
+    if (left <= 0) return;
+    int const count = left < N ? static_cast<int>(left) : N;
+    bool const whole = sweep.spans.vectors && count == N;
+    HeldSpan<T, N> held;
+    held.load(span, first, count, whole);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      LaneCell<T, N> const cell{held, j, span.data[sweep_master] != nullptr};
+      rule(cell);
+    }
+    held.store(span, first, count, whole);
+  }
+}
+
+struct PartsJoined {
+  double p;
+  SITU_DEVICE double operator()(double a, double b) const { return joined_parts(a, b, p); }
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) norm_parts_kernel(const __grid_constant__ NormParts<T> work) {
+  using C = compute_t<T>;
+  constexpr int N = 16 / static_cast<int>(sizeof(C)), rounds = static_cast<int>(sweep_chunk) / (block_threads * N);
+  int64_t begin;
+  Span const& span = work.spans.all[span_of(work.spans, blockIdx.x, begin)];
+  int64_t const first = (static_cast<int64_t>(blockIdx.x) - begin) * sweep_chunk + static_cast<int>(threadIdx.x) * N;
+  T const* const data = static_cast<T const*>(span.data[sweep_parameter]);
+  Lanes<T, N> lanes[rounds];
+#pragma unroll
+  for (int r = 0; r < rounds; ++r) {
+    int64_t const at = first + r * (block_threads * N), left = span.size - at;
+    if (left >= N && work.spans.vectors) lanes[r].load(data + at);
+    else lanes[r].load_each(data + at, 1, left >= N ? N : left > 0 ? static_cast<int>(left) : 0);
+  }
+  double total = 0;
+  if (work.p == 2) {
+    C sum = 0;
+#pragma unroll
+    for (int k = 0; k < rounds * N; ++k) {
+      C const x = from_word<T>(lanes[k / N].bits(k % N));
+      sum += x * x;
+    }
+    total = static_cast<double>(sum);
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < rounds; ++r) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        double const x = math::abs(static_cast<double>(from_word<T>(lanes[r].bits(j))));
+        total = joined_parts(total, work.p == 1 || work.p >= greatest_norm ? x : x == 0 ? 0. : ::pow(x, work.p), work.p);
+      }
+    }
+  }
+  total = join_team<false>(Teams{block_threads, true}, total, PartsJoined{work.p});
+  if (threadIdx.x == 0) work.parts[blockIdx.x] = total;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) norms_joined_kernel(const __grid_constant__ NormsJoined<T> work) {
+  double total = 0;
+#pragma unroll 1
+  for (int64_t k = threadIdx.x; k < work.count; k += block_threads) total = joined_parts(total, work.parts[k], work.p);
+  total = join_team<false>(Teams{block_threads, true}, total, PartsJoined{work.p});
+  if (threadIdx.x == 0) write_norm(work, total);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+template <class D, class Rule>
+void launch_sweep(cuda_kernels, Sweep<Rule> const& sweep) {
+  cuda::launch(device_traits<D>::ordinal, sweep.operation, cuda::sweep_kernel<Rule>, dim3(static_cast<unsigned>(sweep.spans.chunks())), cuda::block_threads, sweep);
+}
+template <class D, class T>
+void launch_sweep(cuda_kernels, NormParts<T> const& work) {
+  cuda::launch(device_traits<D>::ordinal, work.operation, cuda::norm_parts_kernel<T>, dim3(static_cast<unsigned>(work.spans.chunks())), cuda::block_threads, work);
+}
+template <class D, class T>
+void launch_sweep(cuda_kernels, NormsJoined<T> const& work) {
+  cuda::launch(device_traits<D>::ordinal, work.operation, cuda::norms_joined_kernel<T>, dim3(1), cuda::block_threads, work);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#else
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+template <class D, class Work>
+void launch_sweep(cuda_kernels, Work const&) {
+  static_assert(compiled_by_nvcc<Work>, "situ: optimizing_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the model to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Throws unless a number is in [least, below).
+__attribute__((cold)) inline void fail_option(char const* who, char const* option, double value, double least, double below) {
+  if (below > greatest_norm) fail<Error>(who, ": ", option, " is ", value, "; it must be a number that is at least ", least);
+  fail<Error>(who, ": ", option, " is ", value, "; it must be at least ", least, " and less than ", below);
+}
+inline void check_option(char const* who, char const* option, double value, double least = 0, double below = 1.7976931348623157e308) {
+  if (!(value >= least && value < below)) fail_option(who, option, value, least, below);
+}
+
+/// The learning rates of an optimiser's groups, and its momenta where it has some, shared with schedules.
+struct Rates {
+  std::vector<Tensor<double>> lr, momentum;
+};
+inline Tensor<double> one_number(double value) {
+  Tensor<double> result = Tensor<double>::uninitialized({});
+  result.data()[0] = value;
+  return result;
+}
+
+/// Tensors for one launch after the other: whenever the table is full.
+template <class D, class Work>
+struct Launches {
+  Work work;
+  template <class Spare>
+  void launch_if_full(Spare const& done) {
+    if (work.spans.count == sweep_room) launch(done);
+  }
+  template <class Spare>
+  void launch(Spare const& done) {
+    if (work.spans.chunks() > 0) launch_sweep<D>(typename device_traits<D>::kernels{}, work);
+    done(work.spans.chunks());
+    work.spans.count = 0;
+    work.spans.vectors = true;
+  }
+};
+
+/// The elements of a tensor that is about to be written in place.
+template <class T, class D>
+T* written_data(Tensor<T, D>& x, char const* who) {
+  T* const data = x.data();
+  if (StorageHead* const head = x.body() ? x.body()->storage.head() : nullptr) head->note_write(who);
+  return data;
+}
+
+/// A Rule offers
+///     Options, with lr                                   template <class T> Update(options, step, factor): a rule of a sweep
+///     name, check(options)                               states, state_names, has_state(options, k), initial_state(options)
+///     counts_steps(options)                              momentum(options): what schedules may change, or null
+template <class Rule, class T, class D>
+class Optimizer {
+ public:
+  using Options = typename Rule::Options;
+  using parameter_type = Variable<T, D>;
+  using value_type = T;
+  using device_type = D;
+  using situ_has_state = void;
+
+  /// Throws    Error for options out of range; for no parameters, results of operations, and a parameter that stands in a group already.
+  explicit Optimizer(std::vector<Variable<T, D>> const& parameters, Options const& options = {}) { add_param_group(parameters, options); }
+
+  /// Parameters with options of their own.
+  void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
+    Rule::check(options);
+    if (parameters.empty()) fail<Error>(Rule::name, ": there are no parameters to optimise; give a module or a list that has some");
+    for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
+    std::vector<Parameter> added = parameters_;
+    int64_t const group = static_cast<int64_t>(groups_.size());
+    for (Variable<T, D> const& v : parameters) {
+      added.push_back({v, group, {}, {}, {}});
+      if (v.requires_grad()) complete(added.back(), options);
+    }
+    Options own = options;
+    double const* const momentum = Rule::momentum(own);
+    groups_.push_back({options, one_number(options.lr), momentum ? one_number(*momentum) : Tensor<double>()});
+    parameters_ = std::move(added);
+  }
+  void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
+
+  /// Changes each parameter that has a gradient, by one launch for up to 60 of them.
+  /// Throws    OutOfMemory where state is missing, LayoutError for a parameter that is a broadcast view; nothing has been changed then.
+  void step() { step(1); }
+  /// The same with gradients multiplied by a factor first, in the precision of the state: 1 / scale where the loss was scaled.
+  void step(double gradient_factor) {
+    for (Parameter& p : parameters_) {
+      if (!p.value.state()->has_grad) continue;
+      complete(p, groups_[static_cast<std::size_t>(p.group)].options);
+      if (SITU_UNLIKELY(p.value.layout().is_broadcast())) fail_broadcast_write(Rule::name, p.value.layout());
+      if (SITU_UNLIKELY(p.value.state()->value.storage_head() && p.value.state()->value.storage_head()->read_only)) fail_read_only(Rule::name);
+    }
+    Launches<D, Sweep<Update>> launches;
+    launches.work.operation = Rule::name;
+    std::vector<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
+    std::vector<std::size_t> copied;
+    auto const write_back = [&](int64_t) {
+      for (std::size_t k = 0; k < copied.size(); ++k) parameters_[copied[k]].value.value().assign(copies[2 * k]);
+      copies.clear();
+      copied.clear();
+    };
+    int64_t group = -1, steps = -1;
+    for (std::size_t at = 0; at < parameters_.size(); ++at) {
+      Parameter& p = parameters_[at];
+      State<T, D>& state = *p.value.state();
+      if (!state.has_grad) continue;
+      int64_t* const step = const_cast<int64_t*>(p.step.tensor().data());
+      if (Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options)) ++*step;
+      if (p.group != group || *step != steps) {
+        if (launches.work.spans.count > 0) launches.launch(write_back);
+        group = p.group, steps = *step;
+        launches.work.rule = Rule::template update<T>(options(static_cast<int>(group)), steps, gradient_factor);
+      }
+      Span& span = launches.work.spans.add(state.value.size());
+      if (SITU_LIKELY(state.value.is_contiguous() && state.grad.is_contiguous())) {
+        span.data[sweep_parameter] = written_data(state.value, Rule::name);
+        span.data[sweep_gradient] = const_cast<T*>(std::as_const(state.grad).data());
+      } else {
+        copied.push_back(at);
+        copies.push_back(state.value.clone());
+        copies.push_back(state.grad.contiguous());
+        span.data[sweep_parameter] = copies[copies.size() - 2].data();
+        span.data[sweep_gradient] = copies.back().data();
+      }
+      for (int k = 0; k < Rule::states; ++k) {
+        if (p.states[k].size() > 0) span.data[sweep_state + k] = p.states[k].data();
+      }
+      if constexpr (is_small) {
+        if (p.master.size() > 0) span.data[sweep_master] = p.master.data();
+      }
+      launches.work.spans.note_alignment();
+      launches.launch_if_full(write_back);
+    }
+    if (launches.work.spans.count > 0) launches.launch(write_back);
+  }
+
+  /// Forgets the gradients of all parameters.
+  void zero_grad() {
+    for (Parameter& p : parameters_) p.value.zero_grad();
+  }
+
+  int groups() const { return static_cast<int>(groups_.size()); }
+  /// The options of a group as they are now, with what schedules have changed.
+  Options options(int group = 0) const {
+    Group const& g = at(group);
+    Options result = g.options;
+    result.lr = g.lr.data()[0];
+    if (double* const momentum = Rule::momentum(result)) *momentum = g.momentum.data()[0];
+    return result;
+  }
+  void set_options(int group, Options const& options) {
+    Rule::check(options);
+    Group& g = groups_[index(group)];
+    Options own = g.options = options;
+    g.lr.data()[0] = options.lr;
+    if (double const* const momentum = Rule::momentum(own)) g.momentum.data()[0] = *momentum;
+  }
+  double lr(int group = 0) const { return at(group).lr.data()[0]; }
+  /// Sets the learning rate of all groups, or of one.
+  void set_lr(double lr) {
+    check_option(Rule::name, "lr", lr);
+    for (Group& g : groups_) g.lr.data()[0] = lr;
+  }
+  void set_lr(int group, double lr) {
+    check_option(Rule::name, "lr", lr);
+    groups_[index(group)].lr.data()[0] = lr;
+  }
+
+  /// Of all groups, in their order.
+  std::vector<Variable<T, D>> parameters() const {
+    std::vector<Variable<T, D>> result;
+    for (Parameter const& p : parameters_) result.push_back(p.value);
+    return result;
+  }
+  /// What schedules change; shared with this optimiser.
+  Rates rates() const {
+    Rates result;
+    for (Group const& g : groups_) {
+      result.lr.push_back(g.lr);
+      if (g.momentum.size() > 0) result.momentum.push_back(g.momentum);
+    }
+    return result;
+  }
+
+  /// See for_each_state below.
+  template <class F>
+  void visit_state(F const& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_state(F const& f) const {
+    visit(*this, f);
+  }
+
+ private:
+  using C = compute_t<T>;
+  using Update = decltype(Rule::template update<T>(Options{}, 0, 0));
+  static constexpr bool is_small = !std::is_same_v<T, C>;
+
+  struct Parameter {
+    Variable<T, D> value;
+    int64_t group;
+    nn::Counter step;
+    Tensor<C, D> states[Rule::states];
+    Tensor<C, D> master;
+  };
+  struct Group {
+    Options options;
+    Tensor<double> lr, momentum;
+  };
+
+  std::size_t index(int group) const {
+    if (group < 0 || group >= groups()) fail<IndexError>(Rule::name, ": there is no group ", group, ": it has ", groups(), groups() == 1 ? " group" : " groups");
+    return static_cast<std::size_t>(group);
+  }
+  Group const& at(int group) const { return groups_[index(group)]; }
+
+  void check(std::vector<Variable<T, D>> const& parameters, std::size_t k) const {
+    if (!parameters[k].is_leaf()) {
+      fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is the result of ", parameters[k].grad_fn(), "; only leaves can be optimised");
+    }
+    bool seen = false;
+    for (std::size_t before = 0; before < k; ++before) seen = seen || parameters[before].state() == parameters[k].state();
+    for (Parameter const& p : parameters_) seen = seen || p.value.state() == parameters[k].state();
+    if (seen) fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group");
+  }
+  /// Makes the state that a parameter does not have yet.
+  static void complete(Parameter& p, Options const& options) {
+    State<T, D> const& state = *p.value.state();
+    if (state.value.size() == 0) return;
+    for (int k = 0; k < Rule::states; ++k) {
+      if (p.states[k].size() == 0 && Rule::has_state(options, k)) p.states[k] = full<C>(state.shape, static_cast<C>(Rule::initial_state(options)), D{});
+    }
+    if constexpr (is_small) {
+      if (p.master.size() == 0 && options.master_weights) p.master = Tensor<C, D>(cast<C>(state.value));
+    }
+  }
+
+  template <class Self, class F>
+  static void visit(Self& self, F const& f) {
+    for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
+      auto& p = self.parameters_[at];
+      std::string const path = std::to_string(at) + ".";
+      if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(path + "step", p.step);
+      for (int k = 0; k < Rule::states; ++k) {
+        if (p.states[k].size() > 0) f(path + Rule::state_names[k], p.states[k]);
+      }
+      if (p.master.size() > 0) f(path + "master", p.master);
+    }
+    for (std::size_t at = 0; at < self.groups_.size(); ++at) {
+      std::string const path = "groups." + std::to_string(at) + ".";
+      f(path + "lr", self.groups_[at].lr);
+      if (self.groups_[at].momentum.size() > 0) f(path + Rule::momentum_name, self.groups_[at].momentum);
+    }
+  }
+
+  std::vector<Parameter> parameters_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace detail
+
+namespace optim {
+
+/// Whether it is an optimiser, a schedule or a GradScaler: what has state for for_each_state.
+template <class X>
+concept has_state = requires { typename std::remove_cvref_t<X>::situ_has_state; };
+/// Whether it has groups of parameters with learning rates.
+template <class X>
+concept any_optimizer = has_state<X> && requires(X const& x) { x.rates(); };
+
+/// Calls f(name, x) for everything that training goes on from: x is a Tensor or an nn::Counter. Names are those of PyTorch's state_dict: "0.step",
+/// "0.exp_avg" of parameter 0, counted through all groups, and "groups.0.lr". What is written to x in place is what the optimiser goes on with.
+template <has_state X, class F>
+void for_each_state(X& x, F const& f) {
+  x.visit_state(f);
+}
+
+}  // namespace optim
+using optim::for_each_state;
+
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+  bool maximize = false;
+  bool master_weights = false;  ///< of float16 and bfloat16 parameters
+};
+
+}  // namespace optim
+
+namespace detail {
+
+template <class T>
+struct AdagradUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C sign, decay, eps, lr;
+
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    X const p = at.parameter();
+    X const g = at.gradient() * sign + p * decay;
+    X const sum = at.state(0) + g * g;
+    at.set_state(0, sum);
+    at.set_parameter(p - g * lr / (math::sqrt(sum) + eps));
+  }
+};
+
+struct AdagradRule {
+  using Options = optim::AdagradOptions;
+  static constexpr char const* name = "Adagrad";
+  static constexpr int states = 1;
+  static constexpr char const* state_names[] = {"sum"};
+  static constexpr char const* momentum_name = "";
+
+  static void check(Options const& o) {
+    check_option(name, "lr", o.lr);
+    check_option(name, "lr_decay", o.lr_decay);
+    check_option(name, "weight_decay", o.weight_decay);
+    check_option(name, "initial_accumulator_value", o.initial_accumulator_value);
+    check_option(name, "eps", o.eps);
+  }
+  static bool has_state(Options const&, int) { return true; }
+  static double initial_state(Options const& o) { return o.initial_accumulator_value; }
+  static bool counts_steps(Options const&) { return true; }
+  static double* momentum(Options&) { return nullptr; }
+
+  template <class T>
+  static AdagradUpdate<T> update(Options const& o, int64_t step, double factor) {
+    using C = compute_t<T>;
+    AdagradUpdate<T> u;
+    u.sign = static_cast<C>(o.maximize ? -factor : factor);
+    u.decay = static_cast<C>(o.weight_decay);
+    u.eps = static_cast<C>(o.eps);
+    u.lr = static_cast<C>(o.lr / (1 + static_cast<double>(step - 1) * o.lr_decay));
+    return u;
+  }
+};
+
+}  // namespace detail
+
+namespace optim {
+
+/// Adagrad: the gradient over the root of the sum of its squares so far.
+///
+///     g = ∇ + weight_decay p        ∇ with the other sign where `maximize`
+///     s = s + g²        from initial_accumulator_value on
+///     p = p − lr / (1 + (t − 1) lr_decay) g / (√s + eps)
+///
+/// State     step t, sum s.
+/// Throws    Error for options out of range, with the value.
+/// Source    Duchi, Hazan & Singer 2011, in the form of torch.optim.Adagrad.
+template <class T = float, class D = Cpu>
+class Adagrad : public detail::Optimizer<detail::AdagradRule, T, D> {
+ public:
+  using Base = detail::Optimizer<detail::AdagradRule, T, D>;
+  using Base::Base;
+  template <any_module M>
+  explicit Adagrad(M const& net, AdagradOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
+};
+template <any_module M>
+Adagrad(M const&, AdagradOptions = {}) -> Adagrad<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
+template <class T, class D>
+Adagrad(std::vector<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
+template <class T, class D>
+Adagrad(std::initializer_list<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+// ---- <situ/optim/adam.hpp>
+/// Adam, and AdamW, whose weight decay does not pass through the moments.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+/// The shares of the past in the averages of the gradient and of its square.
+struct Betas {
+  double first = 0.9, second = 0.999;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  Betas betas = {};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool amsgrad = false;
+  bool maximize = false;
+  bool master_weights = false;  ///< of float16 and bfloat16 parameters
+};
+struct AdamWOptions {
+  double lr = 1e-3;
+  Betas betas = {};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  bool amsgrad = false;
+  bool maximize = false;
+  bool master_weights = false;  ///< of float16 and bfloat16 parameters
+};
+
+}  // namespace optim
+
+namespace detail {
+
+template <class T>
+struct AdamUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C sign, decay, keep, beta1, rest1, beta2, rest2, root_scale, eps, step_size;
+  bool amsgrad;
+
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    X const p = at.parameter();
+    X const g = at.gradient() * sign + p * decay;
+    X const m = at.state(0) * beta1 + g * rest1;
+    X v = at.state(1) * beta2 + g * g * rest2;
+    at.set_state(0, m);
+    at.set_state(1, v);
+    if (amsgrad) {
+      v = math::maximum(at.state(2), v);
+      at.set_state(2, v);
+    }
+    at.set_parameter(p * keep - m * step_size / (math::sqrt(v) * root_scale + eps));
+  }
+};
+
+template <class O, bool Decoupled>
+struct AdamRule {
+  using Options = O;
+  static constexpr char const* name = Decoupled ? "AdamW" : "Adam";
+  static constexpr int states = 3;
+  static constexpr char const* state_names[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  static constexpr char const* momentum_name = "beta1";
+
+  static void check(Options const& o) {
+    check_option(name, "lr", o.lr);
+    check_option(name, "betas.first", o.betas.first, 0, 1);
+    check_option(name, "betas.second", o.betas.second, 0, 1);
+    check_option(name, "eps", o.eps);
+    check_option(name, "weight_decay", o.weight_decay);
+  }
+  static bool has_state(Options const& o, int k) { return k < 2 || o.amsgrad; }
+  static double initial_state(Options const&) { return 0; }
+  static bool counts_steps(Options const&) { return true; }
+  static double* momentum(Options& o) { return &o.betas.first; }
+
+  template <class T>
+  static AdamUpdate<T> update(Options const& o, int64_t step, double factor) {
+    using C = compute_t<T>;
+    double const count = static_cast<double>(step);
+    double const correction1 = 1 - SITU_LIBM(pow)(o.betas.first, count), correction2 = 1 - SITU_LIBM(pow)(o.betas.second, count);
+    AdamUpdate<T> u;
+    u.sign = static_cast<C>(o.maximize ? -factor : factor);
+    u.decay = static_cast<C>(Decoupled ? 0 : o.weight_decay);
+    u.keep = static_cast<C>(Decoupled ? 1 - o.lr * o.weight_decay : 1);
+    u.beta1 = static_cast<C>(o.betas.first), u.rest1 = static_cast<C>(1 - o.betas.first);
+    u.beta2 = static_cast<C>(o.betas.second), u.rest2 = static_cast<C>(1 - o.betas.second);
+    u.root_scale = static_cast<C>(1 / SITU_LIBM(sqrt)(correction2));
+    u.eps = static_cast<C>(o.eps);
+    u.step_size = static_cast<C>(o.lr / correction1);
+    u.amsgrad = o.amsgrad;
+    return u;
+  }
+};
+
+}  // namespace detail
+
+namespace optim {
+
+/// Adam: steps of about lr for each element, by running averages of its gradient and of the gradient's square.
+///
+///     g = ∇ + weight_decay p        ∇ with the other sign where `maximize`
+///     m = β₁ m + (1 − β₁) g,   v = β₂ v + (1 − β₂) g²
+///     p = p − lr m̂ / (√v̂ + eps),   m̂ = m / (1 − β₁ᵗ),  v̂ = v / (1 − β₂ᵗ);  with amsgrad, the greatest v so far
+///
+/// State     step t, exp_avg m, exp_avg_sq v, and max_exp_avg_sq with amsgrad.
+/// Throws    Error for options out of range, with the value.
+/// Cost      4 numbers read and 3 written for each element, once; the powers of β are taken on the host, in double.
+/// Source    Kingma & Ba 2015; Reddi, Kale & Kumar 2018; in the form of torch.optim.Adam.
+template <class T = float, class D = Cpu>
+class Adam : public detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D> {
+ public:
+  using Base = detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D>;
+  using Base::Base;
+  template <any_module M>
+  explicit Adam(M const& net, AdamOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
+};
+template <any_module M>
+Adam(M const&, AdamOptions = {}) -> Adam<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
+template <class T, class D>
+Adam(std::vector<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
+template <class T, class D>
+Adam(std::initializer_list<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
+
+/// Adam whose weight decay shrinks the parameters themselves:
+///
+///     p = (1 − lr weight_decay) p − lr m̂ / (√v̂ + eps),   with g = ∇
+///
+/// Otherwise as Adam; weight_decay is 0.01 unless it is given.
+/// Source    Loshchilov & Hutter 2019, in the form of torch.optim.AdamW.
+template <class T = float, class D = Cpu>
+class AdamW : public detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D> {
+ public:
+  using Base = detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D>;
+  using Base::Base;
+  template <any_module M>
+  explicit AdamW(M const& net, AdamWOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
+};
+template <any_module M>
+AdamW(M const&, AdamWOptions = {}) -> AdamW<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
+template <class T, class D>
+AdamW(std::vector<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
+template <class T, class D>
+AdamW(std::initializer_list<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+// ---- <situ/optim/clip_grad.hpp>
+/// Gradient clipping: by the norm of all gradients together, and by value.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Times a number, which may lie on the device.
+template <class T>
+struct ScaleUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C by;
+  C const* coefficient;  ///< or null
+  SITU_HOST_DEVICE bool begin() {
+    if (coefficient) by = *coefficient;
+    return by != C(1);
+  }
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    at.set_parameter(at.parameter() * by);
+  }
+};
+/// Into [-limit, limit]; NaN stays NaN.
+template <class T>
+struct ClampUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C limit;
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    at.set_parameter(math::maximum(math::minimum(at.parameter(), X(limit)), X(-limit)));
+  }
+};
+
+/// The gradients that there are, in place.
+template <class Update, class T, class D>
+void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const& rule, char const* name) {
+  Launches<D, Sweep<Update>> launches;
+  launches.work.rule = rule;
+  launches.work.operation = name;
+  std::vector<Tensor<T, D>> copies, gradients;  // of what is not contiguous
+  auto const write_back = [&](int64_t) {
+    for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
+    copies.clear();
+    gradients.clear();
+  };
+  for (Variable<T, D> const& v : parameters) {
+    State<T, D>& state = *v.state();
+    if (!state.has_grad || state.grad.size() == 0) continue;
+    Span& span = launches.work.spans.add(state.grad.size());
+    if (SITU_LIKELY(state.grad.is_contiguous())) {
+      span.data[sweep_parameter] = written_data(state.grad, name);
+    } else {
+      gradients.push_back(state.grad);
+      copies.push_back(state.grad.clone());
+      span.data[sweep_parameter] = copies.back().data();
+    }
+    launches.work.spans.note_alignment();
+    launches.launch_if_full(write_back);
+  }
+  if (launches.work.spans.count > 0) launches.launch(write_back);
+}
+
+/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it.
+template <class T, class D>
+Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
+  using R = result_device_t<D>;
+  using C = compute_t<T>;
+  int64_t chunks = 0;
+  for (Variable<T, D> const& v : parameters) {
+    if (v.state()->has_grad) chunks += (v.state()->grad.size() + sweep_chunk - 1) / sweep_chunk;
+  }
+  Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
+  Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
+  Launches<D, NormParts<T>> launches;
+  launches.work.parts = static_cast<double*>(parts.get());
+  launches.work.p = p;
+  launches.work.operation = name;
+  std::vector<Tensor<T, D>> copies;
+  auto const next = [&](int64_t done) { launches.work.parts += done; };
+  for (Variable<T, D> const& v : parameters) {
+    State<T, D> const& state = *v.state();
+    if (!state.has_grad || state.grad.size() == 0) continue;
+    Tensor<T, D> const gradient = state.grad.contiguous();
+    if (!state.grad.is_contiguous()) copies.push_back(gradient);
+    launches.work.spans.add(gradient.size()).data[sweep_parameter] = const_cast<T*>(gradient.data());
+    launches.work.spans.note_alignment();
+    launches.launch_if_full(next);
+  }
+  if (launches.work.spans.count > 0) launches.launch(next);
+  NormsJoined<T> joined;
+  joined.parts = static_cast<double const*>(parts.get());
+  joined.count = chunks;
+  joined.p = p;
+  joined.max_norm = max_norm;
+  joined.norm = result.data();
+  joined.coefficient = coefficient;
+  joined.operation = name;
+  launch_sweep<D>(typename device_traits<D>::kernels{}, joined);
+  return result;
+}
+
+}  // namespace detail
+
+namespace optim {
+
+/// Scales all gradients by the same number where their norm, as that of one vector, exceeds max_norm.
+///
+///     norm = (Σ |g|^p)^(1/p), the greatest |g| for p = infinity;   g = g min(1, max_norm / (norm + 1e-6))
+///
+/// Returns   the norm as it was, on the device; nothing is waited for. float for float16 and bfloat16; 0 where there are no gradients.
+/// Throws    Error unless norm_type > 0; with error_if_nonfinite, which waits, Error for a norm that is not finite, before anything is changed.
+/// Cost      one pass that reads all gradients, and, where they are too long, one that scales them; launches as a step's. Deterministic.
+/// Source    torch.nn.utils.clip_grad_norm_.
+template <class T, class D>
+auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  if (!(norm_type > 0)) detail::fail<Error>("clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude");
+  if (!(max_norm >= 0)) detail::fail<Error>("clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0");
+  using C = compute_t<T>;
+  detail::Temporary<D> const coefficient(sizeof(C));
+  auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) {
+    C const value = norm.item();
+    if (!math::isfinite(value)) {
+      detail::fail<Error>("clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on");
+    }
+  }
+  detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{C(0), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  return norm;
+}
+template <any_module M>
+auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  return clip_grad_norm(situ::parameters(net), max_norm, norm_type, error_if_nonfinite);
+}
+
+/// Brings each element of all gradients into [-clip_value, clip_value].
+/// Throws    Error unless clip_value is at least 0.
+/// Source    torch.nn.utils.clip_grad_value_.
+template <class T, class D>
+void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
+  if (!(clip_value >= 0)) detail::fail<Error>("clip_grad_value: clip_value is ", clip_value, "; it must be at least 0");
+  detail::sweep_gradients(parameters, detail::ClampUpdate<T>{static_cast<compute_t<T>>(clip_value)}, "clip_grad_value");
+}
+template <any_module M>
+void clip_grad_value(M const& net, double clip_value) {
+  clip_grad_value(situ::parameters(net), clip_value);
+}
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+// ---- <situ/optim/grad_scaler.hpp>
+/// GradScaler: losses scaled up, so that gradients of float16 do not vanish.
+///
+///     optim::GradScaler scaler;
+///     scaler.scale(loss).backward();
+///     scaler.unscale(optimizer);                           // only where gradients are to be clipped
+///     optim::clip_grad_norm(net, 1.0);
+///     scaler.step(optimizer);                              // skipped where a gradient is infinite or NaN
+///     scaler.update();                                     // halves the scale then; doubles it after 2000 steps without
+
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  bool enabled = true;  ///< false: everything passes as if there were no scaler
+};
+
+/// The scale of losses, found by trying: as torch.cuda.amp.GradScaler.
+///
+/// The check for infinities reads the gradients once, and waits for the device, once for each optimiser and step. Where unscale was not called, gradients are
+/// unscaled within the optimiser's own pass, in the precision of its state; so parameters may be float16 themselves.
+class GradScaler {
+ public:
+  using situ_has_state = void;
+
+  /// Throws    Error for factors on the wrong side of 1, a scale or an interval that is not positive.
+  explicit GradScaler(GradScalerOptions const& options = {}) : options_(options), scale_(detail::one_number(options.init_scale)) {
+    auto const wrong = [](char const* option, double value, char const* what) { detail::fail<Error>("GradScaler: ", option, " is ", value, "; it must be ", what); };
+    if (!(options.init_scale > 0)) wrong("init_scale", options.init_scale, "greater than 0");
+    if (!(options.growth_factor > 1)) wrong("growth_factor", options.growth_factor, "greater than 1");
+    if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) wrong("backoff_factor", options.backoff_factor, "between 0 and 1");
+    if (options.growth_interval < 1) wrong("growth_interval", static_cast<double>(options.growth_interval), "at least 1");
+  }
+
+  /// What losses are multiplied by.
+  double get_scale() const { return options_.enabled ? scale_.data()[0] : 1; }
+  /// The loss, or any formula, times the scale.
+  template <any_formula E>
+  auto scale(E const& loss) const {
+    return loss * get_scale();
+  }
+
+  /// Divides the optimiser's gradients by the scale, in place, and notes whether one of them is infinite or NaN.
+  /// Throws    Error when it was called since the last update(), or after the step.
+  template <any_optimizer O>
+  void unscale(O& optimizer) {
+    if (!options_.enabled) return;
+    Seen& seen = look_up(optimizer);
+    if (seen.stepped) detail::fail<Error>("GradScaler: unscale was called after step; call it before, or call update() first");
+    if (seen.unscaled) detail::fail<Error>("GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()");
+    auto const parameters = optimizer.parameters();
+    seen.finite = all_finite(parameters);
+    seen.checked = seen.unscaled = true;
+    using T = typename O::value_type;
+    detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{static_cast<compute_t<T>>(1 / get_scale()), nullptr}, "unscale");
+  }
+
+  /// The optimiser's step, unless a gradient is infinite or NaN. Whether it was made.
+  /// Throws    Error when it was called since the last update().
+  template <any_optimizer O>
+  bool step(O& optimizer) {
+    if (!options_.enabled) {
+      optimizer.step();
+      return true;
+    }
+    Seen& seen = look_up(optimizer);
+    if (seen.stepped) detail::fail<Error>("GradScaler: step was called twice for this optimizer; call update() after each step");
+    if (!seen.checked) {
+      seen.finite = all_finite(optimizer.parameters());
+      seen.checked = true;
+    }
+    seen.stepped = true;
+    if (seen.finite) optimizer.step(seen.unscaled ? 1 : 1 / get_scale());
+    return seen.finite;
+  }
+
+  /// Changes the scale: to be called at the end of each step of training.
+  /// Throws    Error when no gradients were looked at since the last one.
+  void update() {
+    if (!options_.enabled) return;
+    bool checked = false, finite = true;
+    for (Seen const& seen : seen_) checked = checked || seen.checked, finite = finite && seen.finite;
+    if (!checked) detail::fail<Error>("GradScaler: update was called, but no gradients were looked at since the last one; call step(optimizer) before");
+    double& scale = scale_.data()[0];
+    int64_t const growth = growth_tracker_.value() + 1;
+    if (!finite) {
+      scale *= options_.backoff_factor;
+      growth_tracker_.set(0);
+    } else if (growth == options_.growth_interval) {
+      if (scale * options_.growth_factor < 3.4e38) scale *= options_.growth_factor;
+      growth_tracker_.set(0);
+    } else {
+      growth_tracker_.set(growth);
+    }
+    seen_.clear();
+  }
+
+  template <class F>
+  void visit_state(F const& f) {
+    f(std::string("scale"), scale_);
+    f(std::string("growth_tracker"), growth_tracker_);
+  }
+  template <class F>
+  void visit_state(F const& f) const {
+    f(std::string("scale"), scale_);
+    f(std::string("growth_tracker"), growth_tracker_);
+  }
+
+ private:
+  struct Seen {
+    void const* optimizer;
+    bool checked, finite, unscaled, stepped;
+  };
+  Seen& look_up(auto const& optimizer) {
+    for (Seen& seen : seen_) {
+      if (seen.optimizer == &optimizer) return seen;
+    }
+    return seen_.emplace_back(Seen{&optimizer, false, true, false, false});
+  }
+  template <class T, class D>
+  static bool all_finite(std::vector<Variable<T, D>> const& parameters) {
+    return math::isfinite(detail::gradient_norm(parameters, 2 * detail::greatest_norm, 0, nullptr, "isfinite").item());
+  }
+
+  GradScalerOptions options_;
+  Tensor<double> scale_;
+  nn::Counter growth_tracker_;
+  std::vector<Seen> seen_;
+};
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/optim/rmsprop.hpp>
+/// RMSprop.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+  bool maximize = false;
+  bool master_weights = false;  ///< of float16 and bfloat16 parameters
+};
+
+}  // namespace optim
+
+namespace detail {
+
+template <class T>
+struct RMSpropUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C sign, decay, alpha, rest, eps, momentum, lr;
+  bool centered, moves;
+
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    X const p = at.parameter();
+    X const g = at.gradient() * sign + p * decay;
+    X const square = at.state(0) * alpha + g * g * rest;
+    at.set_state(0, square);
+    X variance = square;
+    if (centered) {
+      X const mean = at.state(2) * alpha + g * rest;
+      at.set_state(2, mean);
+      variance = square - mean * mean;
+    }
+    X way = g / (math::sqrt(variance) + eps);
+    if (moves) {
+      way = at.state(1) * momentum + way;
+      at.set_state(1, way);
+    }
+    at.set_parameter(p - way * lr);
+  }
+};
+
+struct RMSpropRule {
+  using Options = optim::RMSpropOptions;
+  static constexpr char const* name = "RMSprop";
+  static constexpr int states = 3;
+  static constexpr char const* state_names[] = {"square_avg", "momentum_buffer", "grad_avg"};
+  static constexpr char const* momentum_name = "momentum";
+
+  static void check(Options const& o) {
+    check_option(name, "lr", o.lr);
+    check_option(name, "alpha", o.alpha);
+    check_option(name, "eps", o.eps);
+    check_option(name, "weight_decay", o.weight_decay);
+    check_option(name, "momentum", o.momentum);
+  }
+  static bool has_state(Options const& o, int k) { return k == 0 || (k == 1 ? o.momentum > 0 : o.centered); }
+  static double initial_state(Options const&) { return 0; }
+  static bool counts_steps(Options const&) { return true; }
+  static double* momentum(Options& o) { return &o.momentum; }
+
+  template <class T>
+  static RMSpropUpdate<T> update(Options const& o, int64_t, double factor) {
+    using C = compute_t<T>;
+    RMSpropUpdate<T> u;
+    u.sign = static_cast<C>(o.maximize ? -factor : factor);
+    u.decay = static_cast<C>(o.weight_decay);
+    u.alpha = static_cast<C>(o.alpha), u.rest = static_cast<C>(1 - o.alpha);
+    u.eps = static_cast<C>(o.eps);
+    u.momentum = static_cast<C>(o.momentum);
+    u.lr = static_cast<C>(o.lr);
+    u.centered = o.centered;
+    u.moves = o.momentum > 0;
+    return u;
+  }
+};
+
+}  // namespace detail
+
+namespace optim {
+
+/// RMSprop: the gradient over the root of its running mean square.
+///
+///     g = ∇ + weight_decay p        ∇ with the other sign where `maximize`
+///     v = α v + (1 − α) g²;  where `centered`, a = α a + (1 − α) g and v − a² stands for v below
+///     p = p − lr g / (√v + eps);  with momentum, b = momentum b + g / (√v + eps) and p = p − lr b
+///
+/// State     step, square_avg v, momentum_buffer b, grad_avg a.
+/// Throws    Error for options out of range, with the value.
+/// Source    Tieleman & Hinton 2012; Graves 2013 (centered); in the form of torch.optim.RMSprop.
+template <class T = float, class D = Cpu>
+class RMSprop : public detail::Optimizer<detail::RMSpropRule, T, D> {
+ public:
+  using Base = detail::Optimizer<detail::RMSpropRule, T, D>;
+  using Base::Base;
+  template <any_module M>
+  explicit RMSprop(M const& net, RMSpropOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
+};
+template <any_module M>
+RMSprop(M const&, RMSpropOptions = {}) -> RMSprop<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
+template <class T, class D>
+RMSprop(std::vector<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
+template <class T, class D>
+RMSprop(std::initializer_list<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+// ---- <situ/optim/schedules.hpp>
+/// Schedules: learning rates as functions of how often step() was called.
+///
+///     optim::StepLR schedule{optimizer, {.step_size = 10, .gamma = 0.5}};
+///     for (…) { train(); schedule.step(); }
+///     schedule.lr();                                            // of group 0, as the optimiser's next step will use it
+///
+///     optim::CosineAnnealingLR cosine{optimizer, {.T_max = 90}};
+///     optim::LinearWarmup schedule{optimizer, {.total_iters = 10}, cosine};   // ten steps of warm-up, then the cosine from its start
+///
+/// With t the number of calls of step(), and base the learning rate that a group had when the schedule was made, each is the closed form of the
+/// schedule of torch.optim.lr_scheduler of the same name; so a schedule goes on after loading from t alone. A schedule is valid for the groups that
+/// the optimiser has when it is made. It shares their learning rates, and does not hold the optimiser itself.
+
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+/// What all schedules share.
+class Schedule {
+ public:
+  using situ_has_state = void;
+  /// The learning rate of a group, as it is now.
+  double lr(int group = 0) const {
+    if (group < 0 || group >= groups()) detail::fail<IndexError>("lr: there is no group ", group, ": this schedule is for ", groups(), groups() == 1 ? " group" : " groups");
+    return rates_.lr[static_cast<std::size_t>(group)].data()[0];
+  }
+  int groups() const { return static_cast<int>(rates_.lr.size()); }
+  /// How often step() was called.
+  int64_t last_epoch() const { return position_.value(); }
+
+  template <class F>
+  void visit_state(F const& f, std::string const& path = {}) {
+    f(path + "last_epoch", position_);
+    f(path + "base_lrs", base_);
+  }
+  template <class F>
+  void visit_state(F const& f, std::string const& path = {}) const {
+    f(path + "last_epoch", position_);
+    f(path + "base_lrs", base_);
+  }
+
+ protected:
+  explicit Schedule(detail::Rates rates) : rates_(std::move(rates)), base_(Tensor<double>::uninitialized({groups()})) {
+    for (int k = 0; k < groups(); ++k) base_.data()[k] = lr(k);
+  }
+  double base(int group) const { return base_.data()[group]; }
+  void set_base(int group, double lr) { base_.data()[group] = lr; }
+  void set_lr(int group, double lr) { rates_.lr[static_cast<std::size_t>(group)].data()[0] = lr; }
+  void set_momentum(double momentum) {
+    for (Tensor<double>& each : rates_.momentum) each.data()[0] = momentum;
+  }
+  bool has_momentum() const { return !rates_.momentum.empty(); }
+  void set_position(int64_t t) { position_.set(t); }
+  /// Goes to t: f(base, group) gives the learning rate.
+  template <class F>
+  void go_to(int64_t t, F const& f) {
+    for (int k = 0; k < groups(); ++k) set_lr(k, f(base(k), k));
+    set_position(t);
+  }
+
+ private:
+  detail::Rates rates_;
+  Tensor<double> base_;
+  nn::Counter position_;
+};
+
+struct StepLROptions {
+  int64_t step_size = 1;
+  double gamma = 0.1;
+};
+/// base γ^⌊t / step_size⌋
+class StepLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  StepLR(O const& optimizer, StepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    if (options.step_size < 1) detail::fail<Error>("StepLR: step_size is ", options.step_size, "; it must be at least 1");
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    Schedule::go_to(t, [&](double base, int) { return base * SITU_LIBM(pow)(options_.gamma, static_cast<double>(t / options_.step_size)); });
+  }
+
+ private:
+  StepLROptions options_;
+};
+
+struct MultiStepLROptions {
+  std::vector<int64_t> milestones;
+  double gamma = 0.1;
+};
+/// base γ^(the number of milestones up to t)
+class MultiStepLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  MultiStepLR(O const& optimizer, MultiStepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    int passed = 0;
+    for (int64_t milestone : options_.milestones) passed += milestone <= t;
+    Schedule::go_to(t, [&](double base, int) { return base * SITU_LIBM(pow)(options_.gamma, static_cast<double>(passed)); });
+  }
+
+ private:
+  MultiStepLROptions options_;
+};
+
+struct ExponentialLROptions {
+  double gamma = 0.1;
+};
+/// base γᵗ
+class ExponentialLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  ExponentialLR(O const& optimizer, ExponentialLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    Schedule::go_to(t, [&](double base, int) { return base * SITU_LIBM(pow)(options_.gamma, static_cast<double>(t)); });
+  }
+
+ private:
+  ExponentialLROptions options_;
+};
+
+struct CosineAnnealingLROptions {
+  int64_t T_max = 1;
+  double eta_min = 0;
+};
+/// eta_min + (base − eta_min) (1 + cos(π t / T_max)) / 2
+/// Source    Loshchilov & Hutter 2017.
+class CosineAnnealingLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  CosineAnnealingLR(O const& optimizer, CosineAnnealingLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    if (options.T_max < 1) detail::fail<Error>("CosineAnnealingLR: T_max is ", options.T_max, "; it must be at least 1");
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    double const share = (1 + SITU_LIBM(cos)(3.14159265358979323846 * static_cast<double>(t) / static_cast<double>(options_.T_max))) / 2;
+    Schedule::go_to(t, [&](double base, int) { return options_.eta_min + (base - options_.eta_min) * share; });
+  }
+
+ private:
+  CosineAnnealingLROptions options_;
+};
+
+enum class anneal { cos, linear };
+struct OneCycleLROptions {
+  double max_lr = 0;
+  int64_t total_steps = 0;
+  double pct_start = 0.3;
+  anneal anneal_strategy = anneal::cos;
+  bool cycle_momentum = true;  ///< the first β of Adam and AdamW
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
+  double div_factor = 25;
+  double final_div_factor = 1e4;
+  bool three_phase = false;
+};
+/// From max_lr / div_factor up to max_lr in the first pct_start of all steps, then down to (max_lr / div_factor) / final_div_factor; momentum the other way.
+/// Throws    Error for options out of range, where momentum is to be cycled and there is none, and at more than total_steps steps.
+/// Source    Smith & Topin 2019, in the form of torch.optim.lr_scheduler.OneCycleLR.
+class OneCycleLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  OneCycleLR(O const& optimizer, OneCycleLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    detail::check_option("OneCycleLR", "max_lr", options.max_lr);
+    if (options.total_steps < 1) detail::fail<Error>("OneCycleLR: total_steps is ", options.total_steps, "; it must be at least 1");
+    if (!(options.pct_start >= 0 && options.pct_start <= 1)) detail::fail<Error>("OneCycleLR: pct_start is ", options.pct_start, "; it must be between 0 and 1");
+    if (options.cycle_momentum && !has_momentum()) {
+      detail::fail<Error>("OneCycleLR: this optimizer has no momentum to cycle; pass .cycle_momentum = false");
+    }
+    for (int k = 0; k < groups(); ++k) set_base(k, options.max_lr / options.div_factor);
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    OneCycleLROptions const& o = options_;
+    if (t > o.total_steps) detail::fail<Error>("OneCycleLR: step ", t, " was asked for, but total_steps is ", o.total_steps);
+    double const total = static_cast<double>(o.total_steps), low = o.max_lr / o.div_factor, last = low / o.final_div_factor;
+    struct Phase {
+      double end, lr_from, lr_to, momentum_from, momentum_to;
+    };
+    double const up = o.pct_start * total - 1;
+    Phase const two[] = {{up, low, o.max_lr, o.max_momentum, o.base_momentum}, {total - 1, o.max_lr, last, o.base_momentum, o.max_momentum}};
+    Phase const three[] = {{up, low, o.max_lr, o.max_momentum, o.base_momentum},
+                           {2 * o.pct_start * total - 2, o.max_lr, low, o.base_momentum, o.max_momentum},
+                           {total - 1, low, last, o.max_momentum, o.max_momentum}};
+    Phase const* phase = o.three_phase ? three : two;
+    Phase const* const final_phase = o.three_phase ? three + 2 : two + 1;
+    double begin = 0;
+    double const at = static_cast<double>(t);
+    for (; phase < final_phase && at > phase->end; ++phase) begin = phase->end;
+    double const share = phase->end == begin ? 1 : (at - begin) / (phase->end - begin);
+    auto const between = [&](double from, double to) {
+      if (o.anneal_strategy == anneal::linear) return (to - from) * share + from;
+      return to + (from - to) / 2 * (SITU_LIBM(cos)(3.14159265358979323846 * share) + 1);
+    };
+    Schedule::go_to(t, [&](double, int) { return between(phase->lr_from, phase->lr_to); });
+    if (o.cycle_momentum) set_momentum(between(phase->momentum_from, phase->momentum_to));
+  }
+
+ private:
+  OneCycleLROptions options_;
+};
+
+/// base f(t), or base f(t, group)
+template <class F>
+class LambdaLR : public Schedule {
+ public:
+  template <any_optimizer O>
+  LambdaLR(O const& optimizer, F f) : Schedule(optimizer.rates()), f_(std::move(f)) {
+    go_to(0);
+  }
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    Schedule::go_to(t, [&](double base, int group) {
+      if constexpr (requires { f_(t, group); }) return base * static_cast<double>(f_(t, group));
+      else return base * static_cast<double>(f_(t));
+    });
+  }
+
+ private:
+  F f_;
+};
+template <any_optimizer O, class F>
+LambdaLR(O const&, F) -> LambdaLR<F>;
+
+struct LinearWarmupOptions {
+  double start_factor = 1. / 3;
+  double end_factor = 1;
+  int64_t total_iters = 5;
+};
+struct no_schedule {};
+/// base (start_factor + (end_factor − start_factor) min(1, t / total_iters)); with another schedule behind it, that one from t = total_iters on, where
+/// it begins at its own 0.
+/// Source    LinearLR, and SequentialLR of it and another one.
+template <class Then = no_schedule>
+class LinearWarmup : public Schedule {
+  static constexpr bool alone = std::is_same_v<Then, no_schedule>;
+
+ public:
+  template <any_optimizer O>
+    requires alone
+  LinearWarmup(O const& optimizer, LinearWarmupOptions const& options) : LinearWarmup(optimizer.rates(), options, Then{}) {}
+  template <any_optimizer O>
+  LinearWarmup(O const& optimizer, LinearWarmupOptions const& options, Then then) : LinearWarmup(optimizer.rates(), options, std::move(then)) {}
+
+  void step() { go_to(last_epoch() + 1); }
+  void go_to(int64_t t) {
+    if constexpr (!alone) {
+      if (t >= options_.total_iters) {
+        then_.go_to(t - options_.total_iters);
+        set_position(t);
+        return;
+      }
+    }
+    double const share = t >= options_.total_iters ? 1 : static_cast<double>(t) / static_cast<double>(options_.total_iters);
+    Schedule::go_to(t, [&](double base, int) { return base * (options_.start_factor + (options_.end_factor - options_.start_factor) * share); });
+  }
+
+  template <class F>
+  void visit_state(F const& f, std::string const& path = {}) {
+    Schedule::visit_state(f, path);
+    if constexpr (!alone) then_.visit_state(f, path + "then.");
+  }
+  template <class F>
+  void visit_state(F const& f, std::string const& path = {}) const {
+    Schedule::visit_state(f, path);
+    if constexpr (!alone) then_.visit_state(f, path + "then.");
+  }
+
+ private:
+  LinearWarmup(detail::Rates rates, LinearWarmupOptions const& options, Then then) : Schedule(std::move(rates)), options_(options), then_(std::move(then)) {
+    if (!(options.start_factor > 0 && options.start_factor <= 1)) detail::fail<Error>("LinearWarmup: start_factor is ", options.start_factor, "; it must be greater than 0 and at most 1");
+    if (!(options.end_factor >= 0 && options.end_factor <= 1)) detail::fail<Error>("LinearWarmup: end_factor is ", options.end_factor, "; it must be between 0 and 1");
+    if (options.total_iters < 1) detail::fail<Error>("LinearWarmup: total_iters is ", options.total_iters, "; it must be at least 1");
+    go_to(0);
+  }
+  LinearWarmupOptions options_;
+  [[no_unique_address]] Then then_;
+};
+template <any_optimizer O>
+LinearWarmup(O const&, LinearWarmupOptions) -> LinearWarmup<>;
+template <any_optimizer O, std::derived_from<Schedule> Then>
+LinearWarmup(O const&, LinearWarmupOptions, Then) -> LinearWarmup<Then>;
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/optim/sgd.hpp>
+/// Stochastic gradient descent.
+
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+  bool master_weights = false;  ///< of float16 and bfloat16 parameters
+};
+
+}  // namespace optim
+
+namespace detail {
+
+template <class T>
+struct SGDUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C sign, decay, momentum, rest, lr;
+  bool moves, nesterov;
+
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    X const p = at.parameter();
+    X const g = at.gradient() * sign + p * decay;
+    X way = g;
+    if (moves) {
+      X const b = at.state(0) * momentum + g * rest;
+      at.set_state(0, b);
+      way = nesterov ? X(g + b * momentum) : b;
+    }
+    at.set_parameter(p - way * lr);
+  }
+};
+
+struct SGDRule {
+  using Options = optim::SGDOptions;
+  static constexpr char const* name = "SGD";
+  static constexpr int states = 1;
+  static constexpr char const* state_names[] = {"momentum_buffer"};
+  static constexpr char const* momentum_name = "momentum";
+
+  static void check(Options const& o) {
+    check_option(name, "lr", o.lr);
+    check_option(name, "momentum", o.momentum);
+    check_option(name, "weight_decay", o.weight_decay);
+    if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+      fail<Error>(name, ": nesterov needs a momentum and no dampening: momentum is ", o.momentum, " and dampening ", o.dampening);
+    }
+  }
+  static bool has_state(Options const& o, int) { return o.momentum != 0; }
+  static double initial_state(Options const&) { return 0; }
+  static bool counts_steps(Options const& o) { return o.momentum != 0; }
+  static double* momentum(Options& o) { return &o.momentum; }
+
+  /// The first step sets the buffer to the gradient, without dampening.
+  template <class T>
+  static SGDUpdate<T> update(Options const& o, int64_t step, double factor) {
+    using C = compute_t<T>;
+    SGDUpdate<T> u;
+    u.sign = static_cast<C>(o.maximize ? -factor : factor);
+    u.decay = static_cast<C>(o.weight_decay);
+    u.moves = o.momentum != 0;
+    u.nesterov = o.nesterov;
+    u.momentum = static_cast<C>(o.momentum);
+    u.rest = static_cast<C>(step <= 1 ? 1 : 1 - o.dampening);
+    u.lr = static_cast<C>(o.lr);
+    return u;
+  }
+};
+
+}  // namespace detail
+
+namespace optim {
+
+/// Stochastic gradient descent, with momentum or Nesterov's.
+///
+///     g = ∇ + weight_decay p        ∇ with the other sign where `maximize`
+///     b = momentum b + (1 − dampening) g        b = g in the first step
+///     p = p − lr b        p = p − lr (g + momentum b) with Nesterov's;  p = p − lr g without momentum
+///
+/// State     momentum_buffer, where there is a momentum.
+/// Throws    Error for options out of range, with the value.
+/// Source    Sutskever, Martens, Dahl & Hinton 2013, in the form of torch.optim.SGD.
+template <class T = float, class D = Cpu>
+class SGD : public detail::Optimizer<detail::SGDRule, T, D> {
+ public:
+  using Base = detail::Optimizer<detail::SGDRule, T, D>;
+  using Base::Base;
+  template <any_module M>
+  explicit SGD(M const& net, SGDOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
+};
+template <any_module M>
+SGD(M const&, SGDOptions = {}) -> SGD<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
+template <class T, class D>
+SGD(std::vector<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
+template <class T, class D>
+SGD(std::initializer_list<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+// ---- <situ/data.hpp>
+/// Datasets and loaders.
+
+
+// ---- <situ/data/dataset.hpp>
+/// Datasets: what has a size() and gives sample i.
+///
+///     struct Squares {
+///       int64_t size() const { return 100; }
+///       auto get(int64_t i) const { return std::pair(full({3}, static_cast<float>(i)), i * i); }
+///     };
+///
+/// A sample is a field, or a tuple, pair or array of fields. A field is
+///
+///     a tensor, or a formula, in host memory   of shape S; a batch of n is a tensor of shape [n, S...], of the same element type
+///     an array, vector or span of elements     the same, with one axis
+///     a number                                 a batch is a tensor of shape [n]: of int64 for integers, of bool, or of the number's own type
+///
+/// All fields of the samples of one batch have one shape. get() is called from several threads at once when a loader has workers.
+/// What is random about a sample comes from a Generator as second argument, `get(i, generator)`: a loader gives one that depends on its
+/// seed, the epoch and i alone.
+///
+/// A dataset may make a whole batch itself, which is faster, and the way to pad samples of different shapes:
+///
+///     void get_batch(std::span<int64_t const> indices, data::BatchField<float>& x, data::BatchField<int64_t>& y) const;
+
+#include <cstring>
+#include <span>
+#include <tuple>
+
+
+namespace situ::inline SITU_ABI {
+namespace data {
+
+/// Where get_batch writes one field of a batch.
+template <element T>
+class BatchField {
+ public:
+  /// Room for rows() samples of that shape, side by side, uninitialised; called once per batch. Throws ShapeError, OutOfMemory.
+  virtual T* room(Shape const& sample) = 0;
+  int64_t rows() const { return rows_; }
+
+ protected:
+  ~BatchField() = default;
+  int64_t rows_ = 0;
+};
+
+}  // namespace data
+
+namespace detail {
+
+// ---- fields ------------------------------------------------------------------------------------------------------------
+
+template <class X>
+concept element_range = !expression<X> && requires(X const& x) {
+  requires element<std::remove_cvref_t<decltype(*x.data())>>;
+  x.size();
+};
+
+/// What a field's elements become in a batch; no member for what is no field.
+template <class X>
+struct batched {};
+template <number X>
+struct batched<X> {
+  using type = std::conditional_t<std::is_integral_v<X> && !std::is_same_v<X, bool>, int64_t, typename canonical<X>::type>;
+};
+template <expression X>
+  requires(host_device<device_of<X>>)
+struct batched<X> {
+  using type = value_of<X>;
+};
+template <element_range X>
+struct batched<X> {
+  using type = std::remove_cvref_t<decltype(*std::declval<X const&>().data())>;
+};
+template <class X>
+concept sample_field = requires { typename batched<std::remove_cvref_t<X>>::type; };
+
+template <class X>
+concept tuple_like = requires { std::tuple_size<X>::value; };
+
+/// The element types of a sample's fields.
+template <class... Ts>
+struct FieldTypes {
+  static constexpr std::size_t count = sizeof...(Ts);
+};
+template <class S>
+struct field_types_of {
+  using type = FieldTypes<>;
+};
+template <sample_field S>
+struct field_types_of<S> {
+  using type = FieldTypes<typename batched<S>::type>;
+};
+template <class S, class Indices>
+struct field_types_of_tuple {
+  using type = FieldTypes<>;
+};
+template <class S, std::size_t... Ks>
+  requires(sample_field<std::tuple_element_t<Ks, S>> && ...)
+struct field_types_of_tuple<S, std::index_sequence<Ks...>> {
+  using type = FieldTypes<typename batched<std::remove_cvref_t<std::tuple_element_t<Ks, S>>>::type...>;
+};
+template <tuple_like S>
+  requires(!sample_field<S>)
+struct field_types_of<S> : field_types_of_tuple<S, std::make_index_sequence<std::tuple_size_v<S>>> {};
+
+// ---- samples -----------------------------------------------------------------------------------------------------------
+
+template <class X>
+concept gives_samples = requires(X const& x, int64_t i) { x.get(i); };
+template <class X>
+concept gives_random_samples = requires(X const& x, int64_t i, Generator& generator) { x.get(i, generator); };
+template <class X>
+concept has_size = requires(X const& x) {
+  { x.size() } -> std::convertible_to<int64_t>;
+};
+
+template <class X>
+decltype(auto) sample_at(X const& x, int64_t i, Generator& generator) {
+  if constexpr (gives_random_samples<X>) return x.get(i, generator);
+  else return x.get(i);
+}
+template <class X>
+using sample_of = std::remove_cvref_t<decltype(sample_at(std::declval<X const&>(), 0, std::declval<Generator&>()))>;
+
+}  // namespace detail
+
+namespace data {
+
+/// What a DataLoader reads: size(), and get(i) or get(i, generator), which gives a sample of tensors and numbers.
+template <class X>
+concept dataset = detail::has_size<X> && (detail::gives_samples<X> || detail::gives_random_samples<X>) &&
+                  (detail::field_types_of<detail::sample_of<X>>::type::count > 0);
+
+}  // namespace data
+
+namespace error {
+template <class X>
+struct this_is_no_dataset__give_it_an_int64_t_size_const {};
+template <class X>
+struct this_is_no_dataset__give_it_a_get_of_an_index_const {};
+template <class Sample>
+struct a_sample_is_a_tensor_or_number_on_the_host_or_a_tuple_of_them {};
+template <class... Tensors>
+struct a_TensorDataset_is_read_by_the_host__use_cpu {};
+}  // namespace error
+
+namespace detail {
+
+/// Why X is no dataset.
+template <class X>
+constexpr auto dataset_error() {
+  if constexpr (!has_size<X>) return std::type_identity<error::this_is_no_dataset__give_it_an_int64_t_size_const<X>>{};
+  else if constexpr (!gives_samples<X> && !gives_random_samples<X>) return std::type_identity<error::this_is_no_dataset__give_it_a_get_of_an_index_const<X>>{};
+  else return std::type_identity<error::a_sample_is_a_tensor_or_number_on_the_host_or_a_tuple_of_them<sample_of<X>>>{};
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------------
+
+/// Whether the rows of a tensor lie each in one piece.
+inline bool rows_in_one_piece(Layout const& layout) {
+  int64_t packed = 1;
+  for (int k = layout.rank() - 1; k > 0; --k) {
+    if (layout.shape[k] != 1 && layout.strides[k] != packed) return false;
+    packed *= layout.shape[k];
+  }
+  return true;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_row(char const* who, int64_t index, int64_t rows) {
+  fail<IndexError>(who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1);
+}
+
+template <std::size_t Bytes>
+SITU_INLINE void copy_rows(char* to, char const* from, std::size_t bytes, int64_t step, std::span<int64_t const> indices, int64_t ahead) {
+  auto const row = [&](std::size_t k) { return from + indices[k] * step; };
+  std::size_t const n = indices.size(), prefetched = n > static_cast<std::size_t>(ahead) ? n - static_cast<std::size_t>(ahead) : 0;
+  std::size_t const size = Bytes ? Bytes : bytes;
+  std::size_t k = 0;
+  for (; k < prefetched; ++k, to += size) {
+    char const* const later = row(k + static_cast<std::size_t>(ahead));
+    __builtin_prefetch(later);
+    if (size > 64) __builtin_prefetch(later + 64);
+    std::memcpy(to, row(k), size);
+  }
+  for (; k < n; ++k, to += size) std::memcpy(to, row(k), size);
+}
+
+/// Copies rows of `bytes` bytes that begin every `step` bytes. Rows that follow each other are copied as one.
+SITU_NOINLINE inline void gather_rows(void* to, void const* from, std::size_t bytes, int64_t step, int64_t rows, std::span<int64_t const> indices) {
+  if (indices.empty()) return;
+  bool consecutive = step == static_cast<int64_t>(bytes);
+  for (std::size_t k = 0; k < indices.size(); ++k) {
+    if (SITU_UNLIKELY(static_cast<uint64_t>(indices[k]) >= static_cast<uint64_t>(rows))) fail_row("TensorDataset", indices[k], rows);
+    consecutive = consecutive && indices[k] == indices[0] + static_cast<int64_t>(k);
+  }
+  if (bytes == 0) return;
+  auto* const target = static_cast<char*>(to);
+  auto const* const source = static_cast<char const*>(from);
+  if (consecutive) {
+    std::memcpy(target, source + indices[0] * step, bytes * indices.size());
+    return;
+  }
+  switch (bytes) {
+    case 1: return copy_rows<1>(target, source, bytes, step, indices, 16);
+    case 2: return copy_rows<2>(target, source, bytes, step, indices, 16);
+    case 4: return copy_rows<4>(target, source, bytes, step, indices, 16);
+    case 8: return copy_rows<8>(target, source, bytes, step, indices, 16);
+    default: return copy_rows<0>(target, source, bytes, step, indices, 4);
+  }
+}
+
+}  // namespace detail
+
+namespace data {
+
+/// Rows of tensors: sample i is row i of each.
+///
+///     TensorDataset train{images, labels};
+///
+/// Shape     all tensors have the same number of rows. Sample i is (images[i], labels[i]), a tuple of views; of one tensor, the view itself.
+/// Device    `Cpu` or `Pinned`. The tensors are shared, not copied; one whose rows have gaps inside is made contiguous once.
+/// Throws    ShapeError for a tensor without axes, or when the numbers of rows differ.
+/// Cost      a batch is gathered in one pass, straight into the loader's buffer; no tensor per sample.
+template <class... Tensors>
+class TensorDataset {
+ public:
+  template <class... Es, class Error = error::a_TensorDataset_is_read_by_the_host__use_cpu<Es...>>
+    requires(expression<Es> && ...)
+  TensorDataset(Es const&...) = delete;
+};
+
+template <element... Ts, host_device... Ds>
+  requires(sizeof...(Ts) > 0)
+class TensorDataset<Tensor<Ts, Ds>...> {
+ public:
+  TensorDataset(Tensor<Ts, Ds> const&... tensors) : tensors_(in_rows(tensors)...) {
+    Shape const* shapes[] = {&tensors.shape()...};
+    for (Shape const* shape : shapes) {
+      if (shape->empty()) detail::fail<ShapeError>("TensorDataset: a tensor of shape [] has no rows; every tensor needs at least one axis");
+      if ((*shape)[0] != (*shapes[0])[0]) {
+        detail::fail<ShapeError>("TensorDataset: tensors of shapes ", *shapes[0], " and ", *shape, " have different numbers of rows: ", (*shapes[0])[0], " != ", (*shape)[0]);
+      }
+    }
+    size_ = (*shapes[0])[0];
+  }
+
+  int64_t size() const { return size_; }
+  /// Throws IndexError.
+  auto get(int64_t i) const {
+    if (i < 0 || i >= size_) detail::fail_row("TensorDataset", i, size_);
+    return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      if constexpr (sizeof...(Ks) == 1) return (Tensor<Ts, Ds>(std::get<Ks>(tensors_)[i]), ...);
+      else return std::tuple<Tensor<Ts, Ds>...>(std::get<Ks>(tensors_)[i]...);
+    }(std::index_sequence_for<Ts...>{});
+  }
+  void get_batch(std::span<int64_t const> indices, BatchField<Ts>&... fields) const {
+    [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { (gather(std::get<Ks>(tensors_), indices, fields), ...); }(std::index_sequence_for<Ts...>{});
+  }
+  /// The tensors, in a tuple.
+  std::tuple<Tensor<Ts, Ds>...> const& tensors() const { return tensors_; }
+
+ private:
+  template <class X>
+  static X in_rows(X const& tensor) {
+    return detail::rows_in_one_piece(tensor.layout()) ? tensor : X(tensor.contiguous());
+  }
+  template <class T, class D>
+  static void gather(Tensor<T, D> const& tensor, std::span<int64_t const> indices, BatchField<T>& field) {
+    Shape sample = tensor.shape();
+    sample.erase(0);
+    T* const to = field.room(sample);
+    detail::gather_rows(to, tensor.data(), static_cast<std::size_t>(detail::product(sample)) * sizeof(T), tensor.strides()[0] * static_cast<int64_t>(sizeof(T)),
+                        tensor.shape()[0], indices);
+  }
+
+  std::tuple<Tensor<Ts, Ds>...> tensors_;
+  int64_t size_ = 0;
+};
+
+template <class... Es>
+  requires(expression<Es> && ...)
+TensorDataset(Es const&...) -> TensorDataset<std::remove_cvref_t<decltype(detail::evaluated(std::declval<Es const&>()))>...>;
+
+}  // namespace data
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/data/loader.hpp>
+/// DataLoader: a dataset in batches, on a device.
+///
+///     data::DataLoader loader{dataset, {.batch_size = 64, .shuffle = true, .workers = 2}, Cuda<0>{}};
+///     for (auto [x, y] : loader) step(x, y);     // Tensor<float, Cuda<0>>, Tensor<int64_t, Cuda<0>>
+
+#include <exception>
+
+
+// ---- <situ/data/detail/collate.hpp>
+/// How samples become a batch: the buffers of its fields, and what is written to them.
+
+#include <exception>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// One field's memory in one slot of a loader. On the host what is handed out is this memory, which is used again when nobody holds it any
+/// more; for a device it is what the device copies from.
+template <class T, class D>
+class StagedField final : public data::BatchField<T> {
+  using Home = std::conditional_t<host_device<D>, D, Pinned>;
+
+ public:
+  void prepare(int64_t capacity, bool pin) {
+    capacity_ = capacity;
+    pin_ = pin;
+  }
+  void begin(int64_t rows) {
+    this->rows_ = rows;
+    home_.value = {};
+    plain_.value = {};
+  }
+  T* room(Shape const& sample) override {
+    Shape shape = sample;
+    shape.insert(0, this->rows_);
+    if constexpr (!host_device<D>) {
+      if (!pin_) return plain_.room(shape, capacity_);
+    }
+    return home_.room(shape, capacity_);
+  }
+  int64_t bytes() const { return (home_.value.size() + plain_.value.size()) * static_cast<int64_t>(sizeof(T)); }
+
+  /// What was written; for a device a copy that is enqueued on this thread's current stream.
+  Tensor<T, D> take() {
+    if constexpr (host_device<D>) {
+      return std::move(home_.value);
+    } else {
+      TransferSite const scope(CallSite::here("DataLoader"), place_of<Pinned>, place_of<D>);
+      Tensor<T, D> result = pin_ ? transfer_async<D>(std::as_const(home_.value)) : transfer<D>(std::as_const(plain_.value));
+      begin(0);
+      return result;
+    }
+  }
+
+ private:
+  template <class Memory>
+  struct Buffer {
+    Tensor<T, Memory> full, value;
+
+    T* room(Shape const& shape, int64_t capacity) {
+      value = {};
+      int64_t const needed = count_of(shape, "DataLoader", sizeof(T));
+      if (full.use_count() != 1 || full.size() < needed) {
+        Shape most = shape;
+        if (most[0] < capacity) most[0] = capacity;
+        full = Tensor<T, Memory>::uninitialized(most, "DataLoader");
+      }
+      if (full.shape() == shape) value = full;
+      else value = Tensor<T, Memory>::from_handle(make_view(full.storage(), full.body() ? full.body()->first : nullptr, Layout(shape)));
+      return value.data();
+    }
+  };
+
+  Buffer<Home> home_;
+  Buffer<Cpu> plain_;
+  int64_t capacity_ = 1;
+  bool pin_ = true;
+};
+
+// ---- exceptions ----------------------------------------------------------------------------------------------------------
+
+/// To be called while an exception is handled: throws it again with `where` before its message.
+[[noreturn]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
+  try {
+    throw;
+  } catch (ShapeError const& e) {
+    throw ShapeError(where + e.what());
+  } catch (LayoutError const& e) {
+    throw LayoutError(where + e.what());
+  } catch (IndexError const& e) {
+    throw IndexError(where + e.what());
+  } catch (TypeError const& e) {
+    throw TypeError(where + e.what());
+  } catch (DeviceUnavailable const& e) {
+    throw DeviceUnavailable(where + e.what());
+  } catch (CudaError const& e) {
+    throw CudaError(where + e.what());
+  } catch (OutOfMemory const& e) {
+    OutOfMemory copy(where + e.what());
+    copy.requested = e.requested, copy.free = e.free, copy.total = e.total, copy.allocated = e.allocated, copy.reserved = e.reserved;
+    throw copy;
+  } catch (GradientError const& e) {
+    throw GradientError(where + e.what());
+  } catch (LinalgError const& e) {
+    throw LinalgError(where + e.what());
+  } catch (IoError const& e) {
+    throw IoError(where + e.what());
+  } catch (std::exception const& e) {
+    std::throw_with_nested(Error(where + e.what()));
+  } catch (...) {
+    std::throw_with_nested(Error(where + "something was thrown that is no std::exception"));
+  }
+}
+
+// ---- samples -----------------------------------------------------------------------------------------------------------
+
+/// What the generators of samples are drawn from.
+struct SampleKey {
+  uint64_t seed;
+  int64_t epoch;
+  Generator generator_of(int64_t index) const {
+    RandomStream const stream{seed, static_cast<uint64_t>(epoch) | uint64_t{3} << 62};
+    return Generator(stream.draw(index));
+  }
+};
+
+template <class T>
+struct FieldWriter {
+  data::BatchField<T>& field;
+  T* at = nullptr;
+  Shape shape{};  ///< of a sample
+  int64_t count = 0;
+  int64_t first_index = 0;
+
+  /// Room for one more sample.
+  T* next(Shape const& sample, int64_t index, int number) {
+    if (!at) {
+      shape = sample;
+      count = count_of(sample, "DataLoader", sizeof(T));
+      first_index = index;
+      at = field.room(sample);
+    } else if (SITU_UNLIKELY(!(sample == shape))) {
+      fail<ShapeError>("field ", number, " has shape ", sample, ", and ", shape, " in sample ", first_index,
+                       " of the same batch; samples of one batch have one shape: pad them, or give the dataset a get_batch that does");
+    }
+    T* const result = at;
+    if (at) at += count;
+    return result;
+  }
+};
+
+template <class T, class F>
+void write_field(FieldWriter<T>& writer, F const& field, int64_t index, int number) {
+  if constexpr (situ::number<F>) {
+    *writer.next({}, index, number) = static_cast<T>(field);
+  } else if constexpr (expression<F>) {
+    T* const to = writer.next(field.shape(), index, number);
+    if (writer.count == 0) return;
+    if constexpr (requires { field.is_contiguous(); field.data(); }) {
+      if (field.is_contiguous()) {
+        std::memcpy(to, field.data(), static_cast<std::size_t>(writer.count) * sizeof(T));
+        return;
+      }
+    }
+    evaluate<Cpu>(to, Layout(writer.shape), true, field);
+  } else {
+    T* const to = writer.next(Shape(static_cast<int64_t>(field.size())), index, number);
+    if (writer.count > 0) std::memcpy(to, field.data(), static_cast<std::size_t>(writer.count) * sizeof(T));
+  }
+}
+
+/// Fills the fields of a batch.
+template <class X, class... Ts>
+void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const& key, data::BatchField<Ts>&... fields) {
+  if constexpr (requires { dataset.get_batch(indices, fields...); }) {
+    try {
+      dataset.get_batch(indices, fields...);
+    } catch (...) {
+      std::string where = "samples ";
+      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += text(k ? ", " : "", indices[k]);
+      rethrow_with(where + (indices.size() > 8 ? ", ...: " : ": "));
+    }
+  } else {
+    std::tuple<FieldWriter<Ts>...> writers{FieldWriter<Ts>{fields}...};
+    for (int64_t const index : indices) {
+      try {
+        Generator generator = gives_random_samples<X> ? key.generator_of(index) : Generator(0);
+        auto const& sample = sample_at(dataset, index, generator);
+        if constexpr (sample_field<sample_of<X>>) {
+          write_field(std::get<0>(writers), sample, index, 0);
+        } else {
+          [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+            (write_field(std::get<Ks>(writers), std::get<Ks>(sample), index, static_cast<int>(Ks)), ...);
+          }(std::index_sequence_for<Ts...>{});
+        }
+      } catch (...) {
+        rethrow_with(text("sample ", index, ": "));
+      }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/data/detail/pipeline.hpp>
+/// What prepares the batches of a loader: threads that make batches ahead of the one who takes them, in the order in which they are taken.
+///
+/// A batch is made in a slot, by one thread. Who needs a batch that nobody has begun makes it: without threads that is every batch, and with threads
+/// the first of a loop. Threads live as long as the loader, and sleep between its loops; one of them finds the next epoch's order while the
+/// last batches of this one are used.
+///
+/// To wake a thread costs its waker some 10 us, more than a small batch: so threads that have nothing to do while a loop runs look again by themselves,
+/// when half of what is ready will be used up, and are woken only for batches that cost more than that.
+
+#include <span>
+#include <vector>
+
+#include <pthread.h>
+
+
+// ---- <situ/data/detail/order.hpp>
+/// Random orders: the permutations of loaders and splits.
+
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Makes `order` 0, 1, ..., count - 1.
+inline void plain_order(std::vector<int64_t>& order, int64_t count) {
+  order.resize(static_cast<std::size_t>(count));
+  for (int64_t i = 0; i < count; ++i) order[static_cast<std::size_t>(i)] = i;
+}
+
+__extension__ using uint128 = unsigned __int128;
+
+/// Makes `order` a permutation of 0, 1, ..., count - 1, each with the same chance to within 2^-24: the exchanges of Fisher and Yates from the end
+/// on, where place i changes with one of 0, ..., i. Places 2 p + 1 and 2 p share draw p of the stream as long as that has bits enough.
+/// Source    Brackett-Rozinsky & Lemire 2024, doi:10.1002/spe.3369, for several numbers from one draw.
+inline void shuffle_order(RandomStream const& stream, std::vector<int64_t>& order, int64_t count) {
+  plain_order(order, count);
+  int64_t* const at = order.data();
+  bool const shared = count <= int64_t{1} << 20;
+  PhiloxWords words{};
+  for (int64_t k = shared ? (count - 1) >> 1 : count - 1, first = k; k >= 0; --k) {
+    if (k == first || (k & 1)) words = philox(stream.seed, static_cast<uint64_t>(k) >> 1, stream.call);
+    uint64_t const draw = k & 1 ? uint64_t{words.word[2]} << 32 | words.word[3] : uint64_t{words.word[0]} << 32 | words.word[1];
+    int64_t const i = shared ? 2 * k + 1 : k;
+    uint128 const product = uint128{draw} * static_cast<uint64_t>(i + 1);
+    if (i < count) std::swap(at[i], at[static_cast<uint64_t>(product >> 64)]);
+    if (!shared) continue;
+    uint128 const next = uint128{static_cast<uint64_t>(product)} * static_cast<uint64_t>(i);
+    std::swap(at[i - 1], at[static_cast<uint64_t>(next >> 64)]);
+  }
+}
+inline std::vector<int64_t> random_order(RandomStream const& stream, int64_t count) {
+  std::vector<int64_t> order;
+  shuffle_order(stream, order, count);
+  return order;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+class BatchPipeline;
+inline namespace SITU_ABI_THREADS {
+inline void* run_batch_worker(void* pipeline);
+}
+
+struct PipelinePlan {
+  int64_t samples = 0, batch_size = 1;
+  bool shuffle = false, drop_last = false;
+  uint64_t seed = 0;
+  int workers = 0;
+  int ahead = 0;      ///< batches that are prepared, beside the one in use
+  int most_ahead = 0; ///< the same where batches turn out to be small
+};
+
+class BatchPipeline {
+ public:
+  BatchPipeline(BatchPipeline const&) = delete;
+  BatchPipeline& operator=(BatchPipeline const&) = delete;
+
+  PipelinePlan const& plan() const { return plan_; }
+  int64_t batches() const {
+    int64_t const whole = plan_.samples / plan_.batch_size;
+    return whole + (!plan_.drop_last && plan_.samples % plan_.batch_size != 0);
+  }
+
+  /// Starts a loop with batch `first` of an epoch.
+  void begin(uint64_t seed, int64_t epoch, int64_t first) {
+    Lock const lock(*this);
+    if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
+    while (ordering_) wait();
+    if (plan_.seed != seed) {
+      plan_.seed = seed;
+      order_epoch_ = next_order_epoch_ = -1;
+    }
+    set_order(epoch);
+    start_threads();
+    end_ = batches();
+    claimed_ = consumed_ = first < end_ ? first : end_;
+    free_.clear();
+    for (int k = slots(); k-- > 0;) free_.push_back(k);
+    running_ = true;
+    idle_ = 0;
+    if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
+  }
+  /// The slot of the next batch, which is made when this returns; -1 behind the last one.
+  int next() {
+    Lock const lock(*this);
+    if (consumed_ == end_) return -1;
+    if (claimed_ == consumed_) make_next();
+    else if (!made(consumed_)) wait_for_batch(consumed_);
+    int const slot = slot_of(consumed_);
+    // Without threads, what a device copies while it computes is made now.
+    while (threads_.empty() && can_claim()) make_next();
+    return slot;
+  }
+  /// The batch that next() gave is no longer used.
+  void release() {
+    Lock const lock(*this);
+    free_.push_back(slot_of(consumed_++));
+    if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
+  }
+  /// Ends the loop, also before the last batch. No thread is at work when this returns.
+  void end() noexcept {
+    Lock const lock(*this);
+    running_ = false;
+    while (making_ > 0) wait();
+  }
+  int64_t consumed() const { return consumed_; }
+  int slots() const { return plan_.most_ahead + 1; }
+
+ protected:
+  explicit BatchPipeline(PipelinePlan const& plan)
+      : plan_(plan), ahead_(plan.ahead), slot_of_(static_cast<std::size_t>(plan.most_ahead) + 1), made_(static_cast<std::size_t>(plan.most_ahead) + 1) {
+    pthread_condattr_t attributes;
+    ::pthread_condattr_init(&attributes);
+    ::pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    ::pthread_cond_init(&work_, &attributes);
+    ::pthread_condattr_destroy(&attributes);
+  }
+  ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
+
+  /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
+  virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
+
+  /// To be called before what make() uses goes.
+  void stop() noexcept {
+    {
+      Lock const lock(*this);
+      running_ = false;
+      stopping_ = true;
+      ::pthread_cond_broadcast(&work_);
+    }
+    for (pthread_t thread : threads_) ::pthread_join(thread, nullptr);
+    threads_.clear();
+  }
+
+ private:
+  friend void* SITU_ABI_THREADS::run_batch_worker(void* pipeline);
+
+  struct Lock {
+    explicit Lock(BatchPipeline& p) : pipeline(p) { ::pthread_mutex_lock(&pipeline.mutex_); }
+    Lock(Lock const&) = delete;
+    Lock& operator=(Lock const&) = delete;
+    ~Lock() { ::pthread_mutex_unlock(&pipeline.mutex_); }
+    BatchPipeline& pipeline;
+  };
+  struct Unlock {
+    explicit Unlock(BatchPipeline& p) : pipeline(p) { ::pthread_mutex_unlock(&pipeline.mutex_); }
+    Unlock(Unlock const&) = delete;
+    Unlock& operator=(Unlock const&) = delete;
+    ~Unlock() { ::pthread_mutex_lock(&pipeline.mutex_); }
+    BatchPipeline& pipeline;
+  };
+
+  // What follows is called under the lock.
+
+  std::size_t place(int64_t batch) const { return static_cast<std::size_t>(batch) % slot_of_.size(); }
+  int slot_of(int64_t batch) const { return slot_of_[place(batch)]; }
+  bool made(int64_t batch) const { return __atomic_load_n(&made_[place(batch)], __ATOMIC_ACQUIRE) != 0; }
+  bool can_claim() const { return running_ && claimed_ < end_ && claimed_ - consumed_ <= ahead_; }
+  bool wants_order() const { return running_ && plan_.shuffle && claimed_ == end_ && !ordering_ && next_order_epoch_ != order_epoch_ + 1; }
+
+  void wait() {
+    waits_ = true;
+    ::pthread_cond_wait(&ready_, &mutex_);
+    waits_ = false;
+  }
+  /// Another thread is at it. Sleeping costs more than a small batch.
+  void wait_for_batch(int64_t batch) {
+    if (!is_worth_waking()) {
+      Unlock const unlocked(*this);
+      for (int k = 0; k < 1000 && !made(batch); ++k) {
+#if SITU_X86
+        __builtin_ia32_pause();
+#endif
+      }
+    }
+    while (!made(batch)) wait();
+  }
+  void wake_waiting() {
+    if (waits_) ::pthread_cond_signal(&ready_);
+  }
+
+  void make_next() {
+    int64_t const batch = claimed_++;
+    int const slot = free_.back();
+    free_.pop_back();
+    slot_of_[place(batch)] = slot;
+    made_[place(batch)] = 0;
+    ++making_;
+    int64_t const first = batch * plan_.batch_size, rest = plan_.samples - first;
+    std::span<int64_t const> const indices(order_.data() + first, static_cast<std::size_t>(rest < plan_.batch_size ? rest : plan_.batch_size));
+    int64_t const epoch = order_epoch_;
+    int64_t bytes;
+    double time;
+    {
+      Unlock const unlocked(*this);
+      double const start = milliseconds_now();
+      bytes = make(slot, indices, epoch);
+      time = milliseconds_now() - start;
+    }
+    cost_ = cost_ == 0 ? time : 0.75 * cost_ + 0.25 * time;
+    --making_;
+    __atomic_store_n(&made_[place(batch)], char{1}, __ATOMIC_RELEASE);
+    if (ahead_ < plan_.most_ahead && bytes > 0) {
+      constexpr int64_t small = int64_t{1} << 20;  // all of them together
+      int64_t const fit = small / bytes;
+      if (fit > ahead_) ahead_ = fit < plan_.most_ahead ? static_cast<int>(fit) : plan_.most_ahead;
+    }
+    wake_waiting();
+  }
+
+  /// The order of an epoch depends on nothing but the seed, the epoch and the number of samples. The numbers are not those of a Generator with the
+  /// same seed: its calls count from 0.
+  RandomStream stream_of_epoch(int64_t epoch) const { return {plan_.seed, static_cast<uint64_t>(epoch) | uint64_t{1} << 63}; }
+  void set_order(int64_t epoch) {
+    if (!plan_.shuffle) {
+      if (order_epoch_ < 0) plain_order(order_, plan_.samples);
+    } else if (order_epoch_ != epoch) {
+      if (next_order_epoch_ == epoch) order_.swap(next_order_);
+      else shuffle_order(stream_of_epoch(epoch), order_, plan_.samples);
+      next_order_epoch_ = -1;
+    }
+    order_epoch_ = epoch;
+  }
+  void find_next_order() {
+    ordering_ = true;
+    int64_t const epoch = order_epoch_ + 1;
+    bool found = true;
+    {
+      Unlock const unlocked(*this);
+      try {
+        shuffle_order(stream_of_epoch(epoch), next_order_, plan_.samples);
+      } catch (...) {  // then the next loop finds it, and says what is wrong
+        found = false;
+      }
+    }
+    next_order_epoch_ = found ? epoch : -1;
+    ordering_ = false;
+    wake_waiting();
+  }
+
+  /// Threads that the system does not give are not missed: who takes the batches makes them.
+  void start_threads() {
+    while (static_cast<int>(threads_.size()) < plan_.workers) {
+      threads_.reserve(threads_.size() + 1);
+      pthread_t thread;
+      if (::pthread_create(&thread, nullptr, &run_batch_worker, this) != 0) break;
+      threads_.push_back(thread);
+    }
+  }
+  void work() {
+    Lock const lock(*this);
+    double before = 0, nap = 0;  // when it looked last, where the loop was, and how long it slept
+    int64_t seen = 0;
+    while (!stopping_) {
+      if (can_claim()) {
+        make_next();
+      } else if (wants_order()) {
+        find_next_order();
+      } else if (!running_ && idle_ > longest_idleness) {
+        ++parked_;
+        ::pthread_cond_wait(&work_, &mutex_);
+        --parked_;
+      } else {
+        double const now = milliseconds_now();
+        if (!running_) {  // the next loop may begin soon
+          nap = shortest_nap + idle_;
+          idle_ += nap;
+        } else if (consumed_ < seen) {
+          nap = shortest_nap;
+        } else if (consumed_ == seen) {
+          nap *= 2;
+        } else {
+          double const left = claimed_ < end_ ? 0.5 * static_cast<double>(claimed_ - consumed_) : static_cast<double>(end_ - consumed_);
+          nap = (now - before) / static_cast<double>(consumed_ - seen) * left;
+        }
+        before = now;
+        seen = consumed_;
+        nap = nap < shortest_nap ? shortest_nap : nap > longest_nap ? longest_nap : nap;
+        nap_for(nap);
+      }
+    }
+  }
+  void nap_for(double milliseconds) {
+    timespec until{};
+    ::clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += static_cast<long>(milliseconds * 1e6);
+    if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, ++until.tv_sec;
+    ++napping_;
+    ::pthread_cond_timedwait(&work_, &mutex_, &until);
+    --napping_;
+  }
+  bool is_worth_waking() const { return cost_ == 0 || cost_ > 0.02; }
+
+  PipelinePlan plan_;
+  int ahead_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t work_;                              ///< for the threads
+  pthread_cond_t ready_ = PTHREAD_COND_INITIALIZER;  ///< for the one who takes batches
+  bool running_ = false, stopping_ = false, waits_ = false, ordering_ = false;
+  int parked_ = 0, napping_ = 0, making_ = 0;
+  double cost_ = 0;  ///< milliseconds for a batch, more or less
+  double idle_ = 0;  ///< milliseconds since the last loop, more or less
+  static constexpr double shortest_nap = 0.05, longest_nap = 2, longest_idleness = 20;
+  int64_t claimed_ = 0, consumed_ = 0, end_ = 0;  ///< batches that were begun, that are used up, and all
+  std::vector<int> free_, slot_of_;
+  std::vector<char> made_;
+  std::vector<int64_t> order_, next_order_;
+  int64_t order_epoch_ = -1, next_order_epoch_ = -1;
+  std::vector<pthread_t> threads_;
+};
+
+inline namespace SITU_ABI_THREADS {
+/// Kernels that a sample needs run on the thread that makes it, not on a team of its own.
+inline void* run_batch_worker(void* pipeline) {
+#if defined(_OPENMP)
+  omp_set_num_threads(1);
+#endif
+  static_cast<BatchPipeline*>(pipeline)->work();
+  return nullptr;
+}
+}  // namespace SITU_ABI_THREADS
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace data {
+
+struct LoaderOptions {
+  int64_t batch_size = 1;
+  bool shuffle = false;                               ///< a new order each epoch
+  uint64_t seed = detail::default_generator().seed(); ///< what the orders, and what is random about samples, are drawn from
+  bool drop_last = false;                             ///< leaves out what does not fill the last batch
+  int workers = 0;                                    ///< threads that make batches; 0: they are made when they are asked for
+  int prefetch = 0;                                   ///< batches that are made ahead; 0: two for each worker, more while they are small, and one for a device
+  bool pin = true;                                    ///< batches for a device are put together in page-locked memory, from which it copies by itself
+};
+
+}  // namespace data
+
+namespace detail {
+
+template <class List, class D>
+struct fields_batch;
+template <class T, class D>
+struct fields_batch<FieldTypes<T>, D> {
+  using type = Tensor<T, D>;
+};
+template <class T, class U, class... Ts, class D>
+struct fields_batch<FieldTypes<T, U, Ts...>, D> {
+  using type = std::tuple<Tensor<T, D>, Tensor<U, D>, Tensor<Ts, D>...>;
+};
+
+/// The slots of a loader, and how a batch is made in one.
+template <class X, class D, class List>
+class LoaderCore;
+template <class X, class D, class... Ts>
+class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
+ public:
+  using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
+
+  LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
+    for (Slot& slot : slots_) with_fields(slot, [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
+  }
+  ~LoaderCore() { stop(); }
+
+  X const& dataset() const { return dataset_; }
+  /// The batch of a slot; throws what went wrong with it.
+  Batch take(int k) {
+    Slot& slot = slots_[static_cast<std::size_t>(k)];
+    if (slot.failure) std::rethrow_exception(std::exchange(slot.failure, nullptr));
+    return std::exchange(slot.batch, Batch());
+  }
+  /// Lets go of what was made and is not used.
+  void forget() noexcept {
+    for (Slot& slot : slots_) {
+      slot.batch = Batch();
+      slot.failure = nullptr;
+    }
+  }
+
+  Tensor<int64_t> epoch = whole_number(0), position = whole_number(0), seed = whole_number(static_cast<int64_t>(plan().seed));
+
+ private:
+  struct Slot {
+    std::tuple<StagedField<Ts, D>...> fields;
+    Batch batch;
+    std::exception_ptr failure;
+  };
+  struct no_stream {};
+
+  template <class F>
+  static void with_fields(Slot& slot, F const& f) {
+    [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { f(std::get<Ks>(slot.fields)...); }(std::index_sequence_for<Ts...>{});
+  }
+  static Tensor<int64_t> whole_number(int64_t value) {
+    auto result = Tensor<int64_t>::uninitialized({});
+    result.data()[0] = value;
+    return result;
+  }
+
+  int64_t make(int k, std::span<int64_t const> indices, int64_t epoch_of_batch) noexcept override {
+    Slot& slot = slots_[static_cast<std::size_t>(k)];
+    int64_t bytes = 0;
+    try {
+      with_fields(slot, [&](auto&... fields) {
+        (fields.begin(static_cast<int64_t>(indices.size())), ...);
+        collate<X, Ts...>(dataset_, indices, SampleKey{plan().seed, epoch_of_batch}, fields...);
+        ((bytes += fields.bytes()), ...);
+        if constexpr (asynchronous<D>) {
+          StreamGuard const guard(stream_);
+          slot.batch = Batch(fields.take()...);
+        } else {
+          slot.batch = Batch(fields.take()...);
+        }
+      });
+    } catch (...) {
+      slot.failure = std::current_exception();
+    }
+    return bytes;
+  }
+
+  X dataset_;
+  [[maybe_unused]] std::conditional_t<asynchronous<D>, Stream<D>, no_stream> stream_;
+  std::vector<Slot> slots_;
+};
+
+inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
+  auto const check = [](char const* what, int64_t value, int64_t least) {
+    if (value < least) fail<ShapeError>("DataLoader: ", what, " is ", value, "; ", least, " or more is needed");
+  };
+  check("batch_size", options.batch_size, 1);
+  check("workers", options.workers, 0);
+  check("prefetch", options.prefetch, 0);
+  PipelinePlan plan{samples, options.batch_size, options.shuffle, options.drop_last, options.seed, options.workers, 0, 0};
+  if (options.prefetch > 0) plan.ahead = plan.most_ahead = options.workers > 0 || is_asynchronous ? options.prefetch : 0;
+  else if (options.workers == 0) plan.ahead = plan.most_ahead = is_asynchronous ? 1 : 0;
+  else plan.ahead = 2 * options.workers, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
+  return plan;
+}
+
+}  // namespace detail
+
+namespace data {
+
+/// A dataset in batches: a range of tensors on device D, as many as a sample has fields; a tuple of them where there are several.
+///
+/// Shape     batch k has shape [batch_size, S...] for fields of shape S; the last one is smaller, or left out, where the sizes do not fit.
+/// Order     with `shuffle` a new permutation each epoch, by Philox from (seed, epoch). Batches and their order are the same for every number
+///           of workers and every device. Each loop is one epoch; one that is left early ends it.
+/// Device    batches are made on the host, by `workers` threads or when they are asked for, and copied to a device on a stream of the loader's own,
+///           from page-locked buffers that are used again: while a batch is computed with, the next one is copied. Whoever uses a batch
+///           on another stream is ordered behind the copy without being asked.
+/// Memory    on the host a batch's storage is used again when all of its handles are gone; who keeps a batch keeps it unchanged.
+/// Throws    ShapeError for options that make no sense; Error when a second loop begins while one is running. From `++`, in the place of a batch, what
+///           the dataset threw in making it: an Error of situ's with "sample 17: " before its message and its type unchanged, another exception nested
+///           in such an Error.
+/// State     epoch(), position() and seed(), also as for_each_state visits them; set between loops. A state saved in a loop's body goes on with the
+///           next batch.
+template <class X, device D = Cpu>
+class DataLoader {
+ public:
+  template <class Error = typename decltype(detail::dataset_error<X>())::type>
+  DataLoader(X const&, LoaderOptions const& = {}, D = {}) = delete;
+};
+
+template <dataset X, device D>
+class DataLoader<X, D> {
+  using Core = detail::LoaderCore<X, D, typename detail::field_types_of<detail::sample_of<X>>::type>;
+
+ public:
+  using device_type = D;
+  using dataset_type = X;
+  /// What a loop gives: a Tensor, or a std::tuple of Tensors.
+  using value_type = typename Core::Batch;
+
+  explicit DataLoader(X dataset, LoaderOptions const& options = {}, D = {}) {
+    auto const samples = static_cast<int64_t>(dataset.size());
+    core_ = new Core(std::move(dataset), detail::plan_of(options, samples, detail::asynchronous<D>), options.pin);
+  }
+  DataLoader(DataLoader&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
+  DataLoader& operator=(DataLoader&& other) noexcept {
+    std::swap(core_, other.core_);
+    return *this;
+  }
+  ~DataLoader() { delete core_; }
+
+  /// Batches in an epoch.
+  int64_t size() const { return core_->batches(); }
+  int64_t batch_size() const { return core_->plan().batch_size; }
+  X const& dataset() const { return core_->dataset(); }
+  D device() const { return {}; }
+
+  // ---- where it is ----------------------------------------------------------------------------------------------
+
+  /// Of this loop, or of the next one where none is running.
+  int64_t epoch() const { return core_->epoch.item(); }
+  /// How many batches of the epoch have been given; 0 between loops.
+  int64_t position() const { return core_->position.item(); }
+  uint64_t seed() const { return static_cast<uint64_t>(core_->seed.item()); }
+  /// The epoch of the next loop, and the batch that it begins with. A loop that is running goes on as it is.
+  void set_epoch(int64_t epoch, int64_t position = 0) {
+    if (epoch < 0 || position < 0) detail::fail<IndexError>("DataLoader: epoch ", epoch, ", position ", position, " was asked for; both count from 0");
+    core_->epoch.data()[0] = epoch;
+    core_->position.data()[0] = position;
+  }
+  /// f(name, Tensor<int64_t>) for "epoch", "position" and "seed", to be saved and to be written in place.
+  template <class F>
+  friend void for_each_state(DataLoader& loader, F const& f) {
+    f(std::string("epoch"), loader.core_->epoch);
+    f(std::string("position"), loader.core_->position);
+    f(std::string("seed"), loader.core_->seed);
+  }
+  template <class F>
+  friend void for_each_state(DataLoader const& loader, F const& f) {
+    for_each_state(const_cast<DataLoader&>(loader), [&](std::string const& name, Tensor<int64_t> const& x) { f(name, x); });
+  }
+
+  // ---- the loop -------------------------------------------------------------------------------------------------
+
+  struct sentinel {};
+  /// One pass over the batches of an epoch. When it goes, the loop has ended.
+  class iterator {
+   public:
+    using value_type = typename DataLoader::value_type;
+    using difference_type = std::ptrdiff_t;
+
+    iterator(iterator&& other) noexcept : core_(std::exchange(other.core_, nullptr)), epoch_(other.epoch_), batch_(std::move(other.batch_)) {}
+    iterator& operator=(iterator&& other) noexcept {
+      std::swap(core_, other.core_);
+      std::swap(epoch_, other.epoch_);
+      std::swap(batch_, other.batch_);
+      return *this;
+    }
+    ~iterator() { end(); }
+
+    value_type& operator*() const { return batch_; }
+    iterator& operator++() {
+      batch_ = value_type();
+      core_->release();
+      take();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(iterator const& it, sentinel) { return it.core_ == nullptr; }
+
+   private:
+    friend DataLoader;
+    explicit iterator(Core* core) : core_(core), epoch_(core->epoch.item()) {
+      try {
+        take();
+      } catch (...) {
+        end();
+        throw;
+      }
+    }
+    void take() {
+      int const slot = core_->next();
+      if (slot < 0) return end();
+      if (is_mine()) core_->position.data()[0] = core_->consumed() + 1;
+      batch_ = core_->take(slot);
+    }
+    void end() noexcept {
+      if (!core_) return;
+      batch_ = value_type();
+      core_->end();
+      core_->forget();
+      if (is_mine()) {
+        core_->epoch.data()[0] = epoch_ + 1;
+        core_->position.data()[0] = 0;
+      }
+      core_ = nullptr;
+    }
+    /// No other epoch was set in the meantime, for the next loop.
+    bool is_mine() const { return core_->epoch.item() == epoch_; }
+
+    Core* core_;
+    int64_t epoch_;
+    mutable value_type batch_;
+  };
+
+  /// Begins the epoch, or goes on with it at position().
+  iterator begin() const {
+    core_->begin(seed(), epoch(), position());
+    return iterator(core_);
+  }
+  sentinel end() const { return {}; }
+
+ private:
+  Core* core_ = nullptr;
+};
+
+template <dataset X, device D = Cpu>
+DataLoader(X, LoaderOptions = {}, D = {}) -> DataLoader<X, D>;
+template <class X, device D = Cpu>
+  requires(!dataset<X>)
+DataLoader(X, LoaderOptions = {}, D = {}) -> DataLoader<X, D>;
+
+}  // namespace data
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/data/subset.hpp>
+/// Datasets made of others: some of the samples, random parts, changed samples.
+
+#include <array>
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace data {
+
+/// The samples of a dataset at some indices, in that order; an index may appear more than once.
+///
+/// Throws    IndexError for an index that the dataset has not.
+template <dataset X>
+class Subset {
+ public:
+  Subset(X base, std::vector<int64_t> indices) : base_(std::move(base)), indices_(indices) {
+    for (int64_t i : indices) {
+      if (i < 0 || i >= static_cast<int64_t>(base_.size())) detail::fail_row("Subset", i, static_cast<int64_t>(base_.size()));
+    }
+  }
+
+  int64_t size() const { return indices_.size(); }
+  auto get(int64_t i) const
+    requires detail::gives_samples<X>
+  {
+    return base_.get(index(i));
+  }
+  auto get(int64_t i, Generator& generator) const
+    requires detail::gives_random_samples<X>
+  {
+    return base_.get(index(i), generator);
+  }
+  template <class... Fields>
+    requires requires(X const& x, std::span<int64_t const> indices, Fields&... fields) { x.get_batch(indices, fields...); }
+  void get_batch(std::span<int64_t const> indices, Fields&... fields) const {
+    std::vector<int64_t> of_base(indices.size());
+    for (std::size_t k = 0; k < indices.size(); ++k) of_base[k] = index(indices[k]);
+    base_.get_batch(std::span<int64_t const>(of_base), fields...);
+  }
+
+  X const& base() const { return base_; }
+  /// Which samples of base() these are.
+  Tensor<int64_t> const& indices() const { return indices_; }
+
+ private:
+  int64_t index(int64_t i) const {
+    if (SITU_UNLIKELY(i < 0 || i >= size())) detail::fail_row("Subset", i, size());
+    return indices_.data()[i];
+  }
+
+  X base_;
+  Tensor<int64_t> indices_;
+};
+
+}  // namespace data
+
+namespace detail {
+
+template <data::dataset X, std::size_t N>
+std::array<data::Subset<X>, N> split_by(X const& x, std::array<int64_t, N> const& sizes, Generator& generator) {
+  std::vector<int64_t> const order = random_order(next_stream(generator), static_cast<int64_t>(x.size()));
+  auto at = order.begin();
+  auto const part = [&](int64_t count) {
+    auto const first = at;
+    at += static_cast<std::ptrdiff_t>(count);
+    return data::Subset<X>(x, std::vector<int64_t>(first, at));
+  };
+  return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { return std::array<data::Subset<X>, N>{part(sizes[Ks])...}; }(std::make_index_sequence<N>{});
+}
+
+}  // namespace detail
+
+namespace data {
+
+/// Parts of a dataset, drawn at random: no sample is in two of them, and all are in one.
+///
+///     auto [train, test] = random_split(dataset, {0.8, 0.2}, generator);
+///     auto [train, test] = random_split(dataset, {1438, 359}, generator);
+///
+/// Fractions sum up to 1: part k gets floor(n f_k) samples, and what is left over goes to the first parts, one each. Sizes sum up to the dataset's.
+/// Throws    ShapeError otherwise. The seed of the generator decides; without one the default generator draws.
+template <dataset X, std::floating_point S, std::size_t N>
+std::array<Subset<X>, N> random_split(X const& x, S const (&fractions)[N], Generator& generator = detail::default_generator()) {
+  auto const n = static_cast<int64_t>(x.size());
+  std::array<int64_t, N> sizes{};
+  double sum = 0;
+  int64_t rest = n;
+  for (std::size_t k = 0; k < N; ++k) {
+    auto const fraction = static_cast<double>(fractions[k]);
+    if (!(fraction >= 0 && fraction <= 1)) detail::fail<ShapeError>("random_split: fraction ", static_cast<int64_t>(k), " is ", fraction, "; fractions are from 0 to 1, and sizes are integers");
+    sum += fraction;
+    // A fraction is not always the number that was meant: 0.7f * 10 is not to be 6.
+    double const exact = fraction * static_cast<double>(n);
+    sizes[k] = static_cast<int64_t>(exact + 1e-3);
+    rest -= sizes[k];
+  }
+  if (!(sum > 1 - 1e-6 && sum < 1 + 1e-6)) detail::fail<ShapeError>("random_split: the fractions sum up to ", sum, "; 1 is needed");
+  for (std::size_t k = 0; rest > 0; k = (k + 1) % N) {
+    if (fractions[k] > 0) ++sizes[k], --rest;
+  }
+  for (std::size_t k = N; rest < 0;) {  // by the same inaccuracy
+    if (sizes[--k] > 0) --sizes[k], ++rest;
+  }
+  return detail::split_by<X, N>(x, sizes, generator);
+}
+template <dataset X, std::integral S, std::size_t N>
+std::array<Subset<X>, N> random_split(X const& x, S const (&parts)[N], Generator& generator = detail::default_generator()) {
+  std::array<int64_t, N> sizes{};
+  int64_t sum = 0;
+  for (std::size_t k = 0; k < N; ++k) {
+    sizes[k] = static_cast<int64_t>(parts[k]);
+    if (sizes[k] < 0) detail::fail<ShapeError>("random_split: size ", static_cast<int64_t>(k), " is ", sizes[k], "; sizes are 0 or more");
+    sum += sizes[k];
+  }
+  if (sum != static_cast<int64_t>(x.size())) {
+    detail::fail<ShapeError>("random_split: the sizes sum up to ", sum, ", and the dataset has ", static_cast<int64_t>(x.size()), " samples; both must be the same");
+  }
+  return detail::split_by<X, N>(x, sizes, generator);
+}
+
+/// A dataset whose sample i is f(fields of sample i): see transformed.
+template <class X, class F>
+class Transformed {
+  template <class S>
+  static constexpr bool takes = [] {
+    if constexpr (detail::sample_field<S>) return std::is_invocable_v<F const&, S>;
+    else return []<std::size_t... Ks>(std::index_sequence<Ks...>) { return std::is_invocable_v<F const&, std::tuple_element_t<Ks, S>...>; }(std::make_index_sequence<std::tuple_size_v<S>>{});
+  }();
+  /// The generator is not needed: neither by f nor by the samples.
+  static constexpr bool is_plain = [] {
+    if constexpr (detail::gives_samples<X> && !detail::gives_random_samples<X>) return takes<detail::sample_of<X>>;
+    else return false;
+  }();
+
+ public:
+  Transformed(X base, F f) : base_(std::move(base)), f_(std::move(f)) {}
+
+  int64_t size() const { return static_cast<int64_t>(base_.size()); }
+  auto get(int64_t i) const
+    requires is_plain
+  {
+    if constexpr (detail::sample_field<detail::sample_of<X>>) return f_(base_.get(i));
+    else return std::apply(f_, base_.get(i));
+  }
+  auto get(int64_t i, Generator& generator) const
+    requires(!is_plain)
+  {
+    auto const call = [&]<class... Fs>(Fs&&... fields) {
+      if constexpr (std::is_invocable_v<F const&, Fs..., Generator&>) return f_(static_cast<Fs&&>(fields)..., generator);
+      else return f_(static_cast<Fs&&>(fields)...);
+    };
+    if constexpr (detail::sample_field<detail::sample_of<X>>) return call(detail::sample_at(base_, i, generator));
+    else return std::apply(call, detail::sample_at(base_, i, generator));
+  }
+  X const& base() const { return base_; }
+
+ private:
+  X base_;
+  F f_;
+};
+
+/// The dataset whose sample i is f(fields of sample i): a new field, or a tuple of fields, also of other types.
+///
+///     auto scaled = transformed(dataset, [](auto const& x, auto const& y) { return std::tuple(x / 16, y); });
+///     auto noisy = transformed(dataset, [](auto const& x, auto const& y, Generator& g) { return std::pair(x + 0.1 * randn(x.shape(), g), y); });
+///
+/// f runs whenever a sample is read, on the threads of the loader, and must not write to what it is given. A formula that it returns is evaluated
+/// straight into the batch. An f that takes a Generator as well gets one that depends on the loader's seed, the epoch and i alone.
+template <dataset X, class F>
+auto transformed(X x, F f) {
+  return Transformed<X, F>(std::move(x), std::move(f));
+}
+
+}  // namespace data
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/io.hpp>
 /// Files.
 
 
-// ---- <situ/io/npy.hpp>
-/// NumPy's files: a tensor from a .npy file and back.
+// ---- <situ/io/csv.hpp>
+/// CSV files: tables of numbers as tensors and datasets.
+///
+///     auto [values, names] = data::read_csv<double>("weather.csv", {.columns = {"temperature", "pressure"}});
+///     data::CsvDataset iris{"iris.csv", {.label = "species", .label_names = true}};
 
-#include <cstdint>
+#include <charconv>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#if !defined(__cpp_lib_to_chars)
+#include <locale.h>
+#endif
 
 
 // ---- <situ/io/detail/file.hpp>
@@ -40322,18 +50631,49 @@ auto topk(E const& x, int64_t k, smallest_t) {
 /// all.
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <concepts>
 #include <cstring>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// A piece of a message: a text, a number or a shape. Headers with many messages compile twice as fast as with text(parts...), which is compiled anew for each.
+class MessagePart {
+public:
+  MessagePart(char const* text) : text_(text), size_(std::strlen(text)) {}
+  MessagePart(std::string const& text) : text_(text.data()), size_(text.size()) {}
+  MessagePart(Shape const& shape) : shape_(&shape) {}
+  template <std::integral I>
+  MessagePart(I number) : number_(static_cast<int64_t>(number)) {}
+
+  void append_to(std::string& to) const {
+    if (text_) to.append(text_, size_);
+    else if (shape_) to += to_string(*shape_);
+    else append(to, number_);
+  }
+
+private:
+  char const* text_ = nullptr;
+  size_t size_ = 0;
+  Shape const* shape_ = nullptr;
+  int64_t number_ = 0;
+};
+__attribute__((cold)) inline std::string message(std::initializer_list<MessagePart> parts) {
+  std::string result;
+  for (MessagePart const& part : parts) part.append_to(result);
+  return result;
+}
 
 /// What an error message begins with: the function that was called and the file it was given.
 struct FileContext {
@@ -40346,6 +50686,44 @@ struct FileContext {
   [[noreturn]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
     fail(text(what, ": ", std::strerror(error), "; ", needed));
   }
+};
+
+/// Bytes from a file as they may stand in a message: quoted, printable, short.
+inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+  constexpr size_t longest = 40;
+  constexpr char const* digits = "0123456789abcdef";
+  std::string text = "'";
+  for (size_t i = 0; i < size && i < longest; ++i) {
+    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
+      text += static_cast<char>(bytes[i]);
+    else
+      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
+  }
+  return text + (size > longest ? "…'" : "'");
+}
+
+/// A counted pointer to something with a member `int64_t references`, which is 1 when it is made.
+template <class X>
+class Counted {
+public:
+  Counted() = default;
+  explicit Counted(X* adopted) : x_(adopted) {}
+  Counted(Counted const& other) noexcept : x_(other.x_) {
+    if (x_) count_up(x_->references);
+  }
+  Counted(Counted&& other) noexcept : x_(std::exchange(other.x_, nullptr)) {}
+  Counted& operator=(Counted other) noexcept {
+    std::swap(x_, other.x_);
+    return *this;
+  }
+  ~Counted() {
+    if (x_ && count_down(x_->references)) delete x_;
+  }
+  X* operator->() const { return x_; }
+  X& operator*() const { return *x_; }
+
+private:
+  X* x_ = nullptr;
 };
 
 inline char const* kind_of_file(mode_t mode) {
@@ -40408,10 +50786,60 @@ public:
     }
   }
 
+  /// The same for many bytes, by several threads: what lies in the system's cache is copied at the memory's speed.
+  void read_fast(void* to, int64_t offset, int64_t bytes) const {
+    if (bytes < 8 * ReadPart::grain) return read(to, offset, bytes);
+    int64_t failed = -1;
+    cpu::launch(ReadPart{file_.get(), static_cast<unsigned char*>(to), offset, &failed}, bytes, ReadPart::grain);
+    if (failed >= 0) read(static_cast<unsigned char*>(to) + failed, offset + failed, bytes - failed);  // says why
+  }
+
+  int descriptor() const { return file_.get(); }
+
 private:
+  /// What one thread reads. A part that ends early leaves where it ended.
+  struct ReadPart {
+    static constexpr int64_t grain = 1 << 20;
+    int fd;
+    unsigned char* to;
+    int64_t offset;
+    int64_t* failed;
+    void operator()(int64_t first, int64_t last) const {
+      while (first < last) {
+        ssize_t const got = ::pread(fd, to + first, static_cast<size_t>(last - first), static_cast<off_t>(offset + first));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+          int64_t earlier = __atomic_load_n(failed, __ATOMIC_RELAXED);
+          while ((earlier < 0 || first < earlier) && !__atomic_compare_exchange_n(failed, &earlier, first, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+          return;
+        }
+        first += got;
+      }
+    }
+  };
+
   FileContext context_;
   FileDescriptor file_;
   int64_t size_ = 0;
+};
+
+/// A file's bytes in the address space, read-only; null where the file system cannot do that.
+class Mapping {
+public:
+  Mapping(InputFile const& file, int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    void* const at = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0) : MAP_FAILED;
+    if (at != MAP_FAILED) bytes_at_ = static_cast<unsigned char const*>(at);
+  }
+  Mapping(Mapping const&) = delete;
+  Mapping& operator=(Mapping const&) = delete;
+  ~Mapping() {
+    if (bytes_at_) ::munmap(const_cast<unsigned char*>(bytes_at_), bytes_);
+  }
+  unsigned char const* data() const { return bytes_at_; }
+
+private:
+  size_t bytes_;
+  unsigned char const* bytes_at_ = nullptr;
 };
 
 /// Writes a file through a temporary one in the same folder that is renamed into place: readers see the old file or
@@ -40466,15 +50894,22 @@ public:
     }
   }
 
-  /// Puts the file in its place. Without it, nothing has happened.
-  void commit() {
+  /// Puts the file in its place. Without it, nothing has happened. `durable`: it is on the disk when this returns, and a
+  /// machine that stops before has the old one.
+  void commit(bool durable = false) {
     int const fd = file_;
     file_ = -1;
-    if (::close(fd) != 0 || std::rename(temporary_.c_str(), target_.c_str()) != 0) {
-      int const error = errno;
+    int error = durable && ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;  // EINVAL: a file system that cannot
+    if (::close(fd) != 0 && error == 0) error = errno;
+    if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
+    if (error != 0) {
       ::unlink(temporary_.c_str());
       context_.fail("cannot be written", error, "a writable file is needed");
     }
+    if (!durable) return;
+    size_t const slash = target_.rfind('/');
+    FileDescriptor const folder(::open(slash == std::string::npos ? "." : target_.substr(0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
   }
 
 private:
@@ -40485,6 +50920,516 @@ private:
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace data {
+
+/// How a CSV file is read.
+struct CsvOptions {
+  char delimiter = ',';
+  bool header = true;                  ///< the first row holds the names of the columns; without it they are named "0", "1", ...
+  std::vector<std::string> columns{};  ///< those to be read, in this order; empty: all (but the label)
+  std::string label{};                 ///< CsvDataset: the column of the labels
+  bool label_names = false;            ///< labels are words, and are numbered in the order of their spelling
+  std::vector<std::string> classes{};  ///< or in this order; another word is an error
+  char quote = '"';
+};
+
+/// Columns of numbers, and their names.
+template <element T>
+struct CsvTable {
+  Tensor<T> values;  ///< [rows, columns]
+  std::vector<std::string> names;
+};
+
+}  // namespace data
+
+namespace detail {
+
+enum class parsed : unsigned char { number, missing, wrong, too_large };
+
+inline bool is_word(std::string_view text, char const* word) {
+  for (char c : text) {
+    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
+  }
+  return *word == '\0';
+}
+
+/// Digits as far as they go: a number m * 10^e, which is exact unless `many`.
+struct Decimal {
+  uint64_t digits = 0;
+  int exponent = 0;
+  bool negative = false, many = false, has_point = false, good = false;
+};
+/// Reads a decimal number, and returns where it ends. Not `good`: there is none.
+SITU_INLINE char const* scan_decimal(char const* at, char const* end, Decimal& number) {
+  if (at != end && (*at == '-' || *at == '+')) number.negative = *at++ == '-';
+  char const* const first = at;
+  uint64_t digits = 0;
+  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
+  auto count = at - first;
+  if (at != end && *at == '.') {
+    number.has_point = true;
+    char const* const point = ++at;
+    for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
+    count += at - point;
+    number.exponent = static_cast<int>(point - at);
+  }
+  if (count == 0) return at;
+  number.good = true;
+  number.digits = digits;
+  number.many = count > 19;
+  if (at == end || (*at != 'e' && *at != 'E')) return at;
+  number.has_point = true;
+  ++at;
+  bool const down = at != end && *at == '-';
+  if (at != end && (*at == '-' || *at == '+')) ++at;
+  if (at == end || static_cast<unsigned char>(*at - '0') >= 10) {
+    number.good = false;
+    return at;
+  }
+  int power = 0;
+  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) power = power < 100000 ? 10 * power + (*at - '0') : power;
+  number.exponent += down ? -power : power;
+  return at;
+}
+
+/// Any decimal number, correctly rounded; the text is known to be one.
+template <class F>
+SITU_NOINLINE F parse_decimal_closely(char const* first, char const* last) {
+  F value = 0;
+#if defined(__cpp_lib_to_chars)
+  if (*first == '+') ++first;
+  auto const result = std::from_chars(first, last, value);
+  if (result.ec != std::errc::result_out_of_range) return value;
+  // Too large or too small: infinity or zero.
+  int64_t magnitude = 0, power = 0;
+  bool after_point = false, begun = false;
+  char const* at = *first == '-' ? first + 1 : first;
+  for (; at != last && *at != 'e' && *at != 'E'; ++at) {
+    if (*at == '.') {
+      after_point = true;
+      continue;
+    }
+    begun = begun || *at != '0';
+    if (begun && !after_point) ++magnitude;
+    if (!begun && after_point) --magnitude;
+  }
+  bool const down = at != last && at[1] == '-';
+  for (; at != last; ++at) {
+    if (static_cast<unsigned char>(*at - '0') < 10 && power < 1000000) power = 10 * power + (*at - '0');
+  }
+  value = magnitude + (down ? -power : power) > 0 ? std::numeric_limits<F>::infinity() : F(0);
+  return *first == '-' ? -value : value;
+#else
+  static locale_t const plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
+  std::string const text(first, last);
+  if constexpr (std::is_same_v<F, float>) value = ::strtof_l(text.c_str(), nullptr, plain);
+  else value = ::strtod_l(text.c_str(), nullptr, plain);
+  return value;
+#endif
+}
+
+/// m * 10^e, correctly rounded where that is one operation of exact numbers. False elsewhere.
+/// Source    Clinger 1990, doi:10.1145/93548.93557.
+template <class F>
+SITU_INLINE bool decimal_to(Decimal const& number, F& value) {
+  static constexpr double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  if (number.many || number.digits > uint64_t{1} << 53 || number.exponent < -22 || number.exponent > 22) return false;
+  double const digits = static_cast<double>(static_cast<int64_t>(number.digits));
+  double const wide = number.exponent < 0 ? digits / powers[-number.exponent] : digits * powers[number.exponent];
+  if constexpr (std::is_same_v<F, float>) {
+    // Rounded twice, to a value between two floats: then only a closer look tells which is nearer.
+    uint64_t const bits = bits_to<uint64_t>(wide);
+    if ((bits & 0x1fffffff) == 0x10000000 || (wide < 1.2e-38 && wide > 0) || wide > 3.4e38) return false;
+  }
+  value = static_cast<F>(number.negative ? -wide : wide);
+  return true;
+}
+
+/// The element that a field says, without quotes and spaces around it.
+template <element T>
+parsed parse_field(std::string_view field, T& value) {
+  if (field.empty() || is_word(field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
+  char const *const first = field.data(), *const last = first + field.size();
+  Decimal number;
+  bool const whole = scan_decimal(first, last, number) == last && number.good;
+  if constexpr (floating<T>) {
+    using F = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    F result;
+    if (whole) {
+      if (!decimal_to(number, result)) result = parse_decimal_closely<F>(first, last);
+    } else {
+      std::size_t const sign = *first == '-' || *first == '+';
+      std::string_view const word = field.substr(sign);
+      if (!is_word(word, "inf") && !is_word(word, "infinity")) return parsed::wrong;
+      result = std::numeric_limits<F>::infinity();
+      if (*first == '-') result = -result;
+    }
+    value = convert_scalar<T>(result);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (is_word(field, "true") || field == "1") value = true;
+    else if (is_word(field, "false") || field == "0") value = false;
+    else return parsed::wrong;
+  } else {
+    if (!whole || number.has_point) return parsed::wrong;
+    using Limits = std::numeric_limits<T>;
+    uint64_t const most = number.negative ? static_cast<uint64_t>(-(static_cast<int64_t>(Limits::min()) + 1)) + (std::is_signed_v<T> ? 1 : 0) : static_cast<uint64_t>(Limits::max());
+    uint64_t const largest = number.negative && !std::is_signed_v<T> ? 0 : most;
+    if (number.many || number.digits > largest) return parsed::too_large;
+    value = static_cast<T>(number.negative ? 0 - number.digits : number.digits);
+  }
+  return parsed::number;
+}
+
+/// The words of a column, each with a number.
+class WordList {
+ public:
+  WordList() = default;
+  explicit WordList(std::vector<std::string> const& words) {
+    for (std::string const& word : words) add(word);
+  }
+  /// -1: not in the list.
+  int64_t find(std::string_view word) const {
+    std::size_t const at = place(word);
+    return at < sorted_.size() && words_[sorted_[at]] == word ? static_cast<int64_t>(sorted_[at]) : -1;
+  }
+  int64_t add(std::string_view word) {
+    if (int64_t const known = find(word); known >= 0) return known;
+    sorted_.insert(sorted_.begin() + static_cast<std::ptrdiff_t>(place(word)), words_.size());
+    words_.emplace_back(word);
+    return static_cast<int64_t>(words_.size()) - 1;
+  }
+  std::vector<std::string> const& words() const { return words_; }
+  /// The numbers of the words in the order of their spelling.
+  std::vector<std::size_t> const& sorted() const { return sorted_; }
+
+ private:
+  std::size_t place(std::string_view word) const {
+    std::size_t low = 0, high = sorted_.size();
+    while (low < high) {
+      std::size_t const middle = (low + high) / 2;
+      if (words_[sorted_[middle]] < word) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  std::vector<std::string> words_;
+  std::vector<std::size_t> sorted_;
+};
+
+/// Walks over the fields of a CSV text.
+class CsvText {
+ public:
+  CsvText(char const* who, char const* path, std::string_view text, data::CsvOptions const& options)
+      : context_{who, path}, at_(text.data()), end_(at_ + text.size()), delimiter_(options.delimiter), quote_(options.quote) {
+    if (text.substr(0, 3) == "\xef\xbb\xbf") at_ += 3;  // a byte order mark
+    skip_blank_lines();
+  }
+
+  bool at_end() const { return at_ == end_; }
+  int64_t line() const { return line_; }
+  bool row_ended() const { return row_ended_; }
+  /// No more rows than that are left, if each has so many fields.
+  int64_t most_rows(int64_t fields) const {
+    int64_t newlines = 1;
+    for (char const* at = at_; (at = static_cast<char const*>(std::memchr(at, '\n', static_cast<std::size_t>(end_ - at)))) != nullptr; ++at) ++newlines;
+    int64_t const by_size = (end_ - at_) / (fields > 0 ? fields : 1) + 1;
+    return newlines < by_size ? newlines : by_size;
+  }
+
+  /// A number that stands in a field by itself, without quotes, is read at once; false, and nothing is read, for all else.
+  template <class T>
+  SITU_INLINE bool take_number(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return false;
+    } else {
+      Decimal number;
+      char const* const after = scan_decimal(at_, end_, number);
+      if (!number.good || after == end_ || (*after != delimiter_ && *after != '\n')) return false;
+      if constexpr (floating<T>) {
+        std::conditional_t<std::is_same_v<T, double>, double, float> result;
+        if (!decimal_to(number, result)) result = parse_decimal_closely<decltype(result)>(at_, after);
+        value = convert_scalar<T>(result);
+      } else {
+        if (number.has_point || number.many || number.digits > static_cast<uint64_t>(std::numeric_limits<T>::max()) || (number.negative && !std::is_signed_v<T>)) return false;
+        value = static_cast<T>(number.negative ? 0 - number.digits : number.digits);
+      }
+      at_ = after;
+      end_field();
+      return true;
+    }
+  }
+
+  /// The next field: without its quotes, or without the spaces around it. Stays as it is until the next one is taken.
+  std::string_view take() {
+    char const* first = at_;
+    while (first != end_ && (*first == ' ' || *first == '\t') && *first != delimiter_) ++first;
+    if (first != end_ && *first == quote_) return take_quoted(first + 1);
+    first = at_;
+    while (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') ++at_;
+    char const* last = at_;
+    if (last != first && last[-1] == '\r' && (at_ == end_ || *at_ == '\n')) --last;
+    while (first != last && (*first == ' ' || *first == '\t')) ++first;
+    while (first != last && (last[-1] == ' ' || last[-1] == '\t')) --last;
+    end_field();
+    return {first, static_cast<std::size_t>(last - first)};
+  }
+
+  [[noreturn]] SITU_NOINLINE void fail(int64_t line, std::string const& what) const { context_.fail(text("line ", line, what)); }
+  FileContext const& context() const { return context_; }
+
+ private:
+  void end_field() {
+    row_ended_ = at_ == end_ || *at_ == '\n';
+    if (at_ != end_) ++at_;
+    if (!row_ended_) return;
+    ++line_;
+    skip_blank_lines();
+  }
+  void skip_blank_lines() {
+    while (at_ != end_ && (*at_ == '\n' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')))) {
+      if (*at_ == '\n') ++line_;
+      ++at_;
+    }
+  }
+  std::string_view take_quoted(char const* first) {
+    int64_t const line = line_;
+    unquoted_.clear();
+    for (;;) {
+      char const* const closing = static_cast<char const*>(std::memchr(first, quote_, static_cast<std::size_t>(end_ - first)));
+      if (!closing) fail(line, ": a quoted field does not end; a closing quote is needed");
+      for (char const* c = first; c != closing; ++c) line_ += *c == '\n';
+      unquoted_.append(first, closing);
+      first = closing + 1;
+      if (first == end_ || *first != quote_) break;
+      unquoted_ += quote_;  // two of them stand for one
+      ++first;
+    }
+    at_ = first;
+    while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n'))) && *at_ != delimiter_) ++at_;
+    if (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') fail(line_, text(": '", std::string(1, *at_), "' found after a quoted field; the delimiter or the end of the line is needed"));
+    end_field();
+    return unquoted_;
+  }
+
+  FileContext context_;
+  char const *at_, *end_;
+  char delimiter_, quote_;
+  bool row_ended_ = true;
+  int64_t line_ = 1;
+  std::string unquoted_;
+};
+
+inline std::string quoted_column(std::string_view name) { return text("\"", std::string(name.substr(0, 60)), name.size() > 60 ? "...\"" : "\""); }
+
+/// Which field goes where.
+struct CsvPlan {
+  static constexpr int skipped = -1, label = -2;
+  std::vector<int> targets;  ///< of each field: a column of the values, or one of the above
+  std::vector<std::string> all_names, names;
+  int64_t header_line = 1;
+
+  CsvPlan(CsvText& text, data::CsvOptions const& options) {
+    header_line = text.line();
+    if (text.at_end()) text.context().fail("the file holds no rows; at least one is needed");
+    CsvText ahead = text;
+    do all_names.emplace_back(ahead.take());
+    while (!ahead.row_ended());
+    if (options.header) {
+      text = ahead;
+    } else {
+      for (std::size_t k = 0; k < all_names.size(); ++k) all_names[k] = std::to_string(k);
+    }
+    targets.assign(all_names.size(), skipped);
+    if (!options.label.empty()) targets[find(text, options.label)] = label;
+    if (options.columns.empty()) {
+      for (std::size_t k = 0; k < all_names.size(); ++k) {
+        if (targets[k] == skipped) add(k);
+      }
+    }
+    for (std::string const& name : options.columns) {
+      std::size_t const k = find(text, name);
+      if (targets[k] != skipped) text.context().fail(situ::detail::text("column ", quoted_column(name), " is asked for twice; each can be read once"));
+      add(k);
+    }
+  }
+
+  std::string column(std::size_t k) const { return text(", column ", static_cast<int64_t>(k) + 1, " (", quoted_column(all_names[k]), ")"); }
+
+ private:
+  void add(std::size_t k) {
+    targets[k] = static_cast<int>(names.size());
+    names.push_back(all_names[k]);
+  }
+  std::size_t find(CsvText const& text, std::string const& name) const {
+    std::size_t found = all_names.size();
+    for (std::size_t k = 0; k < all_names.size(); ++k) {
+      if (all_names[k] != name) continue;
+      if (found < all_names.size()) text.context().fail(situ::detail::text("two columns are named ", quoted_column(name), ": columns ", static_cast<int64_t>(found) + 1, " and ", static_cast<int64_t>(k) + 1));
+      found = k;
+    }
+    if (found < all_names.size()) return found;
+    std::string there;
+    for (std::size_t k = 0; k < all_names.size() && k < 20; ++k) there += (k ? ", " : "") + quoted_column(all_names[k]);
+    text.context().fail(situ::detail::text("there is no column ", quoted_column(name), ": the columns are ", there, all_names.size() > 20 ? ", ..." : ""));
+  }
+};
+
+template <element T>
+T csv_value(CsvText& text, CsvPlan const& plan, std::size_t k) {
+  T value{};
+  if (SITU_LIKELY(text.take_number(value))) return value;
+  int64_t const line = text.line();
+  std::string_view const field = text.take();
+  parsed const result = parse_field(field, value);
+  if (result == parsed::number) return value;
+  if constexpr (floating<T>) {
+    if (result == parsed::missing) return convert_scalar<T>(std::numeric_limits<float>::quiet_NaN());
+  }
+  std::string const found = field.empty() ? std::string("nothing") : "'" + std::string(field.substr(0, 60)) + (field.size() > 60 ? "...'" : "'");
+  text.fail(line, detail::text(plan.column(k), ": ", found, " found; ",
+                               floating<T>                      ? "a number is needed"
+                               : std::is_same_v<T, bool>        ? "0, 1, true or false is needed"
+                               : result == parsed::too_large ? detail::text("it does not fit ", name(dtype_of<T>))
+                                                             : detail::text(result == parsed::missing ? "missing values have no place in " : "an integer is needed for ", name(dtype_of<T>))));
+}
+
+template <element T, element L>
+struct CsvContent {
+  Tensor<T> values;
+  Tensor<L> labels;
+  std::vector<std::string> names, classes;
+};
+
+template <element T, element L, bool WithLabels>
+CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_view content, data::CsvOptions const& options) {
+  CsvText text(who, path, content, options);
+  if constexpr (WithLabels) {
+    if (options.label.empty()) text.context().fail("no column of labels is named; {.label = \"...\"} is needed");
+  }
+  CsvPlan plan(text, options);
+  auto const fields = plan.targets.size();
+  auto const width = static_cast<int64_t>(plan.names.size());
+  int64_t const most = text.at_end() ? 0 : text.most_rows(static_cast<int64_t>(fields));
+  CsvContent<T, L> result{Tensor<T>::uninitialized({most, width}, who), Tensor<L>::uninitialized({WithLabels ? most : 0}, who), plan.names, {}};
+  T* values = result.values.data();
+  [[maybe_unused]] L* const labels = result.labels.data();
+  [[maybe_unused]] bool const by_name = options.label_names || !options.classes.empty();
+  [[maybe_unused]] WordList words(options.classes);
+  int64_t rows = 0;
+  for (; !text.at_end(); ++rows, values += width) {
+    int64_t const line = text.line();
+    for (std::size_t k = 0;; ++k) {
+      if (SITU_UNLIKELY(k == fields)) {
+        int64_t found = static_cast<int64_t>(k) + 1;
+        for (text.take(); !text.row_ended(); text.take()) ++found;
+        text.fail(line, detail::text(": ", found, " fields found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+      }
+      int const target = plan.targets[k];
+      if (target >= 0) {
+        values[target] = csv_value<T>(text, plan, k);
+      } else if (target == CsvPlan::skipped) {
+        text.take();
+      } else if constexpr (WithLabels) {
+        if (!by_name) {
+          labels[rows] = csv_value<L>(text, plan, k);
+        } else {
+          std::string_view const word = text.take();
+          int64_t const number = options.classes.empty() ? words.add(word) : words.find(word);
+          if (number < 0) text.fail(line, detail::text(plan.column(k), ": ", quoted_column(word), " found; one of the classes is needed"));
+          labels[rows] = convert_scalar<L>(number);
+        }
+      }
+      if (!text.row_ended()) continue;
+      if (SITU_UNLIKELY(k + 1 != fields)) {
+        text.fail(line, detail::text(": ", static_cast<int64_t>(k) + 1, k == 0 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+      }
+      break;
+    }
+  }
+  if (rows < most) {
+    result.values = Tensor<T>(result.values.slice(0, 0, rows).clone());
+    if constexpr (WithLabels) result.labels = Tensor<L>(result.labels.slice(0, 0, rows).clone());
+  }
+  if constexpr (WithLabels) {
+    result.classes = words.words();
+    if (by_name && options.classes.empty()) {
+      std::vector<L> number_of(words.sorted().size());
+      for (std::size_t k = 0; k < number_of.size(); ++k) {
+        number_of[words.sorted()[k]] = convert_scalar<L>(static_cast<int64_t>(k));
+        result.classes[k] = words.words()[words.sorted()[k]];
+      }
+      L* const written = result.labels.data();
+      for (int64_t i = 0; i < rows; ++i) written[i] = number_of[static_cast<std::size_t>(convert_scalar<int64_t>(written[i]))];
+    }
+  }
+  return result;
+}
+
+template <element T, element L, bool WithLabels>
+CsvContent<T, L> read_csv_file(char const* who, std::string const& path, data::CsvOptions const& options) {
+  InputFile const file({who, path.c_str()});
+  Temporary<Cpu> const content(static_cast<std::size_t>(file.size()));
+  file.read(content.get(), 0, file.size());
+  return read_csv_text<T, L, WithLabels>(who, path.c_str(), {static_cast<char const*>(content.get()), static_cast<std::size_t>(file.size())}, options);
+}
+
+}  // namespace detail
+
+namespace data {
+
+/// Reads columns of numbers from a CSV file, as RFC 4180 describes it: fields between delimiters, in quotes where they hold delimiters, line breaks or quotes,
+/// which are then doubled. Lines end with \n or \r\n; empty ones are left out, and so are spaces around a field without quotes.
+///
+/// Shape     values: [rows, columns].
+/// Dtype     T. Numbers are decimal, always with a dot whatever the locale, and correctly rounded (16-bit floats by way of float); inf and nan are known.
+/// Special   a missing value (nothing, NA, N/A, nan, null, none) is NaN.
+/// Throws    IoError, `read_csv: <path>: line 3, column 2 ("age"): 'x' found; a number is needed`, for a field that is no T, also a missing one where T has no NaN;
+///           rows of another length than the first; columns that are not there; and whatever keeps the file from being read.
+/// Cost      one pass over the file, which is read into memory as a whole.
+template <element T = float>
+CsvTable<T> read_csv(std::string const& path, CsvOptions const& options = {}) {
+  auto content = detail::read_csv_file<T, int64_t, false>("read_csv", path, options);
+  return {std::move(content.values), std::move(content.names)};
+}
+/// The same from a text.
+template <element T = float>
+CsvTable<T> parse_csv(std::string_view text, CsvOptions const& options = {}) {
+  auto content = detail::read_csv_text<T, int64_t, false>("parse_csv", "text", text, options);
+  return {std::move(content.values), std::move(content.names)};
+}
+
+/// Rows of a CSV file with their labels: sample i is (columns of row i, its label). Held in memory.
+///
+/// The labels are numbers, or with `label_names` words: their numbers are then the places in classes().
+/// Throws    as read_csv.
+template <element T = float, element L = int64_t>
+class CsvDataset : public TensorDataset<Tensor<T>, Tensor<L>> {
+ public:
+  explicit CsvDataset(std::string const& path, CsvOptions const& options) : CsvDataset(detail::read_csv_file<T, L, true>("CsvDataset", path, options)) {}
+
+  /// The names of the columns that are read, without the label.
+  std::vector<std::string> const& columns() const { return columns_; }
+  /// The words that labels stand for.
+  std::vector<std::string> const& classes() const { return classes_; }
+
+ private:
+  explicit CsvDataset(detail::CsvContent<T, L> content)
+      : TensorDataset<Tensor<T>, Tensor<L>>(content.values, content.labels), columns_(std::move(content.names)), classes_(std::move(content.classes)) {}
+  std::vector<std::string> columns_, classes_;
+};
+
+}  // namespace data
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/io/npy.hpp>
+/// NumPy's files: a tensor from a .npy file and back.
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
 
 // ---- <situ/io/detail/npy_format.hpp>
 /// The npy format as a pure function over bytes: a header becomes a shape and an element type, or an IoError.
@@ -40536,20 +51481,6 @@ constexpr npy_type npy_type_of(dtype type) {
   return types[static_cast<int>(type)];
 }
 
-/// Bytes from a file as they may stand in a message: quoted, printable, short.
-inline std::string npy_quote(unsigned char const* bytes, size_t size) {
-  constexpr size_t longest = 40;
-  constexpr char const* digits = "0123456789abcdef";
-  std::string text = "'";
-  for (size_t i = 0; i < size && i < longest; ++i) {
-    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
-      text += static_cast<char>(bytes[i]);
-    else
-      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
-  }
-  return text + (size > longest ? "…'" : "'");
-}
-
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
 inline std::string npy_shape_text(Shape const& shape) {
   std::string result = "(";
@@ -40571,8 +51502,8 @@ inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
 /// Reads the dictionary: the part of Python's literals that such a header may use, and nothing else.
 class NpyHeaderReader {
  public:
-  NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, char const* file)
-      : begin_(first), at_(first), last_(last), offset_(offset), context_{"load_npy", file} {}
+  NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
+      : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   void read(npy_header& header) {
     skip_space();
@@ -40613,7 +51544,7 @@ class NpyHeaderReader {
   }
 
   [[noreturn]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? std::string("its end") : npy_quote(at_, static_cast<size_t>(last_ - at_));
+    std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
     context_.fail(std::string(what) + ": " + found + " found at byte " + std::to_string(offset_ + (at_ - begin_)) +
                   "; " + needed + " is needed");
   }
@@ -40638,9 +51569,9 @@ class NpyHeaderReader {
   void read_value(unsigned char const* key, size_t size, npy_header& header) {
     int which = 0;
     while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail("unknown key in the header: " + npy_quote(key, size) + " found; " + all_keys_);
+    if (which == 3) context_.fail("unknown key in the header: " + quote_bytes(key, size) + " found; " + all_keys_);
     if (found_[which])
-      context_.fail("a key stands twice in the header: " + npy_quote(key, size) + " found again; " + all_keys_);
+      context_.fail("a key stands twice in the header: " + quote_bytes(key, size) + " found again; " + all_keys_);
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -40662,7 +51593,7 @@ class NpyHeaderReader {
     header.descr.assign(first, end);
     size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
     if (size > letter && first[letter] == 'O')
-      context_.fail("the elements are Python objects: " + npy_quote(first, size) +
+      context_.fail("the elements are Python objects: " + quote_bytes(first, size) +
                     " found; numbers are needed, objects would have to be unpickled, which runs code");
     if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
@@ -40716,7 +51647,7 @@ class NpyHeaderReader {
     for (; at_ != last_ && is_digit(*at_); ++at_)
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
-    std::string const digits = !fits || negative ? npy_quote(first, static_cast<size_t>(at_ - first)) : std::string();
+    std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
     if (negative) context_.fail("the shape has a negative extent: " + digits + " found; 0 or more is needed");
     if (!fits)
       context_.fail("the shape is too large: an extent of " + digits + " found; fewer than 2^63 elements are needed");
@@ -40732,18 +51663,17 @@ class NpyHeaderReader {
 
 /// Reads the header of an npy file from its first bytes, never beyond `bytes + size`.
 ///
-/// `size` is the whole file's size, or at least npy_max_preamble. `file` is what messages call the file.
-/// Throws    IoError as `load_npy: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
-inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, char const* file) {
+/// `size` is the whole file's size, or at least npy_max_preamble. `context` is what messages begin with.
+/// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
+inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-  FileContext const context{"load_npy", file};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
       context.fail(text("the file ends inside its header: ", size, " bytes found; ", needed, " are needed"));
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail("is not an npy file: it begins with " + npy_quote(bytes, size < 6 ? size : 6) +
+    context.fail("is not an npy file: it begins with " + quote_bytes(bytes, size < 6 ? size : 6) +
                  "; '\\x93NUMPY' is needed");
   need(10);
   int const major = bytes[6], minor = bytes[7];
@@ -40759,7 +51689,7 @@ inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, char
 
   npy_header header;
   header.data_begin = begin + length;
-  NpyHeaderReader(bytes + begin, bytes + header.data_begin, begin, file).read(header);
+  NpyHeaderReader(bytes + begin, bytes + header.data_begin, begin, context).read(header);
   return header;
 }
 
@@ -40774,18 +51704,17 @@ inline bool npy_holds(npy_header const& header, dtype type) {
 ///
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
-inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, char const* file) {
-  FileContext const context{"load_npy", file};
+inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
   npy_type const wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
     std::string const found =
-        npy_quote(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
+        quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
     std::string const asked = text(name(type), " ('", wanted.descr, "') was asked for");
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
         context.fail(text("the elements have another type: ", name(other), " (", found, ") found; ", asked,
-                          ": use load_npy<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
+                          ": use ", context.who, "<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
     }
     context.fail(text("the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ",
                       name(type)));
@@ -40889,8 +51818,9 @@ namespace detail {
 /// The tensor in the `size` bytes of an npy file; `file` is what messages call it. Throws IoError.
 template <element T>
 Tensor<T> decode_npy(unsigned char const* bytes, size_t size, char const* file) {
-  npy_header const header = parse_npy_header(bytes, size, file);
-  int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), file);
+  FileContext const context{"load_npy", file};
+  npy_header const header = parse_npy_header(bytes, size, context);
+  int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), context);
   Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
   if (data_bytes == 0) return result;
   auto* const data = reinterpret_cast<unsigned char*>(result.data());
@@ -40933,8 +51863,8 @@ Tensor<T> load_npy(std::string const& path) {
                    '\0');
   file.read(head.data(), 0, static_cast<int64_t>(head.size()));
   detail::npy_header const header =
-      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context.path);
-  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context.path);
+      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context);
   Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
   if (bytes == 0) return result;
   auto* const data = reinterpret_cast<unsigned char*>(result.data());
@@ -40975,4 +51905,2552 @@ void save_npy(std::string const& path, E const& tensor) {
 }
 
 }  // namespace io
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/io/npy_dataset.hpp>
+/// Datasets of NumPy's files: arrays that are mapped into memory rather than read, and their rows as samples.
+///
+///     data::NpyDataset<uint8_t, int64_t> digits{"images.npy", "labels.npy"};
+
+
+namespace situ::inline SITU_ABI {
+namespace io {
+
+/// The array in a .npy file as a read-only tensor over the file itself: what is not used is not read.
+///
+/// What does not lie in the file as a tensor holds it (Fortran order, big-endian or badly aligned elements, bool) is loaded, as by load_npy.
+/// The file must not become shorter while a handle lives: reading what is gone ends the program.
+/// Throws    IoError as load_npy. Writing to it throws TypeError; clone() gives a copy to write to.
+template <element T>
+Tensor<T> map_npy(std::string const& path) {
+  detail::FileContext const context{"load_npy", path.c_str()};
+  detail::InputFile const file(context);
+  std::string head(static_cast<size_t>(file.size() < detail::npy_max_preamble ? file.size() : detail::npy_max_preamble), '\0');
+  file.read(head.data(), 0, static_cast<int64_t>(head.size()));
+  detail::npy_header const header = detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context);
+  bool const as_it_is = !detail::npy_is_transposed(header) && (header.byte_order != '>' || sizeof(T) == 1) && !std::is_same_v<T, bool> && header.data_begin % static_cast<int64_t>(alignof(T)) == 0;
+  if (!as_it_is || bytes == 0) return load_npy<T>(path);
+  auto* const mapping = new detail::Mapping(file, file.size());
+  if (!mapping->data()) {  // not every file system can
+    delete mapping;
+    return load_npy<T>(path);
+  }
+  auto const* const first = reinterpret_cast<T const*>(mapping->data() + header.data_begin);
+  return from_blob(first, header.shape, Layout(header.shape).strides, [mapping](T*) { delete mapping; });
+}
+
+}  // namespace io
+
+namespace data {
+
+/// Rows of npy files as samples: sample i is row i of each file, a tuple where there are several. The files are mapped into memory: a batch is gathered
+/// straight from them, and what no batch asks for is never read.
+///
+/// Throws    IoError for a file that is no array of that element type, ShapeError when the numbers of rows differ.
+/// Example   DataLoader loader{NpyDataset<uint8_t, int64_t>{"images.npy", "labels.npy"}, {.batch_size = 64, .shuffle = true, .workers = 2}};
+template <element... Ts>
+  requires(sizeof...(Ts) > 0)
+class NpyDataset : public TensorDataset<Tensor<Ts>...> {
+ public:
+  template <class... Paths>
+    requires(sizeof...(Paths) == sizeof...(Ts) && (std::is_convertible_v<Paths const&, std::string> && ...))
+  explicit NpyDataset(Paths const&... paths) : TensorDataset<Tensor<Ts>...>(io::map_npy<Ts>(paths)...) {}
+};
+
+}  // namespace data
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/io/npz.hpp>
+/// NumPy's archives: tensors from a .npz file, by name.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+// ---- <situ/io/detail/zip_format.hpp>
+/// Zip archives as they are read here: the list of members, checked, and one member's bytes from front to back.
+///
+/// Members are stored, or deflated where a file of the program is compiled with SITU_WITH_ZLIB. Archives of several disks, encryption and other methods are refused.
+///
+/// Source    PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3; CRC-32 by tables of eight bytes after M. E. Kounavis and F. L. Berry,
+///           Novel Table Lookup-Based Algorithms for High-Performance CRC Generation, 2008, doi:10.1109/TC.2008.85.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+// ---- <situ/io/detail/safetensors_format.hpp>
+/// The safetensors format as pure functions over bytes: a header becomes a list of tensors, or an IoError; a list becomes a header.
+///
+/// A file is the length of the header (eight bytes, little-endian), the header, and the tensors' elements, row-major and without gaps. The header is a JSON
+/// object of "name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, with texts of any meaning under "__metadata__". Elements are little-endian.
+///
+/// Source    https://github.com/huggingface/safetensors, README and safetensors/src/tensor.rs.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+
+// ---- <situ/io/detail/json.hpp>
+/// JSON as RFC 8259 has it and nothing more: read from front to back without recursion, and strings as they are written.
+///
+/// Source    RFC 8259; the UTF-8 of table 3-7 in chapter 3 of the Unicode Standard.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The first byte that is not UTF-8, or `size`. Longer forms than needed, surrogates and what lies beyond U+10FFFF are not.
+inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
+  size_t at = 0;
+  while (at < size) {
+    uint64_t eight;
+    if (size - at >= 8 && (std::memcpy(&eight, bytes + at, 8), (eight & 0x8080808080808080u) == 0)) {
+      at += 8;
+      continue;
+    }
+    unsigned const first = bytes[at];
+    if (first < 0x80) {
+      ++at;
+      continue;
+    }
+    size_t const more = first >= 0xc2 && first <= 0xdf ? 1 : first >= 0xe0 && first <= 0xef ? 2 : first >= 0xf0 && first <= 0xf4 ? 3 : 0;
+    if (more == 0 || size - at <= more) return at;
+    unsigned const low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (bytes[at + 1] < low || bytes[at + 1] > high) return at;
+    for (size_t k = 2; k <= more; ++k) {
+      if ((bytes[at + k] & 0xc0) != 0x80) return at;
+    }
+    at += more + 1;
+  }
+  return size;
+}
+
+/// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped.
+inline void append_json_string(std::string& to, std::string_view value) {
+  constexpr char const* digits = "0123456789abcdef";
+  constexpr char const* letters = "btn?fr";  // of 8 to 13
+  to += '"';
+  for (char const c : value) {
+    auto const byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') to.append(1, '\\').append(1, c);
+    else if (byte >= 8 && byte <= 13 && byte != 11) to.append(1, '\\').append(1, letters[byte - 8]);
+    else if (byte < 0x20) to.append("\\u00").append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
+    else to += c;
+  }
+  to += '"';
+}
+
+/// A name as it may stand in a message: quoted, without control characters, not endless.
+inline std::string quoted_name(std::string_view name) {
+  constexpr size_t longest = 200;
+  std::string result;
+  size_t end = name.size();
+  if (end > longest) {
+    end = longest;
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // whole characters
+  }
+  append_json_string(result, name.substr(0, end));
+  if (end < name.size()) result.insert(result.size() - 1, "…");
+  return result;
+}
+
+/// Reads one JSON text. The caller asks for what should come next; anything else is an IoError that says where.
+class JsonReader {
+ public:
+  static constexpr int max_depth = 128;
+
+  /// `offset` is where the text begins in the file. The bytes must be UTF-8.
+  JsonReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
+      : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
+
+  /// Whether `c` comes next, after spaces; it is taken then.
+  bool take(char c) {
+    skip_space();
+    if (at_ == last_ || *at_ != static_cast<unsigned char>(c)) return false;
+    ++at_;
+    return true;
+  }
+  void need(char c, char const* what, char const* needed) {
+    if (!take(c)) expected(what, needed);
+  }
+  /// Whether another entry of an object or array follows, which ends with `end`. `first`: none has been read yet.
+  bool more(char end, bool first, char const* what) {
+    if (take(end)) return false;
+    if (!first && !take(',')) expected(what, end == '}' ? "',' or '}'" : "',' or ']'");
+    return true;
+  }
+  bool take_null() { return take_word("null"); }
+  bool at_end() {
+    skip_space();
+    return at_ == last_;
+  }
+
+  /// A string, with its escapes resolved.
+  std::string string(char const* what) {
+    if (!take('"')) expected(what, "a string");
+    std::string result;
+    for (;;) {
+      unsigned char const* const plain = at_;
+      while (at_ != last_ && *at_ != '"' && *at_ != '\\' && *at_ >= 0x20) ++at_;
+      result.append(reinterpret_cast<char const*>(plain), static_cast<size_t>(at_ - plain));
+      if (at_ == last_) expected("a string does not end", "'\"'");
+      if (*at_ == '"') {
+        ++at_;
+        return result;
+      }
+      if (*at_ != '\\') expected("a string holds a control character", "an escape");
+      read_escape(result);
+    }
+  }
+
+  /// An integer that is not negative and has no fraction and no exponent.
+  int64_t count(char const* what) {
+    skip_space();
+    unsigned char const* const first = at_;
+    if (at_ == last_ || !is_digit(*at_)) expected(what, "an integer that is not negative");
+    int64_t result = 0;
+    bool fits = true;
+    for (; at_ != last_ && is_digit(*at_); ++at_) {
+      fits = fits && !__builtin_mul_overflow(result, int64_t{10}, &result) && !__builtin_add_overflow(result, int64_t{*at_} - '0', &result);
+    }
+    bool const zeros = *first == '0' && at_ - first > 1;
+    if (zeros || (at_ != last_ && (*at_ == '.' || *at_ == 'e' || *at_ == 'E'))) at_ = first, expected(what, "an integer without leading zeros, fraction and exponent");
+    if (!fits) at_ = first, expected(what, "an integer below 2^63");
+    return result;
+  }
+
+  /// Any value: checked, and left out.
+  void skip_value() {
+    bool in_object[max_depth];
+    int depth = 0;
+    for (;;) {
+      bool const object = take('{');
+      if (object || take('[')) {
+        if (depth == max_depth) expected("values are nested too deeply", "at most 128 levels");
+        in_object[depth++] = object;
+        if (take(object ? '}' : ']')) --depth;
+        else {
+          if (object) skip_key();
+          continue;
+        }
+      } else {
+        skip_scalar();
+      }
+      for (;; --depth) {
+        if (depth == 0) return;
+        bool const object = in_object[depth - 1];
+        if (!more(object ? '}' : ']', false, "a value cannot be read")) continue;
+        if (object) skip_key();
+        break;
+      }
+    }
+  }
+
+  [[noreturn]] void expected(char const* what, char const* needed) const {
+    std::string const found = at_ == last_ ? "the end of the header" : quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20));
+    context_.fail(message({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"}));
+  }
+
+ private:
+  static bool is_digit(unsigned char c) { return c >= '0' && c <= '9'; }
+  void skip_space() {
+    while (at_ != last_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
+  }
+  bool take_word(char const* word) {
+    skip_space();
+    size_t const size = std::strlen(word);
+    if (static_cast<size_t>(last_ - at_) < size || std::memcmp(at_, word, size) != 0) return false;
+    at_ += size;
+    return true;
+  }
+  void skip_key() {
+    (void)string("a key cannot be read");
+    need(':', "a key has no value", "':'");
+  }
+  void skip_scalar() {
+    if (at_ == last_) expected("a value is missing", "a value");
+    if (*at_ == '"') {
+      (void)string("a string cannot be read");
+      return;
+    }
+    if (take_word("true") || take_word("false") || take_word("null")) return;
+    take('-');
+    skip_digits();
+    if (at_ != last_ && *at_ == '.') ++at_, skip_digits(true);
+    if (at_ != last_ && (*at_ == 'e' || *at_ == 'E')) {
+      ++at_;
+      if (at_ != last_ && (*at_ == '+' || *at_ == '-')) ++at_;
+      skip_digits(true);
+    }
+  }
+  void skip_digits(bool zeros = false) {
+    unsigned char const* const first = at_;
+    while (at_ != last_ && is_digit(*at_)) ++at_;
+    if (at_ == first || (!zeros && *first == '0' && at_ - first > 1)) at_ = first, expected("a value cannot be read", "a value");
+  }
+
+  unsigned hexadecimal() {
+    unsigned result = 0;
+    for (int k = 0; k < 4; ++k, ++at_) {
+      unsigned char const c = at_ == last_ ? 0 : *at_;
+      if (is_digit(c)) result = result * 16 + (c - '0');
+      else if ((c | 32) >= 'a' && (c | 32) <= 'f') result = result * 16 + static_cast<unsigned>((c | 32) - 'a' + 10);
+      else expected("an escape cannot be read", "a hexadecimal digit");
+    }
+    return result;
+  }
+  void read_escape(std::string& to) {
+    constexpr char const* letters = "\"\\/bfnrt";
+    constexpr char const* meanings = "\"\\/\b\f\n\r\t";
+    unsigned char const* const first = at_++;
+    if (at_ == last_) expected("a string does not end", "'\"'");
+    if (*at_ != 'u') {
+      char const* const letter = *at_ == 0 ? nullptr : std::strchr(letters, *at_);
+      if (!letter) at_ = first, expected("an escape cannot be read", "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
+      to += meanings[letter - letters];
+      ++at_;
+      return;
+    }
+    ++at_;
+    unsigned code = hexadecimal();
+    if (code >= 0xd800 && code <= 0xdbff && last_ - at_ >= 2 && at_[0] == '\\' && at_[1] == 'u') {
+      at_ += 2;
+      unsigned const low = hexadecimal();
+      code = low >= 0xdc00 && low <= 0xdfff ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : 0xd800;
+    }
+    if (code >= 0xd800 && code <= 0xdfff) at_ = first, expected("an escape is half of a character", "a pair of surrogates");
+    if (code < 0x80) {
+      to += static_cast<char>(code);
+    } else {
+      int const more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+      constexpr unsigned leads[] = {0, 0xc0, 0xe0, 0xf0};
+      to += static_cast<char>(leads[more] | code >> (6 * more));
+      for (int k = more - 1; k >= 0; --k) to += static_cast<char>(0x80 | (code >> (6 * k) & 0x3f));
+    }
+  }
+
+  unsigned char const *begin_, *at_, *last_;
+  int64_t offset_;
+  FileContext context_;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "situ reads and writes safetensors files on little-endian hosts");
+
+namespace situ::inline SITU_ABI {
+namespace io {
+
+/// Texts of any meaning that a file carries: pairs of a key and a value.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+}  // namespace io
+namespace detail {
+
+inline constexpr int64_t safetensors_max_header = 100'000'000;
+
+/// An element type of the format. Those that situ has come first, in the order of dtype.
+struct safetensors_type {
+  char const* name;
+  int bits;
+};
+inline constexpr safetensors_type safetensors_types[] = {
+    {"F32", 32},    {"F64", 64},    {"F16", 16},    {"BF16", 16},  {"BOOL", 8},        {"I8", 8},          {"I16", 16}, {"I32", 32}, {"I64", 64}, {"U8", 8}, {"U16", 16},
+    {"U32", 32},    {"U64", 64},    {"C64", 64},    {"F8_E5M2", 8}, {"F8_E4M3", 8},     {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8},      {"F8_E5M2FNUZ", 8},
+    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+inline constexpr int safetensors_type_count = sizeof safetensors_types / sizeof safetensors_types[0];
+inline constexpr int safetensors_own_types = 10;
+
+constexpr char const* safetensors_name(dtype type) { return safetensors_types[static_cast<int>(type)].name; }
+constexpr int64_t bytes_of_dtype(dtype type) { return safetensors_types[static_cast<int>(type)].bits / 8; }
+
+/// Where a type stands among others in a file: the largest number first.
+constexpr int safetensors_rank(dtype type) {
+  constexpr int ranks[] = {/* F32 */ 7, /* F64 */ 8, /* F16 */ 4, /* BF16 */ 5, /* BOOL */ 0, /* I8 */ 2, /* I16 */ 3, /* I32 */ 6, /* I64 */ 9, /* U8 */ 1};
+  return ranks[static_cast<int>(type)];
+}
+
+/// A tensor in a file.
+struct SafetensorsEntry {
+  std::string name;
+  std::string type;    ///< as it is written: "F32"
+  int kind = -1;       ///< its place in safetensors_types; -1 for one that is not known
+  int64_t axes = 0;    ///< how many there are: perhaps more than a Shape holds
+  Shape shape;         ///< the first of them
+  int64_t begin = 0;   ///< of its elements, from the end of the header on
+  int64_t end = 0;
+
+  bool is_own_type() const { return kind >= 0 && kind < safetensors_own_types; }
+  situ::dtype dtype() const { return static_cast<situ::dtype>(kind); }
+  int64_t bytes() const { return end - begin; }
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;         ///< in the order of their elements
+  std::vector<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
+  io::Metadata metadata;
+  int64_t data_begin = 0;
+
+  SafetensorsHeader() = default;
+  SafetensorsHeader(SafetensorsHeader&&) = default;
+  SafetensorsHeader& operator=(SafetensorsHeader&&) = default;
+
+  /// Null where there is none of that name.
+  SafetensorsEntry const* find(std::string_view name) const {
+    size_t first = 0, last = by_name.size();
+    while (first < last) {
+      size_t const middle = first + (last - first) / 2;
+      if (std::string_view(by_name[middle]->name) < name) first = middle + 1;
+      else last = middle;
+    }
+    return first < by_name.size() && by_name[first]->name == name ? by_name[first] : nullptr;
+  }
+};
+
+/// The length of the header, from the first eight bytes of a file of `file_size` bytes.
+///
+/// Throws    IoError if it is more than the format allows, or more than there is.
+inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
+  if (file_size < 8) context.fail(message({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"}));
+  uint64_t length;
+  std::memcpy(&length, bytes, 8);
+  if (length > static_cast<uint64_t>(safetensors_max_header)) {
+    context.fail(message({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"}));
+  }
+  if (static_cast<int64_t>(length) > file_size - 8) {
+    context.fail(message({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"}));
+  }
+  return static_cast<int64_t>(length);
+}
+
+/// Reads the JSON of a header.
+class SafetensorsReader {
+ public:
+  SafetensorsReader(unsigned char const* header, int64_t length, FileContext const& context)
+      : json_(header, header + length, 8, context), context_(context) {}
+
+  void read(SafetensorsHeader& header) {
+    bool has_metadata = false;
+    json_.need('{', "the header is no JSON object", "'{'");
+    for (bool first = true; json_.more('}', first, "the header cannot be read"); first = false) {
+      std::string name = json_.string("a name cannot be read");
+      json_.need(':', "a name has no value", "':'");
+      if (name != "__metadata__") {
+        header.entries.push_back(read_entry(static_cast<std::string&&>(name)));
+        continue;
+      }
+      if (has_metadata) context_.fail("\"__metadata__\" stands twice in the header; names are unique");
+      has_metadata = true;
+      read_metadata(header.metadata);
+    }
+    if (!json_.at_end()) json_.expected("the header goes on after its object", "nothing but spaces");
+  }
+
+ private:
+  void read_metadata(io::Metadata& metadata) {
+    if (json_.take_null()) return;
+    json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
+    for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
+      std::string key = json_.string("a key of \"__metadata__\" cannot be read");
+      json_.need(':', "a key of \"__metadata__\" has no value", "':'");
+      metadata.emplace_back(static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text"));
+    }
+  }
+
+  SafetensorsEntry read_entry(std::string&& name) {
+    SafetensorsEntry entry;
+    entry.name = static_cast<std::string&&>(name);
+    bool has_type = false, has_shape = false, has_offsets = false;
+    json_.need('{', "a tensor is no JSON object", "'{'");
+    for (bool first = true; json_.more('}', first, "a tensor cannot be read"); first = false) {
+      std::string const key = json_.string("a key of a tensor cannot be read");
+      json_.need(':', "a key of a tensor has no value", "':'");
+      if (key == "dtype") {
+        once(has_type, entry, key);
+        entry.type = json_.string("the dtype cannot be read");
+        for (int k = 0; k < safetensors_type_count; ++k) {
+          if (entry.type == safetensors_types[k].name) entry.kind = k;
+        }
+      } else if (key == "shape") {
+        once(has_shape, entry, key);
+        read_shape(entry);
+      } else if (key == "data_offsets") {
+        once(has_offsets, entry, key);
+        constexpr char const* what = "data_offsets are no pair of offsets";
+        json_.need('[', what, "'['");
+        entry.begin = json_.count(what);
+        json_.need(',', what, "','");
+        entry.end = json_.count(what);
+        json_.need(']', what, "']'");
+      } else {
+        json_.skip_value();
+      }
+    }
+    if (!has_type || !has_shape || !has_offsets) {
+      fail(entry, message({"has no \"", !has_type ? "dtype" : !has_shape ? "shape" : "data_offsets", "\"; \"dtype\", \"shape\" and \"data_offsets\" are needed"}));
+    }
+    check(entry);
+    return entry;
+  }
+  void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
+    if (std::exchange(found, true)) fail(entry, message({"has \"", key, "\" twice; once is needed"}));
+  }
+  /// As in the reference, an extent of 0 excuses those behind it: what is in front of it must be addressable.
+  void read_shape(SafetensorsEntry& entry) {
+    constexpr char const* what = "the shape is no list of sizes";
+    json_.need('[', what, "'['");
+    int64_t elements = 1;
+    for (bool first = true; json_.more(']', first, what); first = false) {
+      int64_t const extent = json_.count(what);
+      if (entry.axes++ < max_rank) entry.shape.push_back(extent);
+      too_large_ = too_large_ || __builtin_mul_overflow(elements, extent, &elements);
+    }
+    elements_ = elements;
+  }
+  void check(SafetensorsEntry const& entry) {
+    if (entry.end < entry.begin) fail(entry, message({"ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed"}));
+    int64_t bits = 0;
+    bool const too_large = std::exchange(too_large_, false) || __builtin_mul_overflow(elements_, entry.kind < 0 ? int64_t{1} : int64_t{safetensors_types[entry.kind].bits}, &bits);
+    if (too_large) fail(entry, message({"is too large: shape ", shape_text(entry), " of ", quoted_name(entry.type), " found; fewer than 2^63 bits are needed"}));
+    if (entry.kind < 0) return;  // of a type that is not known here, nothing more can be said
+    if (bits % 8 != 0) fail(entry, message({"does not end with a byte: shape ", shape_text(entry), " of ", entry.type, " found; whole bytes are needed"}));
+    if (bits / 8 != entry.bytes()) {
+      fail(entry, message({"has another size than its shape: data_offsets [", entry.begin, ", ", entry.end, "] found; ", bits / 8, " bytes are needed for shape ", shape_text(entry), " of ",
+                       entry.type}));
+    }
+  }
+  [[noreturn]] SITU_NOINLINE void fail(SafetensorsEntry const& entry, std::string const& what) const { context_.fail("tensor " + quoted_name(entry.name) + " " + what); }
+
+  static std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
+
+  JsonReader json_;
+  FileContext context_;
+  int64_t elements_ = 1;
+  bool too_large_ = false;
+};
+
+/// Sorts pointers; `before` compares what they point to.
+template <class X>
+void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X const&)) {
+  if (pointers.size() < 2) return;
+  static thread_local int (*comparison)(X const&, X const&) = nullptr;
+  comparison = compare;
+  std::qsort(pointers.data(), pointers.size(), sizeof(X const*), [](void const* a, void const* b) {
+    return comparison(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b));
+  });
+}
+
+/// Reads a header of `length` bytes, and compares it with the size of the file.
+///
+/// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. What is allocated is a small multiple of `length`.
+inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
+  SafetensorsHeader header;
+  header.data_begin = 8 + length;
+  if (length == 0 || bytes[0] != '{') {
+    context.fail(message({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
+                      " found; a JSON object is needed, which begins with '{'"}));
+  }
+  size_t const wrong = first_not_utf8(bytes, static_cast<size_t>(length));
+  if (wrong < static_cast<size_t>(length)) {
+    size_t const rest = static_cast<size_t>(length) - wrong;
+    context.fail(message({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"}));
+  }
+  SafetensorsHeader raw;
+  SafetensorsReader(bytes, length, context).read(raw);
+  header.metadata = static_cast<io::Metadata&&>(raw.metadata);
+
+  std::vector<std::pair<std::string, std::string> const*> keys;
+  for (auto const& pair : header.metadata) keys.push_back(&pair);
+  sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
+  for (size_t k = 1; k < keys.size(); ++k) {
+    if (keys[k]->first == keys[k - 1]->first) context.fail(message({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"}));
+  }
+
+  std::vector<SafetensorsEntry const*> order;
+  order.reserve(raw.entries.size());
+  for (SafetensorsEntry const& entry : raw.entries) order.push_back(&entry);
+  sort_pointers<SafetensorsEntry>(order, [](SafetensorsEntry const& a, SafetensorsEntry const& b) {
+    if (a.begin != b.begin) return a.begin < b.begin ? -1 : 1;
+    if (a.end != b.end) return a.end < b.end ? -1 : 1;
+    return a.name.compare(b.name);
+  });
+  header.entries.reserve(order.size());
+  int64_t end = 0;
+  for (SafetensorsEntry const* const entry : order) {
+    if (entry->begin != end) {
+      context.fail(message({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"}));
+    }
+    end = entry->end;
+    header.entries.push_back(static_cast<SafetensorsEntry&&>(const_cast<SafetensorsEntry&>(*entry)));
+  }
+  header.by_name.reserve(order.size());
+  for (SafetensorsEntry const& entry : header.entries) header.by_name.push_back(&entry);
+  sort_pointers<SafetensorsEntry>(header.by_name, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
+  for (size_t k = 1; k < header.by_name.size(); ++k) {
+    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail(message({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"}));
+  }
+  if (end != file_size - header.data_begin) {
+    context.fail(message({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"}));
+  }
+  return header;
+}
+
+/// Appends a shape as serde_json writes it: `[2,3]`.
+inline void append_json_shape(std::string& to, Shape const& shape) {
+  to += '[';
+  for (int k = 0; k < shape.rank(); ++k) {
+    if (k > 0) to += ',';
+    append(to, shape[k]);
+  }
+  to += ']';
+}
+
+/// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
+///
+/// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
+inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
+  auto const checked = [&](std::string const& name) -> std::string const& {
+    if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
+      context.fail(message({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"}));
+    }
+    return name;
+  };
+  std::string header(8, '\0');
+  header += '{';
+  if (!metadata.empty()) {
+    header += "\"__metadata__\":{";
+    for (auto const& pair : metadata) {
+      if (&pair != metadata.data()) header += ',';
+      append_json_string(header, checked(pair.first));
+      header += ':';
+      append_json_string(header, checked(pair.second));
+      for (auto const* earlier = metadata.data(); earlier != &pair; ++earlier) {
+        if (earlier->first == pair.first) context.fail(message({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"}));
+      }
+    }
+    header += '}';
+  }
+  int64_t end = 0;
+  for (SafetensorsEntry& entry : entries) {
+    if (header.size() > 9) header += ',';
+    if (entry.name == "__metadata__") context.fail("a tensor cannot be called \"__metadata__\": the format keeps the metadata under that name");
+    entry.begin = end;
+    if (__builtin_add_overflow(end, product(entry.shape) * bytes_of_dtype(entry.dtype()), &end)) context.fail("the tensors are too large: fewer than 2^63 bytes are needed");
+    entry.end = end;
+    append_json_string(header, checked(entry.name));
+    header.append(":{\"dtype\":\"").append(safetensors_name(entry.dtype())).append("\",\"shape\":");
+    append_json_shape(header, entry.shape);
+    header += message({",\"data_offsets\":[", entry.begin, ",", entry.end, "]}"});
+  }
+  header += '}';
+  header.append((8 - header.size() % 8) % 8, ' ');
+  uint64_t const length = header.size() - 8;
+  if (length > static_cast<uint64_t>(safetensors_max_header)) {
+    context.fail(message({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"}));
+  }
+  std::memcpy(header.data(), &length, 8);
+  return header;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(SITU_WITH_ZLIB)
+#include <zlib.h>
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+// ---- CRC-32 ------------------------------------------------------------------------------------------------------------------
+
+struct Crc32Tables {
+  uint32_t at[8][256];
+  constexpr Crc32Tables() : at{} {
+    for (uint32_t k = 0; k < 256; ++k) {
+      uint32_t x = k;
+      for (int bit = 0; bit < 8; ++bit) x = x >> 1 ^ (x & 1 ? 0xedb88320u : 0);
+      at[0][k] = x;
+    }
+    for (int row = 1; row < 8; ++row) {
+      for (int k = 0; k < 256; ++k) at[row][k] = at[row - 1][k] >> 8 ^ at[0][at[row - 1][k] & 255];
+    }
+  }
+};
+inline constexpr Crc32Tables crc32_tables;
+
+/// The CRC-32 of what `crc` was computed for, followed by these bytes; 0 to begin with.
+inline uint32_t crc32_of(uint32_t crc, unsigned char const* bytes, size_t size) {
+  auto const& at = crc32_tables.at;
+  crc = ~crc;
+  for (; size >= 8; bytes += 8, size -= 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes, 8);
+    word ^= crc;
+    crc = at[7][word & 255] ^ at[6][word >> 8 & 255] ^ at[5][word >> 16 & 255] ^ at[4][word >> 24 & 255] ^ at[3][word >> 32 & 255] ^ at[2][word >> 40 & 255] ^ at[1][word >> 48 & 255] ^
+          at[0][word >> 56];
+  }
+  for (; size > 0; ++bytes, --size) crc = crc >> 8 ^ at[0][(crc ^ *bytes) & 255];
+  return ~crc;
+}
+
+// ---- inflating -----------------------------------------------------------------------------------------------------------------
+
+/// How deflated bytes are read: set by files that are compiled with SITU_WITH_ZLIB, so that all others share it. One per process.
+struct InflateHooks {
+  void* (*begin)();  ///< null if there is no memory
+  /// Reads from `in` and writes to `out`, and advances both. 1 at the end, 0 before it, -1 for what is no deflated data.
+  int (*step)(void* state, unsigned char const*& in, size_t& in_size, unsigned char*& out, size_t& out_size);
+  void (*end)(void* state) noexcept;
+};
+SITU_PROCESS_STATE InflateHooks& inflate_hooks() {
+  static constinit InflateHooks hooks{};
+  return hooks;
+}
+
+#if defined(SITU_WITH_ZLIB)
+inline namespace with_zlib {
+inline void* zlib_begin() {
+  auto* const stream = new z_stream{};
+  if (::inflateInit2(stream, -15) == Z_OK) return stream;
+  delete stream;
+  return nullptr;
+}
+inline int zlib_step(void* state, unsigned char const*& in, size_t& in_size, unsigned char*& out, size_t& out_size) {
+  auto& stream = *static_cast<z_stream*>(state);
+  constexpr size_t most = size_t{1} << 30;
+  auto const given = static_cast<uInt>(in_size < most ? in_size : most), room = static_cast<uInt>(out_size < most ? out_size : most);
+  stream.next_in = const_cast<unsigned char*>(in);
+  stream.avail_in = given;
+  stream.next_out = out;
+  stream.avail_out = room;
+  int const code = ::inflate(&stream, Z_NO_FLUSH);
+  in += given - stream.avail_in, in_size -= given - stream.avail_in;
+  out += room - stream.avail_out, out_size -= room - stream.avail_out;
+  return code == Z_STREAM_END ? 1 : code == Z_OK || code == Z_BUF_ERROR ? 0 : -1;
+}
+inline void zlib_end(void* state) noexcept {
+  auto* const stream = static_cast<z_stream*>(state);
+  ::inflateEnd(stream);
+  delete stream;
+}
+inline bool const inflate_hooks_are_set = [] {
+  inflate_hooks() = {&zlib_begin, &zlib_step, &zlib_end};
+  return true;
+}();
+}  // namespace with_zlib
+#endif
+
+// ---- the list of members --------------------------------------------------------------------------------------------------------
+
+struct ZipMember {
+  std::string name;
+  unsigned flags = 0, method = 0;
+  uint32_t crc = 0;
+  int64_t stored_size = 0, size = 0;  ///< in the file, and of what it holds
+  int64_t header = 0;                 ///< where its local header is
+};
+
+/// Little-endian numbers at a place of a piece of the file. The caller has checked that they are there.
+struct ZipBytes {
+  unsigned char const* at;
+  unsigned u16(int offset) const { return at[offset] | static_cast<unsigned>(at[offset + 1]) << 8; }
+  uint32_t u32(int offset) const { return u16(offset) | static_cast<uint32_t>(u16(offset + 2)) << 16; }
+  uint64_t u64(int offset) const { return u32(offset) | static_cast<uint64_t>(u32(offset + 4)) << 32; }
+};
+
+inline constexpr uint32_t zip_end_mark = 0x06054b50, zip64_end_mark = 0x06064b50, zip64_locator_mark = 0x07064b50, zip_central_mark = 0x02014b50, zip_local_mark = 0x04034b50;
+
+class ZipReader {
+ public:
+  /// `Source` has size() and read(to, offset, bytes), as InputFile.
+  template <class Source>
+  static std::vector<ZipMember> members(Source const& file, FileContext const& context) {
+    return ZipReader(context).list(file);
+  }
+  /// Where the bytes of a member begin.
+  template <class Source>
+  static int64_t data_begin(Source const& file, ZipMember const& member, FileContext const& context) {
+    unsigned char fixed[30];
+    file.read(fixed, member.header, 30);
+    ZipBytes const local{fixed};
+    if (local.u32(0) != zip_local_mark) context.fail(message({"the archive is damaged: no member begins at byte ", member.header}));
+    int64_t const name_size = local.u16(26), begin = member.header + 30 + name_size + local.u16(28);
+    std::string name(static_cast<size_t>(name_size), '\0');
+    if (name_size > file.size() - member.header - 30) context.fail("the archive is damaged: a member reaches beyond the end of the file");
+    file.read(name.data(), member.header + 30, name_size);
+    if (name != member.name) context.fail(message({"the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies"}));
+    if (begin > file.size() || member.stored_size > file.size() - begin) {
+      context.fail(message({"the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size()}));
+    }
+    return begin;
+  }
+
+ private:
+  explicit ZipReader(FileContext const& context) : context_(context) {}
+  static std::string quoted(std::string const& name) { return quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()); }
+
+  template <class Source>
+  std::vector<ZipMember> list(Source const& file) {
+    // The end mark is in the last 22 bytes, but for a comment behind it.
+    int64_t const size = file.size(), tail_size = size < 22 + 65535 ? size : 22 + 65535;
+    std::string tail(static_cast<size_t>(tail_size), '\0');
+    file.read(tail.data(), size - tail_size, tail_size);
+    auto const* const bytes = reinterpret_cast<unsigned char const*>(tail.data());
+    int64_t at = tail_size - 22;
+    for (; at >= 0; --at) {
+      ZipBytes const end{bytes + at};
+      if (end.u32(0) == zip_end_mark && end.u16(20) == tail_size - at - 22) break;
+    }
+    if (at < 0) {
+      context_.fail(size == 0 ? std::string("the file is empty: 0 bytes found; a zip archive is needed")
+                              : message({"is no zip archive: no end of a list of members found in its last ", tail_size, " bytes"}));
+    }
+    ZipBytes const end{bytes + at};
+    int64_t const end_at = size - tail_size + at;
+    uint64_t count = end.u16(10), list_size = end.u32(12), list_at = end.u32(16);
+    uint64_t disk = end.u16(4) | end.u16(6), here = end.u16(8);
+    int64_t list_end = end_at;
+    if ((count == 0xffff || here == 0xffff || list_size == 0xffffffff || list_at == 0xffffffff) && end_at >= 20) {
+      unsigned char locator_bytes[20], record_bytes[56];
+      file.read(locator_bytes, end_at - 20, 20);
+      ZipBytes const locator{locator_bytes};
+      if (locator.u32(0) == zip64_locator_mark) {
+        uint64_t const record_at = locator.u64(8);
+        if (end_at < 76 || record_at > static_cast<uint64_t>(end_at) - 76) damaged("the zip64 record is not in the file");
+        file.read(record_bytes, static_cast<int64_t>(record_at), 56);
+        ZipBytes const record{record_bytes};
+        if (record.u32(0) != zip64_end_mark) damaged("there is no zip64 record where it should be");
+        disk = locator.u32(4) | record.u32(16) | record.u32(20);
+        here = record.u64(24), count = record.u64(32), list_size = record.u64(40), list_at = record.u64(48);
+        list_end = static_cast<int64_t>(record_at);
+      }
+    }
+    if (disk != 0 || here != count) context_.fail("the archive is in several parts; one file is needed");
+    if (list_size > static_cast<uint64_t>(list_end) || list_at != static_cast<uint64_t>(list_end) - list_size) damaged("its list of members does not end where the archive ends");
+    if (count > list_size / 46) damaged("its list of members is too short");
+
+    std::string list(static_cast<size_t>(list_size), '\0');
+    file.read(list.data(), static_cast<int64_t>(list_at), static_cast<int64_t>(list_size));
+    std::vector<ZipMember> result;
+    result.reserve(static_cast<size_t>(count));
+    auto const* place = reinterpret_cast<unsigned char const*>(list.data());
+    int64_t left = static_cast<int64_t>(list_size);
+    for (uint64_t k = 0; k < count; ++k) result.push_back(read_member(place, left, static_cast<int64_t>(list_at)));
+    if (left != 0) damaged("its list of members is longer than it says");
+    check(result);
+    return result;
+  }
+
+  ZipMember read_member(unsigned char const*& place, int64_t& left, int64_t list_at) const {
+    if (left < 46 || ZipBytes{place}.u32(0) != zip_central_mark) damaged("its list of members is cut");
+    ZipBytes const fixed{place};
+    int64_t const name_size = fixed.u16(28), extra_size = fixed.u16(30), all = 46 + name_size + extra_size + fixed.u16(32);
+    if (left < all) damaged("its list of members is cut");
+    ZipMember member;
+    member.name.assign(reinterpret_cast<char const*>(place + 46), static_cast<size_t>(name_size));
+    member.flags = fixed.u16(8);
+    member.method = fixed.u16(10);
+    member.crc = fixed.u32(16);
+    uint64_t stored = fixed.u32(20), size = fixed.u32(24), header = fixed.u32(42), disk = fixed.u16(34);
+    // What did not fit 32 bits is in an extra field, in this order.
+    unsigned char const* extra = place + 46 + name_size;
+    for (int64_t rest = extra_size; rest >= 4;) {
+      unsigned const id = ZipBytes{extra}.u16(0);
+      int64_t const field = ZipBytes{extra}.u16(2);
+      if (field > rest - 4) damaged("an extra field is cut");
+      if (id == 1) {
+        unsigned char const* at = extra + 4;
+        int64_t room = field;
+        for (uint64_t* const number : {&size, &stored, &header}) {
+          if (*number != 0xffffffff) continue;
+          if (room < 8) damaged("a zip64 field is cut");
+          *number = ZipBytes{at}.u64(0);
+          at += 8, room -= 8;
+        }
+        if (disk == 0xffff) disk = room >= 4 ? ZipBytes{at}.u32(0) : disk;
+      }
+      extra += 4 + field;
+      rest -= 4 + field;
+    }
+    if (disk != 0) context_.fail("the archive is in several parts; one file is needed");
+    // A member lies in front of the list; what is deflated is at most 1032 times smaller.
+    auto const space = static_cast<uint64_t>(list_at);
+    if (header > space || space - header < 30 || stored > space - header - 30) damaged("a member does not lie in the file");
+    if (size > (uint64_t{1} << 62) || (member.method == 0 && size != stored) || (member.method == 8 && size / 1032 > stored + 1)) damaged("a member's sizes cannot be right");
+    member.stored_size = static_cast<int64_t>(stored);
+    member.size = static_cast<int64_t>(size);
+    member.header = static_cast<int64_t>(header);
+    place += all;
+    left -= all;
+    return member;
+  }
+
+  /// Names are unique, and members do not overlap.
+  void check(std::vector<ZipMember> const& members) const {
+    std::vector<ZipMember const*> order;
+    for (ZipMember const& member : members) order.push_back(&member);
+    sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
+    for (size_t k = 1; k < order.size(); ++k) {
+      if (order[k]->name == order[k - 1]->name) context_.fail(message({"two members of the archive are called ", quoted(order[k]->name), "; names are unique"}));
+    }
+    sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.header < b.header ? -1 : a.header > b.header; });
+    for (size_t k = 1; k < order.size(); ++k) {
+      ZipMember const& before = *order[k - 1];
+      if (order[k]->header - before.header < 30 + before.stored_size + static_cast<int64_t>(before.name.size())) damaged("two members overlap");
+    }
+  }
+
+  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail(message({"the archive is damaged: ", what})); }
+
+  FileContext context_;
+};
+
+/// The bytes of one member, from front to back; their CRC-32 is compared at the end.
+template <class Source>
+class ZipStream {
+ public:
+  ZipStream(Source const& file, ZipMember const& member, FileContext const& context)
+      : file_(file), member_(member), context_(context), left_(member.stored_size) {
+    if (member.flags & 1) context.fail("the member is encrypted; save it without a password");
+    if (member.method != 0 && member.method != 8) context.fail(message({"the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed"}));
+    at_ = ZipReader::data_begin(file, member, context);
+    if (member.method == 0) return;
+    hooks_ = inflate_hooks();
+    if (!hooks_.begin) context.fail("the member is deflated, which this program cannot read: compile it with SITU_WITH_ZLIB (and link zlib), or save without compression, as numpy.savez does");
+    state_ = hooks_.begin();
+    if (!state_) context.fail("there is no memory to inflate the member");
+  }
+  ZipStream(ZipStream const&) = delete;
+  ZipStream& operator=(ZipStream const&) = delete;
+  ~ZipStream() {
+    if (state_) hooks_.end(state_);
+  }
+
+  /// The next `bytes` bytes, which must not be more than are left.
+  void read(void* to, int64_t bytes) {
+    auto* out = static_cast<unsigned char*>(to);
+    done_ += bytes;
+    while (bytes > 0) {
+      int64_t const n = bytes < piece ? bytes : piece;  // small enough to be in the cache for the CRC
+      if (state_) inflate(out, static_cast<size_t>(n));
+      else {
+        file_.read(out, at_, n);
+        at_ += n;
+      }
+      crc_ = crc32_of(crc_, out, static_cast<size_t>(n));
+      out += n, bytes -= n;
+    }
+    if (done_ == member_.size) finish();
+  }
+
+ private:
+  static constexpr int64_t piece = 1 << 18;
+
+  void inflate(unsigned char* out, size_t size) {
+    while (size > 0) {
+      refill();
+      size_t const before = size;
+      bool const at_end = in_size_ == 0;
+      if (!ended_) step(out, size);
+      if (size == before && (at_end || ended_)) context_.fail("the member is damaged: its deflated data end too early");
+    }
+  }
+  void refill() {
+    if (in_size_ > 0 || left_ == 0) return;
+    if (buffer_.empty()) buffer_.resize(static_cast<size_t>(left_ < 65536 ? left_ : 65536));
+    in_size_ = static_cast<size_t>(left_) < buffer_.size() ? static_cast<size_t>(left_) : buffer_.size();
+    file_.read(buffer_.data(), at_, static_cast<int64_t>(in_size_));
+    in_ = reinterpret_cast<unsigned char const*>(buffer_.data());
+    at_ += static_cast<int64_t>(in_size_), left_ -= static_cast<int64_t>(in_size_);
+  }
+  void step(unsigned char*& out, size_t& size) {
+    int const code = hooks_.step(state_, in_, in_size_, out, size);
+    if (code < 0) context_.fail("the member is damaged: its data are not what deflating makes");
+    ended_ = code == 1;
+  }
+  void finish() {
+    while (state_ && !ended_) {  // the mark of the end, and nothing more
+      refill();
+      unsigned char more;
+      unsigned char* out = &more;
+      size_t room = 1;
+      bool const no_input = in_size_ == 0;
+      step(out, room);
+      if (room == 0 || (no_input && !ended_)) context_.fail("the member is damaged: its deflated data do not end where they should");
+    }
+    if (crc_ != member_.crc) context_.fail("the member is damaged: its CRC-32 is not what the archive says");
+  }
+
+  Source const& file_;
+  ZipMember const& member_;
+  FileContext context_;
+  int64_t left_, at_ = 0, done_ = 0;
+  uint32_t crc_ = 0;
+  InflateHooks hooks_{};
+  void* state_ = nullptr;
+  bool ended_ = false;
+  std::string buffer_;
+  unsigned char const* in_ = nullptr;
+  size_t in_size_ = 0;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A view of bytes that can be read like a file.
+struct BytesSource {
+  unsigned char const* bytes;
+  int64_t bytes_size;
+  int64_t size() const { return bytes_size; }
+  void read(void* to, int64_t offset, int64_t count) const {
+    if (count > 0) std::memcpy(to, bytes + offset, static_cast<size_t>(count));
+  }
+};
+
+/// The header of a member that is an npy file. `head` holds the member's first bytes then.
+template <class Source>
+npy_header read_npy_head(ZipStream<Source>& stream, ZipMember const& member, std::string& head, FileContext const& context) {
+  head.resize(static_cast<size_t>(member.size < npy_max_preamble ? member.size : npy_max_preamble));
+  stream.read(head.data(), static_cast<int64_t>(head.size()));
+  return parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+}
+
+/// The tensor in a member.
+template <element T, class Source>
+Tensor<T> decode_npz(Source const& file, ZipMember const& member, FileContext const& context) {
+  ZipStream<Source> stream(file, member, context);
+  std::string head;
+  npy_header const header = read_npy_head(stream, member, head, context);
+  int64_t const bytes = check_npy_data(header, dtype_of<T>, member.size, context);
+  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npz");
+  if (bytes == 0) return result;
+  auto* const data = reinterpret_cast<unsigned char*>(result.data());
+  Tensor<T> columns;
+  unsigned char* raw = data;
+  if (npy_is_transposed(header)) {
+    columns = Tensor<T>::uninitialized(header.shape, "load_npz");
+    raw = reinterpret_cast<unsigned char*>(columns.data());
+  }
+  int64_t const read = static_cast<int64_t>(head.size()) - header.data_begin;
+  std::memcpy(raw, head.data() + header.data_begin, static_cast<size_t>(read));
+  if (read < bytes) stream.read(raw + read, bytes - read);
+  if (raw != data) npy_from_fortran(raw, data, header);
+  npy_to_native(data, header);
+  return result;
+}
+
+struct NpzFile {
+  int64_t references = 1;
+  std::string path;
+  FileContext context;
+  InputFile file;
+  std::vector<ZipMember> members;
+
+  explicit NpzFile(std::string const& name) : path(name), context{"load_npz", path.c_str()}, file(context), members(ZipReader::members(file, context)) {}
+  NpzFile(NpzFile const&) = delete;
+  NpzFile& operator=(NpzFile const&) = delete;
+};
+
+}  // namespace detail
+
+namespace io {
+
+/// A .npz file, open for reading: a handle, of which copies share the file. Arrays are read when they are asked for.
+///
+/// Throws    IoError, `Npz::load: <path>['x']: what is wrong: found; needed`, for a member that is no npy file, is damaged (its CRC-32 is compared), encrypted, or deflated
+///           in a program of which no file is compiled with SITU_WITH_ZLIB.
+class Npz {
+ public:
+  explicit Npz(std::string const& path) : file_(new detail::NpzFile(path)) {}
+
+  /// The names of the arrays, without ".npy", in the order of the archive.
+  std::vector<std::string> keys() const {
+    std::vector<std::string> result;
+    for (auto const& member : file_->members) result.emplace_back(key_of(member));
+    return result;
+  }
+  int64_t size() const { return static_cast<int64_t>(file_->members.size()); }
+  bool contains(std::string_view key) const { return find(key) != nullptr; }
+  /// Reads the beginning of the member.
+  Shape shape(std::string_view key) const {
+    auto const& member = checked("shape", key);
+    std::string const name = name_of(key);
+    detail::FileContext const context{"Npz::shape", name.c_str()};
+    detail::ZipStream<detail::InputFile> stream(file_->file, member, context);
+    std::string head;
+    return detail::read_npy_head(stream, member, head, context).shape;
+  }
+  /// An array of element type T, exactly, as io::load_npy reads it.
+  ///
+  /// Device    any; done when it returns.
+  /// Throws    IoError also if there is no such array, or it has another element type; OutOfMemory.
+  /// Cost      one read into the tensor's memory, and its CRC-32.
+  template <element T, situ::device D = Cpu>
+  Tensor<T, D> load(std::string_view key, D = {}) const {
+    auto const& member = checked("load", key);
+    std::string const name = name_of(key);
+    return detail::transfer<D>(detail::decode_npz<T>(file_->file, member, {"Npz::load", name.c_str()}));
+  }
+
+ private:
+  static std::string_view key_of(detail::ZipMember const& member) {
+    std::string_view const name = member.name;
+    return name.size() >= 4 && name.substr(name.size() - 4) == ".npy" ? name.substr(0, name.size() - 4) : name;
+  }
+  std::string name_of(std::string_view key) const { return file_->path + "[" + detail::quote_bytes(reinterpret_cast<unsigned char const*>(key.data()), key.size()) + "]"; }
+  detail::ZipMember const* find(std::string_view key) const {
+    for (auto const& member : file_->members) {
+      if (key_of(member) == key) return &member;
+    }
+    return nullptr;
+  }
+  detail::ZipMember const& checked(char const* who, std::string_view key) const {
+    if (auto const* const found = find(key)) return *found;
+    std::string names;
+    int64_t count = 0;
+    for (auto const& each : file_->members) {
+      std::string_view const name = key_of(each);
+      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size());
+    }
+    if (count > 8) names += detail::message({" and ", count - 8, " more"});
+    throw IoError(detail::message({"Npz::", who, ": ", name_of(key), ": there is no such array; the file has ", count == 0 ? std::string("none") : names}));
+  }
+
+  detail::Counted<detail::NpzFile> file_;
+};
+
+/// Opens an archive that NumPy wrote: np.savez, or np.savez_compressed where a file of the program is compiled with SITU_WITH_ZLIB.
+///
+/// Throws    IoError, `load_npz: <path>: what is wrong`, if the path is no ordinary file or its list of members is not right: nothing in it is trusted.
+/// Example   io::Npz const digits = io::load_npz("digits.npz");
+///           Tensor<float> images = digits.load<float>("images");
+inline Npz load_npz(std::string const& path) { return Npz(path); }
+
+}  // namespace io
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/io/safetensors.hpp>
+/// safetensors, the format of Hugging Face: the weights of a model, by name.
+///
+///     io::save_safetensors("net.safetensors", net);               // a module or an optimiser, wherever its parameters are
+///     io::load_safetensors("net.safetensors", net);               // in place, straight to the device
+///     io::save_safetensors("ab.safetensors", {{"a", a}, {"b", b}});
+///     io::Safetensors file{"ab.safetensors"};                     // one by one
+///     Tensor<float> const a = file.view<float>("a");              // not even read before it is used
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+
+// ---- <situ/io/detail/elements.hpp>
+/// Elements on their way between a file and tensors: of any type, on any device, at any strides, in pieces, without kernels.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+
+// ---- <situ/io/state.hpp>
+/// Tensors by name, whatever their element types and devices: what files of weights are written from and read into.
+///
+///     io::named_state(net)                       all parameters and buffers of a module, or what an optimiser remembers
+///     std::vector<io::NamedTensor>{{"a", a}}     tensors of any types on any devices
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// What files ask of a device that is known at run time only.
+struct DeviceFunctions {
+  bool host;                                                            ///< the host may dereference its pointers
+  void (*before_read)(StorageHead const*);
+  void (*before_write)(StorageHead*);
+  void (*to_host)(void* to, void const* from, std::size_t bytes);       ///< done when it returns
+  void (*from_host)(void* to, void const* from, std::size_t bytes);     ///< the same
+  void (*upload)(StorageHead& staging, void* to, void const* from, std::size_t bytes);    ///< from page-locked memory; enqueued where the device can
+  void (*download)(StorageHead& staging, void* to, void const* from, std::size_t bytes);  ///< to page-locked memory
+  void (*check)();                                                      ///< throws what kernels found wrong
+};
+
+template <class D>
+struct DeviceFunctionsOf {
+  static void before_read(StorageHead const* head) { detail::before_read<D>(head); }
+  static void before_write(StorageHead* head) { detail::before_write<D>(head); }
+  static void to_host(void* to, void const* from, std::size_t bytes) { device_traits<D>::copy_to_host(to, from, bytes); }
+  static void from_host(void* to, void const* from, std::size_t bytes) { device_traits<D>::copy_from_host(to, from, bytes); }
+  static void upload(StorageHead& staging, void* to, void const* from, std::size_t bytes) {
+    if constexpr (from_pinned_to_device<D, Pinned>) {
+      CopyNote note(device_traits<D>::stream_driver(), D::ordinal, device_traits<D>::current_stream(), false);
+      device_traits<D>::copy_from_pinned(to, from, bytes);
+      note.publish(staging);
+    } else {
+      device_traits<D>::copy_from_host(to, from, bytes);
+    }
+  }
+  static void download(StorageHead& staging, void* to, void const* from, std::size_t bytes) {
+    if constexpr (from_device_to_pinned<Pinned, D>) {
+      CopyNote note(device_traits<D>::stream_driver(), D::ordinal, device_traits<D>::current_stream(), true);
+      device_traits<D>::copy_to_pinned(to, from, bytes);
+      note.publish(staging);
+    } else {
+      device_traits<D>::copy_to_host(to, from, bytes);
+    }
+  }
+  static void check() {
+    if constexpr (requires { device_traits<D>::fault(); }) check_faults<D>();
+  }
+  static constexpr DeviceFunctions table{host_device<D>, &before_read, &before_write, &to_host, &from_host, &upload, &download, &check};
+};
+
+template <class X>
+inline constexpr bool is_tensor_handle = false;
+template <class T, class D>
+inline constexpr bool is_tensor_handle<Tensor<T, D>> = true;
+
+/// What shares its storage with a Tensor: a Variable, or a Counter of a module.
+template <class X>
+concept holds_tensor = requires(X const& x) { x.state(); x.value(); } || requires(X const& x) { x.tensor(); };
+
+}  // namespace detail
+
+namespace io {
+
+/// A tensor with a name: a handle that forgets its element type and device. Made of a Tensor, a Variable or a Counter, with which it shares the storage, or
+/// of an expression, whose value it holds.
+class NamedTensor {
+ public:
+  template <class X>
+    requires(expression<X> || detail::holds_tensor<X>)
+  NamedTensor(std::string name, X const& x) : name_(std::move(name)) {
+    if constexpr (detail::is_tensor_handle<X>) hold(x);
+    else if constexpr (requires { x.tensor(); }) hold(x.tensor());
+    else if constexpr (detail::holds_tensor<X>) hold(x.value());
+    else {
+      hold(Tensor(x));
+      is_value_ = true;
+    }
+  }
+
+  std::string const& name() const { return name_; }
+  situ::dtype dtype() const { return dtype_; }
+  Shape const& shape() const { return layout().shape; }
+  int64_t size() const { return handle_.body() ? handle_.body()->size : 0; }
+
+  // What follows is for situ's own use.
+  Layout const& layout() const { return handle_.body() ? handle_.body()->layout : detail::empty_layout; }
+  bool is_contiguous() const { return handle_.body() ? handle_.body()->contiguous : true; }
+  void* first() const { return handle_.body() ? handle_.body()->first : nullptr; }
+  detail::StorageHead* head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
+  detail::DeviceFunctions const& device() const { return *device_; }
+  /// It holds the value of an expression: nobody would see what is written to it.
+  bool is_value() const { return is_value_; }
+  /// It stands for its memory: where another one of a model is the same, one of them is enough in a file.
+  bool may_be_tied() const { return may_be_tied_; }
+  void set_may_be_tied() { may_be_tied_ = true; }
+  bool is_tied_to(NamedTensor const& other) const {
+    return may_be_tied_ && other.may_be_tied_ && size() > 0 && first() == other.first() && dtype_ == other.dtype_ && layout().shape == other.layout().shape &&
+           layout().strides == other.layout().strides;
+  }
+
+ private:
+  template <class T, class D>
+  void hold(Tensor<T, D> const& x) {
+    handle_ = x.handle();
+    dtype_ = dtype_of<T>;
+    device_ = &detail::DeviceFunctionsOf<D>::table;
+  }
+
+  std::string name_;
+  detail::Handle handle_;
+  situ::dtype dtype_ = situ::dtype::float32;
+  detail::DeviceFunctions const* device_ = nullptr;
+  bool is_value_ = false, may_be_tied_ = false;
+};
+
+}  // namespace io
+
+/// Collects the state of a module or an optimiser. It stands in this namespace so that every for_each_state is found from where it is called.
+struct StateCollector {
+  std::vector<io::NamedTensor>* to;
+  std::string_view prefix;
+  template <class X>
+  void operator()(std::string const& name, X const& x) const {
+    to->emplace_back(std::string(prefix) + name, x);
+    to->back().set_may_be_tied();
+  }
+};
+
+/// What has named parameters and buffers: a module, an optimiser, and whatever for_each_state(x, f) was written for.
+template <class X>
+concept has_state = requires(X& x, StateCollector const& f) { for_each_state(x, f); };
+
+namespace io {
+
+/// The state of a module or an optimiser, by name, in its order; `prefix` comes before each name, as "model." would. Handles: what is loaded through them is
+/// loaded into x.
+///
+/// Example   auto all = io::named_state(net, "model.");
+///           for (auto& each : io::named_state(optimizer, "optimizer.")) all.push_back(each);
+///           io::save_safetensors("checkpoint.safetensors", all);
+template <class X>
+  requires has_state<std::remove_reference_t<X>>
+std::vector<NamedTensor> named_state(X&& x, std::string_view prefix = {}) {
+  std::vector<NamedTensor> result;
+  for_each_state(x, StateCollector{&result, prefix});
+  return result;
+}
+
+}  // namespace io
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+// ---- conversion ----------------------------------------------------------------------------------------------------------------
+
+template <class From, class To>
+SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
+  auto const* const source = static_cast<From const*>(from);
+  auto* const target = static_cast<To*>(to);
+  for (int64_t k = 0; k < count; ++k) target[k] = convert_scalar<To>(source[k]);
+}
+
+using ConvertRun = void (*)(void const* from, void* to, int64_t count);
+
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
+inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
+  constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
+  constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
+                                        &convert_run<double, float16>, &convert_run<double, bfloat16>,
+                                        &convert_run<double, bool>,    &convert_run<double, int8_t>,
+                                        &convert_run<double, int16_t>, &convert_run<double, int32_t>,
+                                        &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
+  constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
+                                     &convert_run<uint8_t, int64_t>};
+  constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>,   &convert_run<int64_t, double>,
+                                       &convert_run<int64_t, float16>, &convert_run<int64_t, bfloat16>,
+                                       &convert_run<int64_t, bool>,    &convert_run<int64_t, int8_t>,
+                                       &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>,
+                                       nullptr,                        &convert_run<int64_t, uint8_t>};
+  // The usual ones in one step.
+  if (to == dtype::float32 && from == dtype::bfloat16) return convert_run<bfloat16, float>(in, out, count);
+  if (to == dtype::float32 && from == dtype::float16) return convert_run<float16, float>(in, out, count);
+  if (from == dtype::float32 && to == dtype::bfloat16) return convert_run<float, bfloat16>(in, out, count);
+  if (from == dtype::float32 && to == dtype::float16) return convert_run<float, float16>(in, out, count);
+  bool const whole = from >= dtype::boolean;
+  dtype const middle = whole ? dtype::int64 : dtype::float64;
+  ConvertRun const first = whole ? to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)] : to_double[static_cast<int>(from)];
+  ConvertRun const second = (whole ? from_int64 : from_double)[static_cast<int>(to)];
+  constexpr int64_t piece = 1024;
+  int64_t between[piece];
+  static_assert(sizeof(double) == sizeof(int64_t));
+  auto const* source = static_cast<unsigned char const*>(in);
+  auto* target = static_cast<unsigned char*>(out);
+  for (; count > 0; count -= piece) {
+    int64_t const n = count < piece ? count : piece;
+    if (from == middle) second(source, target, n);
+    else if (to == middle) first(source, target, n);
+    else first(source, between, n), second(between, target, n);
+    source += n * bytes_of_dtype(from);
+    target += n * bytes_of_dtype(to);
+  }
+}
+
+/// Every byte but 0 is true.
+inline void normalise_bools(unsigned char* bytes, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) bytes[k] = bytes[k] != 0;
+}
+
+// ---- strides -----------------------------------------------------------------------------------------------------------------
+
+template <class Word, bool gather>
+void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
+}
+
+/// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
+template <bool gather>
+void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+  int const last = layout.rank() - 1;
+  if (last < 0) {
+    std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
+    return;
+  }
+  int64_t index[max_rank];
+  for (int k = last; k >= 0; --k) {
+    index[k] = first % layout.shape[k];
+    first /= layout.shape[k];
+  }
+  while (count > 0) {
+    int64_t const rest = layout.shape[last] - index[last], n = rest < count ? rest : count;
+    int64_t offset = 0;
+    for (int k = 0; k <= last; ++k) offset += index[k] * layout.strides[k];
+    unsigned char* const row = memory + offset * item;
+    int64_t const step = layout.strides[last] * item;
+    if (item == 1) move_row<uint8_t, gather>(row, step, packed, n);
+    else if (item == 2) move_row<uint16_t, gather>(row, step, packed, n);
+    else if (item == 4) move_row<uint32_t, gather>(row, step, packed, n);
+    else move_row<uint64_t, gather>(row, step, packed, n);
+    packed += n * item;
+    count -= n;
+    index[last] += n;
+    for (int k = last; k > 0 && index[k] == layout.shape[k]; --k) index[k] = 0, ++index[k - 1];
+  }
+}
+
+// ---- staging -----------------------------------------------------------------------------------------------------------------
+
+/// Two buffers in page-locked memory: while one is copied to or from a device, the other is filled or emptied.
+class Staging {
+ public:
+  static constexpr int64_t capacity = 8 << 20;
+
+  /// `bytes`: how many will pass, at most; smaller buffers do then.
+  explicit Staging(int64_t bytes) : size_(bytes < capacity ? bytes : capacity) {}
+  Staging(Staging const&) = delete;
+  Staging& operator=(Staging const&) = delete;
+
+  int64_t size() const { return size_; }
+
+  /// Room for `bytes` bytes, at most size(), behind what was given out before; waits for the copies from there.
+  unsigned char* room(int64_t bytes) {
+    if (used_ + bytes > size_) {
+      turn_ ^= 1;
+      used_ = 0;
+      if (buffers_[turn_].body()) before_write<Pinned>(head(turn_));
+    }
+    unsigned char* const result = buffer(turn_) + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return result;
+  }
+  /// The head of the buffer that the last room is in.
+  StorageHead& head() { return *head(turn_); }
+
+  unsigned char* buffer(int k) {
+    if (!buffers_[k].body()) buffers_[k] = make_fresh<Pinned>(static_cast<std::size_t>(size_), size_, Shape(size_));
+    return static_cast<unsigned char*>(buffers_[k].body()->first);
+  }
+  StorageHead* head(int k) { return buffers_[k].body()->storage.head(); }
+
+  /// Waits for all copies.
+  void wait() {
+    for (int k = 0; k < 2; ++k) {
+      if (buffers_[k].body()) before_write<Pinned>(head(k));
+    }
+  }
+
+ private:
+  int64_t size_, used_ = 0;
+  int turn_ = 0;
+  Handle buffers_[2];
+};
+
+// ---- files ---------------------------------------------------------------------------------------------------------------------
+
+/// Elements in a file, packed.
+struct StoredElements {
+  InputFile const& file;
+  int64_t offset;
+  situ::dtype dtype;
+
+  /// Elements [first, first + count) as type `as`. Waits for the disk.
+  void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
+    int64_t const item = bytes_of_dtype(dtype);
+    if (as == dtype) {
+      file.read_fast(to, offset + first * item, count * item);
+      if (as == situ::dtype::boolean) normalise_bools(static_cast<unsigned char*>(to), count);
+      return;
+    }
+    constexpr int64_t piece = 1 << 18;
+    std::string raw(static_cast<std::size_t>(count * item < piece ? count * item : piece), '\0');
+    auto* target = static_cast<unsigned char*>(to);
+    for (int64_t done = 0; done < count;) {
+      int64_t const n = count - done < piece / item ? count - done : piece / item;
+      file.read(raw.data(), offset + (first + done) * item, n * item);
+      if (dtype == situ::dtype::boolean) normalise_bools(reinterpret_cast<unsigned char*>(raw.data()), n);
+      convert_elements(dtype, raw.data(), as, target, n);
+      target += n * bytes_of_dtype(as);
+      done += n;
+    }
+  }
+};
+
+/// The memory that a strided tensor reaches, gaps included.
+struct Reach {
+  int64_t bytes, origin;  ///< origin: of the first element, in bytes
+  Reach(Layout const& layout, int64_t item) {
+    auto const extent = layout.extent();
+    bytes = (extent.last - extent.first + 1) * item;
+    origin = -extent.first * item;
+  }
+};
+
+/// Reads all elements of a tensor. Copies to a device may still run when this returns: `staging` waits for them.
+inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
+  int64_t const count = to.size(), item = bytes_of_dtype(to.dtype());
+  if (count == 0) return;
+  DeviceFunctions const& device = to.device();
+  to.head()->note_write("load_safetensors");
+  device.before_write(to.head());
+  auto* const memory = static_cast<unsigned char*>(to.first());
+  if (to.is_contiguous()) {
+    if (device.host) return from.read(0, count, to.dtype(), memory);
+    int64_t const piece = staging.size() / item;
+    for (int64_t done = 0; done < count;) {
+      int64_t const n = count - done < piece ? count - done : piece;
+      unsigned char* const packed = staging.room(n * item);
+      from.read(done, n, to.dtype(), packed);
+      device.upload(staging.head(), memory + done * item, packed, static_cast<std::size_t>(n * item));
+      done += n;
+    }
+    return;
+  }
+  std::string reached;  // what lies between the elements goes to the host and back
+  unsigned char* host = memory;
+  Reach const reach(to.layout(), item);
+  if (!device.host) {
+    reached.resize(static_cast<std::size_t>(reach.bytes));
+    device.to_host(reached.data(), memory - reach.origin, reached.size());
+    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  }
+  constexpr int64_t piece = 1 << 17;
+  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
+  for (int64_t done = 0; done < count; done += piece) {
+    int64_t const n = count - done < piece ? count - done : piece;
+    from.read(done, n, to.dtype(), packed.data());
+    move_elements<false>(host, to.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
+  }
+  if (!device.host) device.from_host(memory - reach.origin, reached.data(), reached.size());
+}
+
+/// Writes all elements of a tensor, packed.
+inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
+  int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
+  if (count == 0) return;
+  DeviceFunctions const& device = from.device();
+  device.before_read(from.head());
+  auto* const memory = static_cast<unsigned char*>(from.first());
+  if (from.is_contiguous()) {
+    if (device.host) return file.write(memory, bytes);
+    int64_t const piece = staging.size();
+    for (int64_t at = 0, turn = 0;; at += piece, turn ^= 1) {
+      int const here = static_cast<int>(turn);
+      int64_t const n = bytes - at < piece ? bytes - at : piece;
+      if (n > 0) {
+        unsigned char* const buffer = staging.buffer(here);
+        device.download(*staging.head(here), buffer, memory + at, static_cast<std::size_t>(n));
+      }
+      if (at > 0) {
+        before_read<Pinned>(staging.head(here ^ 1));
+        file.write(staging.buffer(here ^ 1), n > 0 ? piece : bytes - at + piece);
+      }
+      if (n <= 0) break;
+    }
+    return device.check();
+  }
+  std::string reached;
+  unsigned char* host = memory;
+  if (!device.host) {
+    Reach const reach(from.layout(), item);
+    reached.resize(static_cast<std::size_t>(reach.bytes));
+    device.to_host(reached.data(), memory - reach.origin, reached.size());
+    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  }
+  constexpr int64_t piece = 1 << 17;
+  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
+  for (int64_t done = 0; done < count; done += piece) {
+    int64_t const n = count - done < piece ? count - done : piece;
+    move_elements<true>(host, from.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
+    file.write(packed.data(), n * item);
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace io {
+
+struct LoadOptions {
+  bool strict = true;  ///< all names must be in the file, and no others; shapes and element types must fit in any case
+  bool cast = false;   ///< convert from other element types, as cast<T>(x) does
+};
+/// What did not fit; empty when loading was strict.
+struct LoadResult {
+  std::vector<std::string> missing;     ///< names of x that the file has not
+  std::vector<std::string> unexpected;  ///< names of the file that x has not
+};
+struct CastOptions {
+  bool cast = false;  ///< convert from another element type, as cast<T>(x) does
+};
+
+}  // namespace io
+namespace detail {
+
+/// A file whose header has been read and found right.
+struct SafetensorsFile {
+  int64_t references = 1;
+  std::string path;
+  FileContext context;
+  InputFile file;
+  SafetensorsHeader header;
+
+  SafetensorsFile(char const* who, std::string const& name) : path(name), context{who, path.c_str()}, file(context), header(read_header()) {}
+  SafetensorsFile(SafetensorsFile const&) = delete;
+  SafetensorsFile& operator=(SafetensorsFile const&) = delete;
+
+  StoredElements elements(SafetensorsEntry const& entry) const { return {file, header.data_begin + entry.begin, entry.dtype()}; }
+
+ private:
+  SafetensorsHeader read_header() const {
+    unsigned char first[8] = {};
+    if (file.size() >= 8) file.read(first, 0, 8);
+    int64_t const length = safetensors_header_length(first, file.size(), context);
+    std::string text(static_cast<size_t>(length), '\0');
+    file.read(text.data(), 8, length);
+    return parse_safetensors_header(reinterpret_cast<unsigned char const*>(text.data()), length, file.size(), context);
+  }
+};
+
+struct MappedSafetensors : SafetensorsFile {
+  Mapping mapping;
+  explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()) {}
+};
+
+inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
+inline bool has_shape(SafetensorsEntry const& entry, Shape const& shape) { return entry.axes <= max_rank && entry.shape == shape; }
+inline char const* type_name(dtype type) { return safetensors_name(type); }
+
+inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
+  FileContext const context{"save_safetensors", path.c_str()};
+  std::vector<io::NamedTensor const*> order;
+  order.reserve(tensors.size());
+  for (io::NamedTensor const& tensor : tensors) {
+    bool tied = false;
+    if (tensor.may_be_tied() && tensor.size() > 0) {
+      for (io::NamedTensor const* const earlier : order) tied = tied || tensor.is_tied_to(*earlier);
+    }
+    if (!tied) order.push_back(&tensor);
+  }
+  sort_pointers<io::NamedTensor>(order, [](io::NamedTensor const& a, io::NamedTensor const& b) {
+    int const difference = safetensors_rank(b.dtype()) - safetensors_rank(a.dtype());
+    return difference != 0 ? difference : a.name().compare(b.name());
+  });
+  std::vector<SafetensorsEntry> entries(order.size());
+  std::vector<SafetensorsEntry const*> names;
+  int64_t on_devices = 0;
+  for (size_t k = 0; k < order.size(); ++k) {
+    entries[k].name = order[k]->name();
+    entries[k].kind = static_cast<int>(order[k]->dtype());
+    entries[k].shape = order[k]->shape();
+    names.push_back(&entries[k]);
+    if (!order[k]->device().host) on_devices += order[k]->size() * bytes_of_dtype(order[k]->dtype());
+  }
+  sort_pointers<SafetensorsEntry>(names, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
+  for (size_t k = 1; k < names.size(); ++k) {
+    if (names[k]->name == names[k - 1]->name) context.fail(message({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"}));
+  }
+  std::string const preamble = safetensors_preamble(entries, metadata, context);
+
+  OutputFile file(context);
+  file.write(preamble.data(), static_cast<int64_t>(preamble.size()));
+  Staging staging(on_devices);
+  for (io::NamedTensor const* const tensor : order) write_elements(file, *tensor, staging);
+  file.commit(true);
+}
+
+/// Which element of the file goes to which tensor, and what does not fit.
+struct LoadPlan {
+  std::vector<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
+  io::LoadResult result;
+  std::string problems;
+};
+
+inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+  LoadPlan plan;
+  plan.targets.resize(header.entries.size());
+  std::string missing, unexpected, misshaped, mistyped;
+  auto const line = [](std::string& to, std::initializer_list<MessagePart> parts) { to += "\n  " + message(parts); };
+  auto const target_of = [&](SafetensorsEntry const* entry) -> io::NamedTensor const*& { return plan.targets[static_cast<size_t>(entry - header.entries.data())]; };
+  for (io::NamedTensor const& tensor : tensors) {
+    SafetensorsEntry const* const entry = header.find(tensor.name());
+    if (!entry) continue;
+    target_of(entry) = &tensor;
+    if (!has_shape(*entry, tensor.shape())) {
+      line(misshaped, {"another shape: ", quoted_name(tensor.name()), " is ", tensor.shape(), ", in the file ", shape_text(*entry)});
+    }
+    if (!entry->is_own_type()) {
+      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", quoted_name(entry->type), ", which situ has not"});
+    } else if (entry->dtype() != tensor.dtype() && !options.cast) {
+      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", entry->type, "; ask for {.cast = true} to convert it"});
+    }
+  }
+  for (io::NamedTensor const& tensor : tensors) {
+    if (header.find(tensor.name())) continue;
+    bool tied = false;
+    for (io::NamedTensor const* const other : plan.targets) tied = tied || (other && tensor.is_tied_to(*other));
+    if (tied) continue;
+    plan.result.missing.push_back(tensor.name());
+    line(missing, {"missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape()});
+  }
+  for (size_t k = 0; k < header.entries.size(); ++k) {
+    if (plan.targets[k]) continue;
+    plan.result.unexpected.push_back(header.entries[k].name);
+    line(unexpected, {"unexpected in the file: ", quoted_name(header.entries[k].name), ", ", quoted_name(header.entries[k].type), " ", shape_text(header.entries[k])});
+  }
+  if (options.strict) plan.problems = missing + unexpected;
+  plan.problems += misshaped + mistyped;
+  return plan;
+}
+
+inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+  constexpr char const* who = "load_safetensors";
+  FileContext const context{who, path.c_str()};
+  std::vector<io::NamedTensor const*> names;
+  for (io::NamedTensor const& tensor : tensors) names.push_back(&tensor);
+  sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
+  for (size_t k = 0; k < names.size(); ++k) {
+    io::NamedTensor const& tensor = *names[k];
+    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail(message({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"}));
+    if (tensor.is_value()) throw TypeError(message({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"}));
+    if (tensor.layout().is_broadcast()) fail_broadcast_write(who, tensor.layout());
+    if (tensor.head() && tensor.head()->read_only) fail_read_only(who);
+  }
+  SafetensorsFile const file(who, path);
+  LoadPlan plan = plan_load(file.header, tensors, options);
+  if (!plan.problems.empty()) context.fail("the file does not fit; nothing was loaded:" + plan.problems);
+
+  int64_t on_devices = 0;
+  for (io::NamedTensor const* const tensor : plan.targets) {
+    if (tensor && !tensor->device().host) on_devices += tensor->size() * bytes_of_dtype(tensor->dtype()) + 64;
+  }
+  Staging staging(on_devices);
+  for (size_t k = 0; k < plan.targets.size(); ++k) {
+    if (plan.targets[k]) read_elements(file.elements(file.header.entries[k]), *plan.targets[k], staging);
+  }
+  staging.wait();
+  return static_cast<io::LoadResult&&>(plan.result);
+}
+
+}  // namespace detail
+namespace io {
+
+/// Writes tensors by name: {{"a", a}, {"b", b}}, of any element types and devices; expressions are evaluated.
+///
+/// The file is, byte for byte, what the reference implementation writes: the widest element type first, then by name. It appears whole or not at all: it is
+/// written under another name in the same folder, forced onto the disk, and renamed. An existing file keeps its permissions, a symbolic link is followed.
+///
+/// Device    any; waits for the values. They pass through page-locked memory, in pieces. Nothing is copied if it is on the host and contiguous.
+/// Throws    IoError for a name that stands twice or is not UTF-8, and if the folder cannot be written or the disk is full; a file that was there is then as
+///           it was, and nothing else is left. IndexError for what a kernel found wrong.
+/// Example   io::save_safetensors("ab.safetensors", {{"a", a}, {"b", b * 2}}, {{"format", "pt"}});
+inline void save_safetensors(std::string const& path, std::vector<NamedTensor> const& tensors, Metadata const& metadata = {}) {
+  detail::save_tensors(path, tensors, metadata);
+}
+/// The same for the state of a module or an optimiser: what for_each_state(x, f) visits. A parameter that stands in several places is written once, under
+/// its first name. PyTorch's load_state_dict takes what safetensors.torch.load_file makes of it.
+template <class X>
+  requires has_state<std::remove_reference_t<X>>
+void save_safetensors(std::string const& path, X&& x, Metadata const& metadata = {}) {
+  detail::save_tensors(path, named_state(x), metadata);
+}
+
+/// Reads tensors by name into those given, in place, wherever they are and whatever their strides.
+///
+/// Everything is compared first: all names that are missing or unexpected and all shapes and element types that differ are in one IoError, and nothing is
+/// changed then. A parameter that stands in several places needs one of its names in the file.
+///
+/// Device    any; done when it returns. To the host: from the file into the tensor, by all threads. To a device: through two pieces of page-locked memory, of
+///           which one is filled while the other is copied. Strided tensors on a device go to the host and back.
+/// Throws    IoError if the path is no ordinary file, the file is not the format's (all checks of the reference, and names that stand twice), or does not fit;
+///           TypeError for read-only tensors and values of expressions, LayoutError for broadcast ones. If the disk fails or the file becomes shorter while the
+///           elements are read, the tensors hold what was read until then.
+/// Cost      one read, no memory the size of the file.
+/// Example   io::LoadResult const result = io::load_safetensors("old.safetensors", net, {.strict = false});
+inline LoadResult load_safetensors(std::string const& path, std::vector<NamedTensor> const& tensors, LoadOptions options = {}) {
+  return detail::load_tensors(path, tensors, options);
+}
+/// The same for the state of a module or an optimiser. What was recorded of its parameters is out of date: a backward() that needs them says so.
+template <class X>
+  requires has_state<std::remove_reference_t<X>>
+LoadResult load_safetensors(std::string const& path, X&& x, LoadOptions options = {}) {
+  return detail::load_tensors(path, named_state(x), options);
+}
+
+/// A safetensors file, open for reading: a handle, of which copies share the file.
+///
+/// The header is read and checked at once, elements when they are asked for. The file stays as it was opened when another one is renamed over it; who writes
+/// into it, or makes it shorter, changes what views see, or ends the program.
+///
+/// Throws    IoError as load_safetensors does.
+/// Example   io::Safetensors file{"net.safetensors"};
+///           for (auto const& key : file.keys()) std::cout << key << ' ' << file.shape(key) << '\n';
+class Safetensors {
+ public:
+  explicit Safetensors(std::string const& path) : file_(new detail::MappedSafetensors(path)) {}
+
+  /// The names of the tensors, in the order of the file.
+  std::vector<std::string> keys() const {
+    std::vector<std::string> result;
+    for (auto const& entry : file_->header.entries) result.push_back(entry.name);
+    return result;
+  }
+  int64_t size() const { return static_cast<int64_t>(file_->header.entries.size()); }
+  bool contains(std::string_view key) const { return file_->header.find(key) != nullptr; }
+  /// Throws    IoError if there is no such tensor; ShapeError if it has more axes than a Tensor can have.
+  Shape shape(std::string_view key) const { return checked_shape(entry("shape", key)); }
+  /// Throws    TypeError for an element type that situ has not: type_name(key) has its name.
+  situ::dtype dtype(std::string_view key) const { return checked_type("dtype", entry("dtype", key)); }
+  /// The element type as it is written: "F32", "F8_E4M3".
+  std::string const& type_name(std::string_view key) const { return entry("type_name", key).type; }
+
+  /// The texts under "__metadata__".
+  Metadata const& metadata() const { return file_->header.metadata; }
+  /// One of them; null if there is none of that key.
+  std::string const* metadata(std::string_view key) const {
+    for (auto const& pair : metadata()) {
+      if (pair.first == key) return &pair.second;
+    }
+    return nullptr;
+  }
+
+  /// A tensor, in memory of its own.
+  ///
+  /// Device    any; done when it returns. See load_safetensors.
+  /// Throws    IoError if there is no such tensor or it has another element type than T, unless {.cast = true} converts it; TypeError for types that situ has not;
+  ///           ShapeError; OutOfMemory.
+  /// Example   auto w = file.load<float>("fc1.weight", Cuda<0>{});
+  template <element T, situ::device D = Cpu>
+  Tensor<T, D> load(std::string_view key, D = {}, CastOptions options = {}) const {
+    auto const& found = checked_entry("load", key, dtype_of<T>, options.cast);
+    auto result = Tensor<T, D>::uninitialized(checked_shape(found), "Safetensors::load");
+    detail::Staging staging(host_device<D> ? 0 : result.size() * static_cast<int64_t>(sizeof(T)));
+    detail::read_elements(file_->elements(found), NamedTensor({}, result), staging);
+    staging.wait();
+    return result;
+  }
+
+  /// A tensor on the host whose elements are the file's own memory: nothing is read before it is used, and nothing twice. It keeps the file open, and is read-only: name it
+  /// const; writing to it, and data() and a(i, j) of a handle that is not const, throw TypeError.
+  ///
+  /// What does not lie in the file as a T must is read instead: elements that are not aligned, and bools that are neither 0 nor 1.
+  /// Throws    as load.
+  template <element T>
+  Tensor<T> view(std::string_view key) const {
+    auto const& found = checked_entry("view", key, dtype_of<T>, false);
+    Shape const shape = checked_shape(found);
+    unsigned char const* const bytes = file_->mapping.data();
+    if (found.bytes() > 0 && bytes) {
+      unsigned char const* const first = bytes + file_->header.data_begin + found.begin;
+      bool fits = reinterpret_cast<uintptr_t>(first) % alignof(T) == 0;
+      if constexpr (std::is_same_v<T, bool>) {
+        for (int64_t k = 0; k < found.bytes(); ++k) fits = fits && first[k] <= 1;
+      }
+      if (fits) return from_blob(reinterpret_cast<T const*>(first), shape, Layout(shape).strides, KeepOpen{file_});
+    }
+    return load<T>(key);
+  }
+
+ private:
+  struct KeepOpen {
+    detail::Counted<detail::MappedSafetensors> file;
+    void operator()(void const*) const {}
+  };
+
+  detail::SafetensorsEntry const& entry(char const* who, std::string_view key) const {
+    if (auto const* const found = file_->header.find(key)) return *found;
+    std::string names;
+    int64_t count = 0;
+    for (auto const& each : file_->header.entries) {
+      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quoted_name(each.name);
+    }
+    if (count > 8) names += detail::message({" and ", count - 8, " more"});
+    fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? std::string("none") : names});
+  }
+  Shape checked_shape(detail::SafetensorsEntry const& found) const {
+    if (found.axes > max_rank) fail<ShapeError>("shape", {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
+    return found.shape;
+  }
+  situ::dtype checked_type(char const* who, detail::SafetensorsEntry const& found) const {
+    if (!found.is_own_type()) {
+      fail<TypeError>(who, {"tensor ", detail::quoted_name(found.name), " has elements of type ", detail::quoted_name(found.type), ", which situ has not; convert the file"});
+    }
+    return found.dtype();
+  }
+  detail::SafetensorsEntry const& checked_entry(char const* who, std::string_view key, situ::dtype asked, bool cast) const {
+    auto const& found = entry(who, key);
+    if (situ::dtype const type = checked_type(who, found); type != asked && !cast) {
+      fail<IoError>(who, {"tensor ", detail::quoted_name(key), " has another element type: ", found.type, " found, ", detail::type_name(asked), " was asked for; ask for ", name(type),
+                          ", or convert it: load<T>(key, device, {.cast = true})"});
+    }
+    return found;
+  }
+  template <class E>
+  [[noreturn]] SITU_NOINLINE void fail(char const* who, std::initializer_list<detail::MessagePart> parts) const {
+    throw E(detail::message({"Safetensors::", who, ": ", file_->path, ": "}) + detail::message(parts));
+  }
+
+  detail::Counted<detail::MappedSafetensors> file_;
+};
+
+}  // namespace io
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/train.hpp>
+/// Training: the loop around modules, optimisers and data.
+
+
+// ---- <situ/train/checkpoint.hpp>
+/// Everything that a training run needs to go on, as one safetensors file.
+///
+///     model.*  optimizer.*  schedule.*  scaler.*     their states
+///     best.*                                         the network of the best epoch, where it is kept
+///     history  generator                             what was reached; seed and calls of the default generator
+
+#include <cstdlib>
+
+
+// ---- <situ/train/history.hpp>
+/// What a training run has reached, epoch by epoch: as numbers, as a table in CSV, as learning curves in SVG.
+
+#include <string>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+namespace train {
+
+/// One epoch. What was not measured is NaN.
+struct Epoch {
+  int64_t number = 0;        ///< from 1 on
+  double loss = 0;           ///< mean over the samples that were trained on
+  double validation_loss = 0;
+  double metric = 0;         ///< on the validation part
+  double learning_rate = 0;
+  double gradient_norm = 0;  ///< of the last step, before clipping; NaN where gradients are not clipped by norm
+  double seconds = 0;        ///< of the training part
+  int64_t samples = 0;
+
+  double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
+};
+
+}  // namespace train
+
+namespace detail {
+
+/// A number as a table has it: what is not measured is empty.
+inline std::string table_number(double x, char const* format = "%.9g") {
+  if (math::isnan(x)) return "";
+  char buffer[40];
+  std::snprintf(buffer, sizeof buffer, format, x);
+  return buffer;
+}
+inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
+  OutputFile file({who, path.c_str()});
+  file.write(text.data(), static_cast<int64_t>(text.size()));
+  file.commit();
+}
+
+/// A text inside of SVG.
+inline std::string escaped_for_xml(std::string const& text) {
+  std::string result;
+  for (char const c : text) {
+    if (c == '<') result += "&lt;";
+    else if (c == '>') result += "&gt;";
+    else if (c == '&') result += "&amp;";
+    else if (c == '"') result += "&quot;";
+    else result += c;
+  }
+  return result;
+}
+
+/// A panel of curves over the epochs.
+struct CurvePanel {
+  struct Curve {
+    char const* name;
+    char const* color;
+    std::vector<double> values;  // NaN where there is none
+  };
+  std::string title;
+  std::vector<Curve> curves;
+
+  bool empty() const {
+    for (Curve const& curve : curves) {
+      for (double const y : curve.values) {
+        if (math::isfinite(y)) return false;
+      }
+    }
+    return true;
+  }
+  /// The panel as SVG, its left upper corner at x0.
+  std::string svg(double x0, double width, double height) const {
+    double const left = x0 + 56, right = x0 + width - 16, top = 36, bottom = height - 40;
+    double low = 0, high = 0;
+    bool first = true;
+    std::size_t epochs = 0;
+    for (Curve const& curve : curves) {
+      if (curve.values.size() > epochs) epochs = curve.values.size();
+      for (double const y : curve.values) {
+        if (!math::isfinite(y)) continue;  // NaN and infinities have no place
+        if (first || y < low) low = y;
+        if (first || y > high) high = y;
+        first = false;
+      }
+    }
+    double const step = tick(high > low ? (high - low) / 5 : (high != 0 ? (high < 0 ? -high : high) / 5 : 1));
+    low = step * floor_of(low / step);
+    high = step * -floor_of(-(high > low ? high : low + step) / step);
+    auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
+    auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
+    std::string out;
+    auto const put = [&](char const* format, auto... values) {
+      char buffer[400];
+      std::snprintf(buffer, sizeof buffer, format, values...);
+      out += buffer;
+    };
+    out += "<text x=\"" + table_number((left + right) / 2) + "\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">" + escaped_for_xml(title) + "</text>\n";
+    for (double y = low; y <= high + step / 2; y += step) {
+      put("<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
+          y < step / 1e6 && y > -step / 1e6 ? 0 : y);
+    }
+    double every = tick(static_cast<double>(epochs) / 6);
+    if (every < 1) every = 1;
+    for (double k = every; k <= static_cast<double>(epochs); k += every) {
+      put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x_at(k - 1), bottom + 16, k);
+    }
+    put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">epoch</text>\n", (left + right) / 2, bottom + 32);
+    put("<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
+    double label = top + 8;
+    for (Curve const& curve : curves) {
+      std::string points;
+      int shown = 0;
+      bool pen = false;
+      for (std::size_t k = 0; k < curve.values.size(); ++k) {
+        double const y = curve.values[k];
+        if (!math::isfinite(y)) continue;  // the line goes on to the next epoch that was measured
+        char buffer[48];
+        std::snprintf(buffer, sizeof buffer, "%c%.1f %.1f", pen ? 'L' : 'M', x_at(static_cast<double>(k)), y_at(y));
+        points += buffer;
+        pen = true;
+        ++shown;
+        if (curve.values.size() == 1) put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
+      }
+      if (shown == 0) continue;
+      out += "<path d=\"" + points + "\" fill=\"none\" stroke=\"" + curve.color + "\" stroke-width=\"1.8\"/>\n";
+      if (curves.size() > 1) put("<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
+          curve.name);
+      label += 16;
+    }
+    return out;
+  }
+
+ private:
+  static double floor_of(double x) {
+    auto const down = static_cast<double>(static_cast<int64_t>(x));
+    return down > x ? down - 1 : down;
+  }
+  /// 1, 2 or 5 times a power of ten, at least about x.
+  static double tick(double x) {
+    double unit = 1;
+    while (unit < x) unit *= 10;
+    while (unit / 10 >= x) unit /= 10;
+    if (unit / 5 >= x) return unit / 5;
+    if (unit / 2 >= x) return unit / 2;
+    return unit;
+  }
+};
+
+}  // namespace detail
+
+namespace train {
+
+/// The epochs of a run.
+struct History {
+  std::vector<Epoch> epochs;
+  std::string metric_name = "metric";
+  int64_t best_epoch = 0;      ///< the number of the one with the lowest validation loss (training loss where there is no validation); 0 before the first
+  bool stopped_early = false;
+
+  /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
+  std::string csv() const {
+    std::string out = "epoch,loss,validation_loss," + metric_name + ",learning_rate,gradient_norm,seconds,samples_per_second\n";
+    for (Epoch const& e : epochs) {
+      out += std::to_string(e.number);
+      for (double const x : {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm}) out += "," + detail::table_number(x);
+      out += "," + detail::table_number(e.seconds, "%.3f") + "," + detail::table_number(e.samples_per_second(), "%.0f") + "\n";
+    }
+    return out;
+  }
+  /// The losses, and the metric beside them where there is one, as a picture.
+  std::string svg() const {
+    detail::CurvePanel losses{"loss", {{"training", "#1f77b4", {}}, {"validation", "#d62728", {}}}}, metric{metric_name, {{"validation", "#d62728", {}}}};
+    for (Epoch const& e : epochs) {
+      losses.curves[0].values.push_back(e.loss);
+      losses.curves[1].values.push_back(e.validation_loss);
+      metric.curves[0].values.push_back(e.metric);
+    }
+    double const height = 300, width = 420;
+    bool const both = !metric.empty();
+    std::string const size = both ? "840" : "420";
+    std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size + " 300\" width=\"" + size +
+                      "\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+    out += losses.svg(0, width, height);
+    if (both) out += metric.svg(width, width, height);
+    return out + "</svg>\n";
+  }
+  /// Throws    IoError when the file cannot be written; an older one is then as it was.
+  void save_csv(std::string const& path) const { detail::write_text_file("save_csv", path, csv()); }
+  void save_svg(std::string const& path) const { detail::write_text_file("save_svg", path, svg()); }
+};
+
+}  // namespace train
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline bool file_exists(std::string const& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+/// Writes the parameters and buffers of a network to another of the same type, in place.
+template <class M>
+void copy_state(M const& from, M& to) {
+  no_grad const guard;
+  std::vector<void const*> sources;
+  for_each_state(from, [&]<class X>(std::string const&, X const& x) { sources.push_back(&x); });
+  std::size_t k = 0;
+  for_each_state(to, [&]<class X>(std::string const&, X& x) {
+    X const& source = *static_cast<X const*>(sources[k++]);
+    if constexpr (std::is_same_v<X, nn::Counter>) x.set(source.value());
+    else if constexpr (is_parameter<X>) x.value().assign(source.value());
+    else Tensor(x).assign(source);
+  });
+}
+
+/// The parts of a run, whose states stand in one file, each under its name.
+template <class Model, class Optimizer, class Schedule, class Scaler>
+struct RunState {
+  Model& model;
+  Model& best;
+  Optimizer& optimizer;
+  Schedule& schedule;
+  Scaler& scaler;
+  bool keeps_best;
+
+  static constexpr int64_t columns = 8;
+
+  void save(std::string const& path, train::History const& history) const {
+    Generator const& random = default_generator();
+    auto table = zeros<double>({static_cast<int64_t>(history.epochs.size()), columns});
+    double* at = table.data();
+    for (train::Epoch const& e : history.epochs) {
+      for (double const x : {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)}) *at++ = x;
+    }
+    auto all = parts();
+    all.emplace_back("history", table);
+    all.emplace_back("generator", Tensor<int64_t>{static_cast<int64_t>(random.seed()), static_cast<int64_t>(random.calls())});
+    io::save_safetensors(path, all, {{"format", "situ training run"}, {"best_epoch", std::to_string(history.best_epoch)}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+  }
+  /// Throws    IoError when the file is of something else, or of a run with another network or optimiser; nothing is changed.
+  train::History load(std::string const& path, train::History history) const {
+    io::Safetensors const file(path);
+    if (!file.contains("history") || file.shape("history").rank() != 2 || file.shape("history")[1] != columns) {
+      fail<IoError>("Trainer: ", path, ": holds no training run: a checkpoint that a Trainer has written is needed");
+    }
+    Tensor<double> table = zeros<double>(file.shape("history"));
+    Tensor<int64_t> generator{0, 0};
+    auto all = parts();
+    all.emplace_back("history", table);
+    all.emplace_back("generator", generator);
+    io::load_safetensors(path, all);
+    default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
+    double const* at = table.data();
+    for (int64_t k = 0; k < table.size(0); ++k, at += columns) {
+      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
+    }
+    if (std::string const* const best_epoch = file.metadata("best_epoch")) history.best_epoch = std::atoll(best_epoch->c_str());
+    if (std::string const* const stopped = file.metadata("stopped_early")) history.stopped_early = *stopped == "1";
+    return history;
+  }
+
+ private:
+  /// Handles: what is loaded through them is loaded into the parts.
+  std::vector<io::NamedTensor> parts() const {
+    std::vector<io::NamedTensor> all;
+    auto const add = [&](auto& part, char const* prefix) {
+      if constexpr (has_state<std::remove_reference_t<decltype(part)>>) {
+        for (auto& each : io::named_state(part, prefix)) all.push_back(std::move(each));
+      }
+    };
+    add(model, "model.");
+    if (keeps_best) add(best, "best.");
+    add(optimizer, "optimizer.");
+    add(schedule, "schedule.");
+    add(scaler, "scaler.");
+    return all;
+  }
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/train/progress.hpp>
+/// A bar with loss and rate on a terminal, a line for each epoch elsewhere.
+
+#include <time.h>
+#include <unistd.h>
+#include <cstdio>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+inline double seconds_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Writes to `out`; nothing at all when it is null.
+class Progress {
+ public:
+  Progress(std::FILE* out, int64_t epochs) : out_(out), epochs_(epochs), terminal_(out != nullptr && ::isatty(::fileno(out)) != 0) {}
+
+  /// Whether a step should be shown now: ten times a second, on a terminal.
+  bool wants_step() {
+    if (!terminal_) return false;
+    double const now = seconds_now();
+    if (now - shown_ < .1) return false;
+    shown_ = now;
+    return true;
+  }
+  void step(int64_t epoch, int64_t batch, int64_t batches, double loss, double samples_per_second) {
+    char bar[31];
+    int const filled = batches > 0 ? static_cast<int>(30 * batch / batches) : 30;
+    for (int k = 0; k < 30; ++k) bar[k] = k < filled ? '=' : ' ';
+    bar[30] = '\0';
+    std::fprintf(out_, "\repoch %*lld/%lld [%s] loss %.4g  %.3g samples/s\033[K", digits(), as_long(epoch), as_long(epochs_), bar, loss, samples_per_second);
+    std::fflush(out_);
+  }
+  void epoch(train::Epoch const& e, train::History const& history) {
+    if (out_ == nullptr) return;
+    std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
+    if (!math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
+    if (!math::isnan(e.metric)) std::fprintf(out_, "  %s %.4f", history.metric_name.c_str(), e.metric);
+    std::fprintf(out_, "  %.3g samples/s\n", e.samples_per_second());
+    std::fflush(out_);
+  }
+  void line(std::string const& text) {
+    if (out_ == nullptr) return;
+    std::fprintf(out_, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
+    std::fflush(out_);
+  }
+
+ private:
+  static long long as_long(int64_t x) { return static_cast<long long>(x); }
+  int digits() const {
+    int result = 1;
+    for (int64_t n = epochs_; n >= 10; n /= 10) ++result;
+    return result;
+  }
+  std::FILE* out_;
+  int64_t epochs_;
+  bool terminal_;
+  double shown_ = 0;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/train/trainer.hpp>
+/// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
+///
+///     Net<Cpu> net;
+///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .svg = "curve.svg", .checkpoint = "run.safetensors"}};
+///     train::History history = trainer.fit(net, training, validation,
+///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
+///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
+
+#include <cstdio>
+#include <limits>
+
+
+namespace situ::inline SITU_ABI {
+namespace train {
+
+/// In place of a validation set, a metric or a schedule: without.
+struct none_t {};
+inline constexpr none_t none{};
+
+/// The metric of classifiers: the share of rows whose largest score stands at the label.
+struct Accuracy {
+  static constexpr char const* name = "accuracy";
+  template <class Scores, class Labels>
+  auto operator()(Scores const& scores, Labels const& labels) const {
+    return mean(cast<float>(argmax(scores, 1) == labels));
+  }
+};
+inline constexpr Accuracy accuracy{};
+
+struct TrainerOptions {
+  int64_t epochs = 10;
+  int64_t batch_size = 64;
+  bool shuffle = true;        ///< the training part, anew in each epoch
+  uint64_t seed = 0;          ///< of the shuffling
+  bool drop_last = false;
+  int workers = 1;            ///< threads that prepare batches; 0: none
+  double clip_norm = 0;       ///< gradients are scaled down to this norm; 0: they are not
+  double clip_value = 0;      ///< gradients are cut at ± this; 0: they are not
+  int64_t accumulate = 1;     ///< batches whose gradients make one step: the mean of theirs
+  bool schedule_steps = false;///< the schedule moves after each step rather than after each epoch
+  int64_t patience = 0;       ///< epochs without a better validation loss after which training stops; 0: it does not
+  double min_delta = 0;       ///< what counts as better: lower by more than this
+  bool restore_best = false;  ///< in the end the network is that of the best epoch
+  std::string checkpoint = {};///< a safetensors file with everything that a run needs to go on, written after each epoch
+  bool resume = false;        ///< goes on from the checkpoint where there is one
+  std::string csv = {};       ///< the history as a table, written after each epoch
+  std::string svg = {};       ///< the learning curves, written after each epoch
+  std::FILE* progress = stdout;  ///< null: silent
+};
+
+inline namespace SITU_ABI_CUDA {
+
+/// Trains networks on the first of `Devices` that this machine and this build have.
+///
+/// The network that is given stays where it is, on the CPU as a rule: it is copied to the device, trained there, and its parameters and buffers
+/// are written back after each epoch. Where it already lives on the device, it is trained itself.
+///
+/// On the CPU a run that was stopped and goes on from its checkpoint gives the same bits as one that was not: parameters, state of the
+/// optimiser, schedule and generator, order of the batches.
+template <device... Devices>
+class Trainer {
+ public:
+  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) {
+    auto const need = [](bool good, char const* name, auto value, char const* cure) {
+      if (!good) detail::fail<Error>("Trainer: ", name, " = ", value, ": ", cure);
+    };
+    need(options_.epochs >= 0, "epochs", options_.epochs, "it cannot be negative");
+    need(options_.batch_size > 0, "batch_size", options_.batch_size, "a batch has at least one sample");
+    need(options_.clip_norm >= 0, "clip_norm", options_.clip_norm, "it cannot be negative");
+    need(options_.clip_value >= 0, "clip_value", options_.clip_value, "it cannot be negative");
+    need(options_.accumulate > 0, "accumulate", options_.accumulate, "a step takes at least one batch");
+    need(options_.patience >= 0, "patience", options_.patience, "it cannot be negative");
+    need(options_.workers >= 0, "workers", options_.workers, "it cannot be negative");
+    need(!options_.resume || !options_.checkpoint.empty(), "resume", "true", "name the checkpoint to go on from");
+  }
+  TrainerOptions const& options() const { return options_; }
+
+  /// The device that is trained on. Throws DeviceUnavailable when none of the list is there.
+  AnyDevice device() const {
+    AnyDevice const wanted[] = {AnyDevice(Devices{})...};
+    for (AnyDevice const& each : wanted) {
+      if (is_there(each)) return each;
+    }
+    detail::fail<DeviceUnavailable>("Trainer: none of the devices of its list is available here; add Cpu to the list");
+  }
+
+  /// Trains `net`.
+  ///
+  /// training, validation   datasets of pairs (input, target); validation may be train::none
+  /// loss                   loss(output, target) gives a number to be made small, the mean over the batch
+  /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
+  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as train::accuracy
+  /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
+  /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
+  ///
+  /// Throws    what these throw; IoError for a checkpoint that does not fit. The network is then as after the last epoch that was finished.
+  template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
+            class MakeSchedule = none_t>
+  History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
+              Metric const& metric = {}, MakeSchedule const& make_schedule = {}) const {
+    History history;
+    visit<Devices...>(device(), [&](auto d) { history = fit_on<Compute>(d, net, training, validation, loss, make_optimizer, metric, make_schedule); });
+    return history;
+  }
+
+ private:
+  static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
+
+  /// What makes_optimizer and make_schedule gave, without the cases of none.
+  struct NoSchedule {
+    void step() {}
+  };
+  template <class Make, class Optimizer>
+  static auto schedule_of(Make const& make, Optimizer& optimizer, int64_t steps) {
+    if constexpr (std::is_same_v<Make, none_t>) return NoSchedule{};
+    else return make(optimizer, steps);
+  }
+  /// The network's output for a batch, in the precision that is computed in.
+  template <class Compute, class Model, class X>
+  static auto output_of(Model const& model, X const& x) {
+    if constexpr (std::is_same_v<Compute, float> || !floating<value_of<X>>) return model(x);
+    else return model(cast<Compute>(x));
+  }
+  template <class Compute, class Model>
+  static auto computing(Model const& model) {
+    if constexpr (std::is_same_v<Compute, float>) return model;
+    else return mixed<Compute>(model);
+  }
+  static constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
+
+  template <class Compute, class D, class Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric, class MakeSchedule>
+  History fit_on(D device, Net& net, Training const& training, Validation const& validation, Loss const& loss_of, MakeOptimizer const& make_optimizer,
+                 Metric const& metric, MakeSchedule const& make_schedule) const {
+    constexpr bool scaled = std::is_same_v<Compute, float16>;
+    constexpr bool elsewhere = !std::is_same_v<detail::module_device<Net>, D>;
+    auto model = to(net, device);
+    auto optimizer = make_optimizer(model);
+    data::DataLoader batches{training,
+                             {.batch_size = options_.batch_size, .shuffle = options_.shuffle, .seed = options_.seed, .drop_last = options_.drop_last, .workers = options_.workers},
+                             device};
+    int64_t const steps = (batches.size() + options_.accumulate - 1) / options_.accumulate;
+    auto schedule = schedule_of(make_schedule, optimizer, steps);
+    optim::GradScaler scaler;
+    auto const weights = parameters(model);
+
+    History history;
+    if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
+    auto best = options_.restore_best ? clone(model) : model;
+    detail::RunState run{model, best, optimizer, schedule, scaler, options_.restore_best};
+    if (options_.resume && detail::file_exists(options_.checkpoint)) {
+      history = run.load(options_.checkpoint, history);
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+    }
+    detail::Progress progress(options_.progress, options_.epochs);
+
+    for (int64_t number = static_cast<int64_t>(history.epochs.size()) + 1; number <= options_.epochs && !history.stopped_early; ++number) {
+      Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
+      epoch.learning_rate = optimizer.lr();
+      model.train();
+      batches.set_epoch(number - 1);
+      double const started = detail::seconds_now();
+      Tensor<double, D> total = zeros<double>({}, device);
+      decltype(optim::clip_grad_norm(weights, 1.)) norm;
+      int64_t batch = 0;
+      for (auto const& [x, y] : batches) {
+        if (batch % options_.accumulate == 0) optimizer.zero_grad();
+        auto const net_now = computing<Compute>(model);
+        Variable loss = loss_of(output_of<Compute>(net_now, x), y);
+        int64_t const samples = x.size(0);
+        total += static_cast<double>(samples) * cast<double>(loss.value());
+        epoch.samples += samples;
+        ++batch;
+        bool const last = batch % options_.accumulate == 0 || batch == batches.size();
+        if (options_.accumulate > 1) loss = loss / static_cast<double>(options_.accumulate);
+        if constexpr (scaled) scaler.scale(loss).backward();
+        else loss.backward();
+        if (last) {
+          if constexpr (scaled) scaler.unscale(optimizer);
+          if (options_.clip_value > 0) optim::clip_grad_value(weights, options_.clip_value);
+          if (options_.clip_norm > 0) norm = optim::clip_grad_norm(weights, options_.clip_norm);
+          if constexpr (scaled) scaler.step(optimizer), scaler.update();
+          else optimizer.step();
+          if (options_.schedule_steps) schedule.step();
+        }
+        if (progress.wants_step()) {
+          progress.step(number, batch, batches.size(), total.item() / static_cast<double>(epoch.samples), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+        }
+      }
+      epoch.loss = epoch.samples > 0 ? total.item() / static_cast<double>(epoch.samples) : not_measured;
+      epoch.seconds = detail::seconds_now() - started;
+      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
+      optimizer.zero_grad();
+      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      if (!options_.schedule_steps) schedule.step();
+
+      history.epochs.push_back(epoch);
+      if (is_better(history)) {
+        history.best_epoch = number;
+        if (options_.restore_best) detail::copy_state(model, best);
+      }
+      history.stopped_early = options_.patience > 0 && number - history.best_epoch >= options_.patience;
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+      progress.epoch(epoch, history);
+      if (!options_.checkpoint.empty()) run.save(options_.checkpoint, history);
+      if (!options_.csv.empty()) history.save_csv(options_.csv);
+      if (!options_.svg.empty()) history.save_svg(options_.svg);
+    }
+    if (history.stopped_early) {
+      progress.line("stopped: no better validation loss since epoch " + std::to_string(history.best_epoch));
+    }
+    if (options_.restore_best && history.best_epoch > 0) {
+      detail::copy_state(best, model);
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+    }
+    model.eval();
+    net.eval();
+    return history;
+  }
+
+  /// Loss and metric on the validation part, without recording.
+  template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
+  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+    no_grad const guard;
+    model.eval();
+    data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
+    auto const net_now = computing<Compute>(model);
+    Tensor<double, D> loss_total = zeros<double>({}, device), metric_total = zeros<double>({}, device);
+    int64_t seen = 0;
+    for (auto const& [x, y] : batches) {
+      Variable output = output_of<Compute>(net_now, x);
+      auto const samples = static_cast<double>(x.size(0));
+      Variable loss = loss_of(output, y);
+      loss_total += samples * cast<double>(loss.value());
+      if constexpr (!std::is_same_v<Metric, none_t>) metric_total += samples * cast<double>(metric(output.value(), y));
+      seen += x.size(0);
+    }
+    if (seen == 0) return;
+    epoch.validation_loss = loss_total.item() / static_cast<double>(seen);
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metric_total.item() / static_cast<double>(seen);
+  }
+
+  bool is_better(History const& history) const {
+    auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
+    double const now = judged(history.epochs.back());
+    return history.best_epoch == 0 || now < judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]) - options_.min_delta;
+  }
+
+  TrainerOptions options_;
+};
+
+/// Cuda<0> where there is a GPU, else Cpu.
+template <>
+class Trainer<> : public Trainer<Cuda<0>, Cpu> {
+ public:
+  using Trainer<Cuda<0>, Cpu>::Trainer;
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace train
 }  // namespace situ::inline SITU_ABI

@@ -40,7 +40,7 @@ void read_as(unsigned char const* bytes, std::size_t size) {
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* bytes, std::size_t size) {
   detail::npy_header header;
   try {
-    header = detail::parse_npy_header(bytes, size, "fuzz");
+    header = detail::parse_npy_header(bytes, size, {"load_npy", "fuzz"});
   } catch (IoError const&) { return 0; }
   require(header.data_begin <= static_cast<int64_t>(size) && header.count >= 0);
   // Every type is asked for: nine of them are refused.

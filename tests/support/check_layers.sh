@@ -13,7 +13,7 @@ find . -name '*.hpp' | sed 's|^\./||' | sort | awk '
   function complain(message) { print "include/situ/" file ": " message; ++complaints }
   function top(path) { sub(/\/.*$/, "", path); return path }
   BEGIN {
-    count = split("core device expr tensor ops autograd nn optim data parallel io interop", layers, " ")
+    count = split("core device expr tensor ops autograd nn optim data parallel io train interop", layers, " ")
     for (i = 1; i <= count; ++i) rank[layers[i]] = i
   }
   { files[++n] = $0; exists[$0] = 1 }

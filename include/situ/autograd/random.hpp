@@ -31,7 +31,7 @@ struct dropout_again {
 };
 template <class T, class D>
 Variable<T, D> recorded_dropout(Variable<T, D> const& x, dropped<T> const& op) {
-  return record_on<false>("Dropout", randomized(x.value(), op, "dropout"), x, linear(dropout_again<T>{op}));
+  return record_on<false>("Dropout", randomized(x.value(), op, "dropout"), x, detail::linear(dropout_again<T>{op}));
 }
 
 }  // namespace detail

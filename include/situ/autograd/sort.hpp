@@ -21,9 +21,9 @@ namespace detail {
 
 template <class E, class T, class D>
 SortedVariable<T, D> recorded_sorted(char const* name, Sorted<T, D> const& sorted, E const& x, int64_t axis) {
-  if (x.rank() == 0) return {record_on<false>(name, sorted.values, x, linear([](auto const& g) { return g; })), sorted.indices};
+  if (x.rank() == 0) return {record_on<false>(name, sorted.values, x, detail::linear([](auto const& g) { return g; })), sorted.indices};
   auto const saved = saved_constant(sorted.indices);
-  auto values = record_on<false>(name, sorted.values, x, linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return added_at(g, shape, axis, saved.tensor()); }));
+  auto values = record_on<false>(name, sorted.values, x, detail::linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return added_at(g, shape, axis, saved.tensor()); }));
   return {std::move(values), sorted.indices};
 }
 

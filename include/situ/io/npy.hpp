@@ -21,8 +21,9 @@ namespace detail {
 /// The tensor in the `size` bytes of an npy file; `file` is what messages call it. Throws IoError.
 template <element T>
 Tensor<T> decode_npy(unsigned char const* bytes, size_t size, char const* file) {
-  npy_header const header = parse_npy_header(bytes, size, file);
-  int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), file);
+  FileContext const context{"load_npy", file};
+  npy_header const header = parse_npy_header(bytes, size, context);
+  int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), context);
   Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
   if (data_bytes == 0) return result;
   auto* const data = reinterpret_cast<unsigned char*>(result.data());
@@ -65,8 +66,8 @@ Tensor<T> load_npy(std::string const& path) {
                    '\0');
   file.read(head.data(), 0, static_cast<int64_t>(head.size()));
   detail::npy_header const header =
-      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context.path);
-  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context.path);
+      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context);
   Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
   if (bytes == 0) return result;
   auto* const data = reinterpret_cast<unsigned char*>(result.data());

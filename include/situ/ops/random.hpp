@@ -27,6 +27,13 @@ class Generator {
     seed_ = seed;
     __atomic_store_n(&calls_, uint64_t{0}, __ATOMIC_RELAXED);
   }
+  /// How often it has been drawn from: with the seed, its whole state.
+  uint64_t calls() const { return __atomic_load_n(&calls_, __ATOMIC_RELAXED); }
+  /// Goes on as after so many calls.
+  void restore(uint64_t seed, uint64_t calls) {
+    seed_ = seed;
+    __atomic_store_n(&calls_, calls, __ATOMIC_RELAXED);
+  }
   /// The number of this call; for those who draw.
   uint64_t next_call() { return __atomic_fetch_add(&calls_, uint64_t{1}, __ATOMIC_RELAXED); }
 

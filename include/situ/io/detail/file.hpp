@@ -3,20 +3,54 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <concepts>
 #include <cstring>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 #include <situ/config.hpp>
 #include <situ/core/error.hpp>
+#include <situ/core/shape.hpp>
+#include <situ/core/storage.hpp>
+#include <situ/device/cpu/launch.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// A piece of a message: a text, a number or a shape. Headers with many messages compile twice as fast as with text(parts...), which is compiled anew for each.
+class MessagePart {
+public:
+  MessagePart(char const* text) : text_(text), size_(std::strlen(text)) {}
+  MessagePart(std::string const& text) : text_(text.data()), size_(text.size()) {}
+  MessagePart(Shape const& shape) : shape_(&shape) {}
+  template <std::integral I>
+  MessagePart(I number) : number_(static_cast<int64_t>(number)) {}
+
+  void append_to(std::string& to) const {
+    if (text_) to.append(text_, size_);
+    else if (shape_) to += to_string(*shape_);
+    else append(to, number_);
+  }
+
+private:
+  char const* text_ = nullptr;
+  size_t size_ = 0;
+  Shape const* shape_ = nullptr;
+  int64_t number_ = 0;
+};
+__attribute__((cold)) inline std::string message(std::initializer_list<MessagePart> parts) {
+  std::string result;
+  for (MessagePart const& part : parts) part.append_to(result);
+  return result;
+}
 
 /// What an error message begins with: the function that was called and the file it was given.
 struct FileContext {
@@ -29,6 +63,44 @@ struct FileContext {
   [[noreturn]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
     fail(text(what, ": ", std::strerror(error), "; ", needed));
   }
+};
+
+/// Bytes from a file as they may stand in a message: quoted, printable, short.
+inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+  constexpr size_t longest = 40;
+  constexpr char const* digits = "0123456789abcdef";
+  std::string text = "'";
+  for (size_t i = 0; i < size && i < longest; ++i) {
+    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
+      text += static_cast<char>(bytes[i]);
+    else
+      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
+  }
+  return text + (size > longest ? "…'" : "'");
+}
+
+/// A counted pointer to something with a member `int64_t references`, which is 1 when it is made.
+template <class X>
+class Counted {
+public:
+  Counted() = default;
+  explicit Counted(X* adopted) : x_(adopted) {}
+  Counted(Counted const& other) noexcept : x_(other.x_) {
+    if (x_) count_up(x_->references);
+  }
+  Counted(Counted&& other) noexcept : x_(std::exchange(other.x_, nullptr)) {}
+  Counted& operator=(Counted other) noexcept {
+    std::swap(x_, other.x_);
+    return *this;
+  }
+  ~Counted() {
+    if (x_ && count_down(x_->references)) delete x_;
+  }
+  X* operator->() const { return x_; }
+  X& operator*() const { return *x_; }
+
+private:
+  X* x_ = nullptr;
 };
 
 inline char const* kind_of_file(mode_t mode) {
@@ -91,10 +163,60 @@ public:
     }
   }
 
+  /// The same for many bytes, by several threads: what lies in the system's cache is copied at the memory's speed.
+  void read_fast(void* to, int64_t offset, int64_t bytes) const {
+    if (bytes < 8 * ReadPart::grain) return read(to, offset, bytes);
+    int64_t failed = -1;
+    cpu::launch(ReadPart{file_.get(), static_cast<unsigned char*>(to), offset, &failed}, bytes, ReadPart::grain);
+    if (failed >= 0) read(static_cast<unsigned char*>(to) + failed, offset + failed, bytes - failed);  // says why
+  }
+
+  int descriptor() const { return file_.get(); }
+
 private:
+  /// What one thread reads. A part that ends early leaves where it ended.
+  struct ReadPart {
+    static constexpr int64_t grain = 1 << 20;
+    int fd;
+    unsigned char* to;
+    int64_t offset;
+    int64_t* failed;
+    void operator()(int64_t first, int64_t last) const {
+      while (first < last) {
+        ssize_t const got = ::pread(fd, to + first, static_cast<size_t>(last - first), static_cast<off_t>(offset + first));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+          int64_t earlier = __atomic_load_n(failed, __ATOMIC_RELAXED);
+          while ((earlier < 0 || first < earlier) && !__atomic_compare_exchange_n(failed, &earlier, first, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+          return;
+        }
+        first += got;
+      }
+    }
+  };
+
   FileContext context_;
   FileDescriptor file_;
   int64_t size_ = 0;
+};
+
+/// A file's bytes in the address space, read-only; null where the file system cannot do that.
+class Mapping {
+public:
+  Mapping(InputFile const& file, int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    void* const at = bytes_ > 0 ? ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0) : MAP_FAILED;
+    if (at != MAP_FAILED) bytes_at_ = static_cast<unsigned char const*>(at);
+  }
+  Mapping(Mapping const&) = delete;
+  Mapping& operator=(Mapping const&) = delete;
+  ~Mapping() {
+    if (bytes_at_) ::munmap(const_cast<unsigned char*>(bytes_at_), bytes_);
+  }
+  unsigned char const* data() const { return bytes_at_; }
+
+private:
+  size_t bytes_;
+  unsigned char const* bytes_at_ = nullptr;
 };
 
 /// Writes a file through a temporary one in the same folder that is renamed into place: readers see the old file or
@@ -149,15 +271,22 @@ public:
     }
   }
 
-  /// Puts the file in its place. Without it, nothing has happened.
-  void commit() {
+  /// Puts the file in its place. Without it, nothing has happened. `durable`: it is on the disk when this returns, and a
+  /// machine that stops before has the old one.
+  void commit(bool durable = false) {
     int const fd = file_;
     file_ = -1;
-    if (::close(fd) != 0 || std::rename(temporary_.c_str(), target_.c_str()) != 0) {
-      int const error = errno;
+    int error = durable && ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;  // EINVAL: a file system that cannot
+    if (::close(fd) != 0 && error == 0) error = errno;
+    if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
+    if (error != 0) {
       ::unlink(temporary_.c_str());
       context_.fail("cannot be written", error, "a writable file is needed");
     }
+    if (!durable) return;
+    size_t const slash = target_.rfind('/');
+    FileDescriptor const folder(::open(slash == std::string::npos ? "." : target_.substr(0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
   }
 
 private:

@@ -52,20 +52,6 @@ constexpr npy_type npy_type_of(dtype type) {
   return types[static_cast<int>(type)];
 }
 
-/// Bytes from a file as they may stand in a message: quoted, printable, short.
-inline std::string npy_quote(unsigned char const* bytes, size_t size) {
-  constexpr size_t longest = 40;
-  constexpr char const* digits = "0123456789abcdef";
-  std::string text = "'";
-  for (size_t i = 0; i < size && i < longest; ++i) {
-    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
-      text += static_cast<char>(bytes[i]);
-    else
-      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
-  }
-  return text + (size > longest ? "…'" : "'");
-}
-
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
 inline std::string npy_shape_text(Shape const& shape) {
   std::string result = "(";
@@ -87,8 +73,8 @@ inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
 /// Reads the dictionary: the part of Python's literals that such a header may use, and nothing else.
 class NpyHeaderReader {
  public:
-  NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, char const* file)
-      : begin_(first), at_(first), last_(last), offset_(offset), context_{"load_npy", file} {}
+  NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
+      : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   void read(npy_header& header) {
     skip_space();
@@ -129,7 +115,7 @@ class NpyHeaderReader {
   }
 
   [[noreturn]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? std::string("its end") : npy_quote(at_, static_cast<size_t>(last_ - at_));
+    std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
     context_.fail(std::string(what) + ": " + found + " found at byte " + std::to_string(offset_ + (at_ - begin_)) +
                   "; " + needed + " is needed");
   }
@@ -154,9 +140,9 @@ class NpyHeaderReader {
   void read_value(unsigned char const* key, size_t size, npy_header& header) {
     int which = 0;
     while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail("unknown key in the header: " + npy_quote(key, size) + " found; " + all_keys_);
+    if (which == 3) context_.fail("unknown key in the header: " + quote_bytes(key, size) + " found; " + all_keys_);
     if (found_[which])
-      context_.fail("a key stands twice in the header: " + npy_quote(key, size) + " found again; " + all_keys_);
+      context_.fail("a key stands twice in the header: " + quote_bytes(key, size) + " found again; " + all_keys_);
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -178,7 +164,7 @@ class NpyHeaderReader {
     header.descr.assign(first, end);
     size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
     if (size > letter && first[letter] == 'O')
-      context_.fail("the elements are Python objects: " + npy_quote(first, size) +
+      context_.fail("the elements are Python objects: " + quote_bytes(first, size) +
                     " found; numbers are needed, objects would have to be unpickled, which runs code");
     if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
@@ -232,7 +218,7 @@ class NpyHeaderReader {
     for (; at_ != last_ && is_digit(*at_); ++at_)
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
-    std::string const digits = !fits || negative ? npy_quote(first, static_cast<size_t>(at_ - first)) : std::string();
+    std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
     if (negative) context_.fail("the shape has a negative extent: " + digits + " found; 0 or more is needed");
     if (!fits)
       context_.fail("the shape is too large: an extent of " + digits + " found; fewer than 2^63 elements are needed");
@@ -248,18 +234,17 @@ class NpyHeaderReader {
 
 /// Reads the header of an npy file from its first bytes, never beyond `bytes + size`.
 ///
-/// `size` is the whole file's size, or at least npy_max_preamble. `file` is what messages call the file.
-/// Throws    IoError as `load_npy: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
-inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, char const* file) {
+/// `size` is the whole file's size, or at least npy_max_preamble. `context` is what messages begin with.
+/// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
+inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-  FileContext const context{"load_npy", file};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
       context.fail(text("the file ends inside its header: ", size, " bytes found; ", needed, " are needed"));
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail("is not an npy file: it begins with " + npy_quote(bytes, size < 6 ? size : 6) +
+    context.fail("is not an npy file: it begins with " + quote_bytes(bytes, size < 6 ? size : 6) +
                  "; '\\x93NUMPY' is needed");
   need(10);
   int const major = bytes[6], minor = bytes[7];
@@ -275,7 +260,7 @@ inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, char
 
   npy_header header;
   header.data_begin = begin + length;
-  NpyHeaderReader(bytes + begin, bytes + header.data_begin, begin, file).read(header);
+  NpyHeaderReader(bytes + begin, bytes + header.data_begin, begin, context).read(header);
   return header;
 }
 
@@ -290,18 +275,17 @@ inline bool npy_holds(npy_header const& header, dtype type) {
 ///
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
-inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, char const* file) {
-  FileContext const context{"load_npy", file};
+inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
   npy_type const wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
     std::string const found =
-        npy_quote(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
+        quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
     std::string const asked = text(name(type), " ('", wanted.descr, "') was asked for");
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
         context.fail(text("the elements have another type: ", name(other), " (", found, ") found; ", asked,
-                          ": use load_npy<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
+                          ": use ", context.who, "<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
     }
     context.fail(text("the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ",
                       name(type)));

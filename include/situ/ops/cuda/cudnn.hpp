@@ -271,12 +271,14 @@ bool cudnn_convolution(ConvolutionPlan const& plan, int64_t groups, T const* x, 
     CudnnRecipe const& r = cudnn_recipe(cudnn_geometry<T>(device, plan, groups, images), cudnn_type<Scale>, cudnn_math<T>, handle);
     if (r.algorithm < 0) return false;
     Temporary<D> const workspace(r.workspace);
+    ObservedWork work(device, current_stream(device), "conv2d (cuDNN)");
     // The bias goes first, and the sums onto it: they are rounded once.
     if (bias) check_cudnn(device, f.add(handle, &one, r.bias, bias, &zero, r.y, y + first * out), "cudnnAddTensor");
     check_cudnn(device,
                 f.forward(handle, &one, r.x, x + first * in, r.w, w, r.convolution, r.algorithm, workspace.get(), r.workspace, bias ? &one : &zero, r.y,
                           y + first * out),
                 "cudnnConvolutionForward");
+    work.enqueued();
   }
   return true;
 }

@@ -48,9 +48,11 @@ struct Linalg<D, cuda_kernels> {
       Temporary<D> const infos(static_cast<std::size_t>(count) * sizeof(int));  // as the factorisation reports
       cuda::MatrixPointers<T, D> const factors(a.data(), n * n, count), results(result.data(), n * n, count);
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "inv (cuBLAS)");
       call.check(call.f.getri_batched(call.handle, cuda::leading(n), factors.data(), cuda::leading(n), static_cast<int const*>(pivots.get()), results.data(),
                                       cuda::leading(n), static_cast<int*>(infos.get()), cuda::as_int(count, "a batch of")),
                  "cublas getriBatched");
+      work.enqueued();
       return result;
     }
     cuda::fill_identity<D>(result.data(), n, n, count);
@@ -117,15 +119,19 @@ struct Linalg<D, cuda_kernels> {
     if (cuda::in_one_call(n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
       cuda::SolverCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "cholesky (cuSOLVER)");
       call.check(call.f.potrf_batched(call.handle, uplo, order, matrices.data(), order, reports.data(), cuda::as_int(count, "a batch of")), "cusolver potrfBatched");
+      work.enqueued();
     } else {
       cuda::SolverCall<T> const call(device);
       int size = 0;
       call.check(call.f.potrf_size(call.handle, uplo, order, a.data(), order, &size), "cusolver potrf_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "cholesky (cuSOLVER)");
       for (int64_t i = 0; i < count; ++i) {
-        call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), size, reports.data() + i), "cusolver potrf");
+        call.check(call.f.potrf(call.handle, uplo, order, a.data() + i * n * n, order, static_cast<T*>(space.get()), size, reports.data() + i), "cusolver potrf");
       }
+      work.enqueued();
     }
     cuda::cut_triangle<D>(a.data(), n, n, n * n, count, uplo);
   }
@@ -145,7 +151,8 @@ struct Linalg<D, cuda_kernels> {
     call.check(call.f.geqrf_size(call.handle, rows, columns, a.data(), rows, &factor_size), "cusolver geqrf_bufferSize");
     call.check(call.f.orgqr_size(call.handle, rows, qs, reflectors, a.data(), rows, tau, &product_size), "cusolver orgqr_bufferSize");
     int const size = factor_size > product_size ? factor_size : product_size;
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "qr (cuSOLVER)");
     if (cuda::in_one_call(m > n ? m : n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), as.rows * m, count), places(tau, k, count);
       cuda::BlasCall<T> const blas(device);
@@ -153,17 +160,20 @@ struct Linalg<D, cuda_kernels> {
       blas.check(blas.f.geqrf_batched(blas.handle, rows, columns, matrices.data(), rows, places.data(), &wrong, cuda::as_int(count, "a batch of")), "cublas geqrfBatched");
     }
     for (int64_t i = 0; i < count && !cuda::in_one_call(m > n ? m : n, count); ++i) {
-      call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver geqrf");
+      call.check(call.f.geqrf(call.handle, rows, columns, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(space.get()), size, info), "cusolver geqrf");
     }
+    work.enqueued();
     if (rs.rows > k) {
       cuda::check(device, cudaMemsetAsync(r.data(), 0, static_cast<std::size_t>(r.size()) * sizeof(T), cuda::current_stream(device)), "cudaMemsetAsync");
     }
     auto const factored = a.slice(-2, 0, n).transpose(-2, -1);  // [..., m, n]
     write(r.slice(-2, 0, k), Tensor<T, D>(factored.slice(-2, 0, k)));
     cuda::cut_triangle<D>(r.data(), k, n, rs.rows * n, count, cuda::fill_lower);
+    cuda::ObservedWork products(device, cuda::current_stream(device), "qr (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(work.get()), size, info), "cusolver orgqr");
+      call.check(call.f.orgqr(call.handle, rows, qs, reflectors, a.data() + i * as.rows * m, rows, tau + i * k, static_cast<T*>(space.get()), size, info), "cusolver orgqr");
     }
+    products.enqueued();
   }
 
   /// gesvd takes no matrix that is wider than tall: of a tall one the transpose is given in our order, a wide one already is.
@@ -195,13 +205,15 @@ struct Linalg<D, cuda_kernels> {
       int size = 0;
       cuda::SolverCall<T> const call(device);
       call.check(call.f.gesvd_size(call.handle, ms, ns, &size), "cusolver gesvd_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "svd (cuSOLVER)");
       for (int64_t i = 0; i < count; ++i) {
         call.check(call.f.gesvd(call.handle, letter, letter, ms, ns, matrix.data() + i * m * n, ms, s.data() + i * k,
                                 vectors ? left.data() + i * rows * left_columns : nullptr, ms, vectors ? right.data() + i * columns * columns : nullptr, ns,
-                                static_cast<T*>(work.get()), size, nullptr, reports.data() + i),
+                                static_cast<T*>(space.get()), size, nullptr, reports.data() + i),
                    "cusolver gesvd");
       }
+      work.enqueued();
     }
     if (tall && vectors) {
       write(u, Tensor<T, D>(left.transpose(-2, -1)));
@@ -224,17 +236,21 @@ struct Linalg<D, cuda_kernels> {
       cuda::JacobiOptions const options(device, library.syevj_options_create, library.syevj_options_destroy);
       int const batches = cuda::as_int(count, "a batch of");
       call.check(call.f.syevj_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size, options.get(), batches), "cusolver syevjBatched_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(work.get()), size, reports.data(), options.get(), batches),
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "eigh (cuSOLVER)");
+      call.check(call.f.syevj_batched(call.handle, job, uplo, order, a.data(), order, values.data(), static_cast<T*>(space.get()), size, reports.data(), options.get(), batches),
                  "cusolver syevjBatched");
+      work.enqueued();
       return;
     }
     call.check(call.f.syevd_size(call.handle, job, uplo, order, a.data(), order, values.data(), &size), "cusolver syevd_bufferSize");
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "eigh (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.syevd(call.handle, job, uplo, order, a.data() + i * n * n, order, values.data() + i * n, static_cast<T*>(work.get()), size, reports.data() + i),
+      call.check(call.f.syevd(call.handle, job, uplo, order, a.data() + i * n * n, order, values.data() + i * n, static_cast<T*>(space.get()), size, reports.data() + i),
                  "cusolver syevd");
     }
+    work.enqueued();
   }
 
  private:
@@ -265,10 +281,12 @@ struct Linalg<D, cuda_kernels> {
       cuda::SolverCall<T> const call(device);
       call.check(call.f.gesvdj_size(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, &size, options.get(), batches),
                  "cusolver gesvdjBatched_bufferSize");
-      Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
-      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(work.get()), size, reports.data(),
+      Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+      cuda::ObservedWork work(device, cuda::current_stream(device), "svd (cuSOLVER)");
+      call.check(call.f.gesvdj_batched(call.handle, job, ms, ns, matrix.data(), ms, s.data(), us, ms, vs, ns, static_cast<T*>(space.get()), size, reports.data(),
                                        options.get(), batches),
                  "cusolver gesvdjBatched");
+      work.enqueued();
     }
     if (!vectors) return;
     if (tall) {
@@ -288,8 +306,10 @@ struct Linalg<D, cuda_kernels> {
     if (cuda::in_one_call(n, count)) {
       cuda::MatrixPointers<T, D> const matrices(a.data(), n * n, count);
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "LU factorisation (cuBLAS)");
       call.check(call.f.getrf_batched(call.handle, cuda::leading(n), matrices.data(), cuda::leading(n), pivots, reports, cuda::as_int(count, "a batch of")),
                  "cublas getrfBatched");
+      work.enqueued();
       return;
     }
     cuda::SolverCall<T> const call(device);
@@ -300,10 +320,12 @@ struct Linalg<D, cuda_kernels> {
     int const order = cuda::leading(n);
     int size = 0;
     call.check(call.f.getrf_size(call.handle, order, order, a.data(), order, &size), "cusolver getrf_bufferSize");
-    Temporary<D> const work(static_cast<std::size_t>(size) * sizeof(T));
+    Temporary<D> const space(static_cast<std::size_t>(size) * sizeof(T));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "LU factorisation (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
-      call.check(call.f.getrf(call.handle, order, order, a.data() + i * n * n, order, static_cast<T*>(work.get()), pivots + i * n, reports + i), "cusolver getrf");
+      call.check(call.f.getrf(call.handle, order, order, a.data() + i * n * n, order, static_cast<T*>(space.get()), pivots + i * n, reports + i), "cusolver getrf");
     }
+    work.enqueued();
   }
 
   /// `b` holds the columns of the right sides. The factors are those of the transposes.
@@ -317,19 +339,23 @@ struct Linalg<D, cuda_kernels> {
       cuda::MatrixPointers<T, D> const matrices(factors.data(), n * n, count), right_sides(b.data(), n * columns, count);
       int wrong = 0;
       cuda::BlasCall<T> const call(device);
+      cuda::ObservedWork work(device, cuda::current_stream(device), "solve (cuBLAS)");
       call.check(call.f.getrs_batched(call.handle, trans, order, cuda::leading(columns), matrices.data(), order, pivots, right_sides.data(), order, &wrong,
                                       cuda::as_int(count, "a batch of")),
                  "cublas getrsBatched");
+      work.enqueued();
       return;
     }
     cuda::SolverCall<T> const call(device);
     Temporary<D> const info(sizeof(int));
+    cuda::ObservedWork work(device, cuda::current_stream(device), "solve (cuSOLVER)");
     for (int64_t i = 0; i < count; ++i) {
       int64_t const f = factors_of(i);
       call.check(call.f.getrs(call.handle, trans, order, cuda::leading(columns), factors.data() + f * n * n, order, pivots + f * n, b.data() + i * n * columns, order,
                               static_cast<int*>(info.get())),
                  "cusolver getrs");
     }
+    work.enqueued();
   }
 };
 

@@ -1,0 +1,9 @@
+/// For the libraries without training.
+#include "training.hpp"
+
+namespace workloads {
+void training_small(State& state) { lacking(state); }
+void training_wide(State& state) { lacking(state); }
+void training_images(State& state) { lacking(state); }
+void training_transformer(State& state) { lacking(state); }
+}  // namespace workloads

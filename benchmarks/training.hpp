@@ -1,0 +1,45 @@
+/// The workloads of training: whole steps, forward, backward and Adam. `training.cpp` registers and checks them; situ, libtorch and the
+/// hand-written limit implement them, each in a file of its own.
+#pragma once
+
+#include "gradients.hpp"
+
+namespace workloads {
+
+/// A perceptron with one hidden layer of relu, and the cross entropy of its outputs; labels i % outputs. Weights are [out, in], w1 from Input::b and w2 from
+/// Input::c, times `scale`; biases begin at 0; inputs from Input::a.
+struct Step {
+  std::size_t batch, inputs, hidden, outputs;
+  float scale;
+};
+inline constexpr Step small_step{64, 100, 50, 10, 0.05f}, wide_step{128, 784, 512, 10, 0.01f};
+/// Adam as PyTorch has it: betas 0.9 and 0.999, eps 1e-8.
+inline constexpr double learning_rate = 1e-3;
+/// How many steps are made before the loss is compared.
+inline constexpr int compared_steps = 5;
+
+/// conv2d of 16 x (3 x 3), padding 1, relu, max-pool of 2, a linear layer to 10, over 32 images of 3 x 32 x 32.
+struct Images {
+  static constexpr std::size_t batch = 32, channels = 3, extent = 32, filters = 16, outputs = 10, features = filters * extent * extent / 4;
+};
+/// An encoder layer, norms behind the sums, without dropout: 64 sequences of 64 tokens of width 128, 4 heads, 512 hidden relu. Forward and backward of the mean
+/// of its outputs' squares, times Input::b.
+struct Encoder {
+  static constexpr std::size_t sequences = 64, tokens = 64, width = 128, heads = 4, hidden = 512;
+};
+
+void training_small(State& state);        ///< small_step, n is the batch
+void training_wide(State& state);         ///< wide_step
+void training_images(State& state);       ///< Images
+void training_transformer(State& state);  ///< Encoder
+
+/// Compares the loss of step number compared_steps (from 0) with one computed in double precision.
+void verify_training(State& state, Step const& step, double loss);
+/// Compares the loss of the first step, and that it becomes less.
+void verify_images(State& state, double first_loss, double last_loss);
+/// Compares the outputs of the first sequence with ones computed in double precision.
+void verify_transformer(State& state, const float* output);
+
+void add_training();
+
+}  // namespace workloads

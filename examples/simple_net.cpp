@@ -1,0 +1,91 @@
+// A two-layer network from device to device, to a file, to Python and back.
+//
+//   ./examples/run simple_net [FOLDER]           the folder for the two files; the present one unless given
+//
+// Each line says what situ decides when it compiles. Without a GPU, Emulated<0> stands in for one: memory of its own, work of its own.
+// The Python part needs python3 alone: the format is a length, a line of JSON, and the numbers.
+
+#include <situ/situ.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+using namespace situ;
+
+template <class Device>
+struct Net {
+  nn::Linear<float, Device> fc1{4, 8}, fc2{8, 2};
+  auto forward(auto const& x) const { return fc2(relu(fc1(x))); }
+  SITU_MODULE(fc1, fc2)
+};
+
+// Doubles every weight of a file, with the package safetensors where it is installed, else by hand.
+char const* const python = R"(
+import json, struct, sys
+source, target = sys.argv[1:]
+try:
+    from safetensors.numpy import load_file, save_file
+    weights = load_file(source)
+    save_file({name: 2 * w for name, w in weights.items()}, target)
+    shapes = {name: list(w.shape) for name, w in weights.items()}
+except ImportError:
+    data = open(source, 'rb').read()
+    n = struct.unpack('<Q', data[:8])[0]
+    header, numbers = json.loads(data[8:8 + n]), data[8 + n:]
+    shapes = {name: entry['shape'] for name, entry in header.items() if name != '__metadata__'}
+    values = struct.unpack('<%df' % (len(numbers) // 4), numbers)
+    open(target, 'wb').write(data[:8 + n] + struct.pack('<%df' % len(values), *(2 * v for v in values)))
+for name in sorted(shapes):
+    print('  python: %-12s %s' % (name, shapes[name]))
+)";
+
+void check(char const* what, bool holds) {
+  std::cout << what << ": " << (holds ? "yes" : "no") << "\n";
+  if (!holds) throw Error(std::string("simple_net: ") + what + " does not hold");
+}
+
+template <class Device>
+void run(Device device, std::string const& folder) {
+  manual_seed(1);
+  Net<Cpu> net;  // parameters are made where the type says
+  std::cout << net;
+
+  auto const there = to(net, device);  // a Net<Device>: another type, with copies of the parameters
+  std::cout << "moved to " << AnyDevice(device) << "\n";
+  auto const x = randn({3, 4});
+  auto const here = net(x).value();
+  auto const same = there(x.to(device)).value().cpu();  // there(x) does not compile: x is on the CPU
+  std::cout << here << "\n";
+  check("the same there", allclose(here, same));
+
+  auto const back = to(there, Cpu{});                  // a Net<Cpu> again
+  check("moved back, bit for bit", equal(back.fc1.weight.value(), net.fc1.weight.value()));
+
+  std::string const file = folder + "simple_net.safetensors", doubled = folder + "simple_net_doubled.safetensors";
+  io::save_safetensors(file, there);                   // from the device; opens in Python as {"fc1.weight": ...}
+  std::cout << "saved " << file << "\n" << std::flush;
+
+  std::string const command = "python3 - '" + file + "' '" + doubled + "' <<'END'\n" + python + "END\n";
+  if (std::system("python3 -c 'pass' 2>/dev/null") != 0) {
+    std::cout << "python3 was not found: its part is left out\n";
+    return;
+  }
+  if (std::system(command.c_str()) != 0) throw Error("simple_net: Python could not read the file");
+  io::load_safetensors(doubled, net);                  // in place, from Python
+  check("doubled in Python and loaded", equal(net.fc2.weight.value(), eval(2 * back.fc2.weight.value())));
+}
+
+int main(int argc, char** argv) try {
+  std::string const folder = argc > 1 ? std::string(argv[1]) + "/" : "";
+  if (gpu::is_available()) {
+    visit<Cuda<0>>(try_gpu(0), [&](auto device) { run(device, folder); });
+  } else {
+    run(Emulated<0>{}, folder);
+  }
+  return 0;
+} catch (Error const& error) {
+  std::cerr << error.what() << "\n";
+  return 1;
+}

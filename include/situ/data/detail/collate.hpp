@@ -1,0 +1,199 @@
+/// How samples become a batch: the buffers of its fields, and what is written to them.
+#pragma once
+
+#include <exception>
+
+#include <situ/data/dataset.hpp>
+#include <situ/tensor/transfer_async.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// One field's memory in one slot of a loader. On the host what is handed out is this memory, which is used again when nobody holds it any
+/// more; for a device it is what the device copies from.
+template <class T, class D>
+class StagedField final : public data::BatchField<T> {
+  using Home = std::conditional_t<host_device<D>, D, Pinned>;
+
+ public:
+  void prepare(int64_t capacity, bool pin) {
+    capacity_ = capacity;
+    pin_ = pin;
+  }
+  void begin(int64_t rows) {
+    this->rows_ = rows;
+    home_.value = {};
+    plain_.value = {};
+  }
+  T* room(Shape const& sample) override {
+    Shape shape = sample;
+    shape.insert(0, this->rows_);
+    if constexpr (!host_device<D>) {
+      if (!pin_) return plain_.room(shape, capacity_);
+    }
+    return home_.room(shape, capacity_);
+  }
+  int64_t bytes() const { return (home_.value.size() + plain_.value.size()) * static_cast<int64_t>(sizeof(T)); }
+
+  /// What was written; for a device a copy that is enqueued on this thread's current stream.
+  Tensor<T, D> take() {
+    if constexpr (host_device<D>) {
+      return std::move(home_.value);
+    } else {
+      TransferSite const scope(CallSite::here("DataLoader"), place_of<Pinned>, place_of<D>);
+      Tensor<T, D> result = pin_ ? transfer_async<D>(std::as_const(home_.value)) : transfer<D>(std::as_const(plain_.value));
+      begin(0);
+      return result;
+    }
+  }
+
+ private:
+  template <class Memory>
+  struct Buffer {
+    Tensor<T, Memory> full, value;
+
+    T* room(Shape const& shape, int64_t capacity) {
+      value = {};
+      int64_t const needed = count_of(shape, "DataLoader", sizeof(T));
+      if (full.use_count() != 1 || full.size() < needed) {
+        Shape most = shape;
+        if (most[0] < capacity) most[0] = capacity;
+        full = Tensor<T, Memory>::uninitialized(most, "DataLoader");
+      }
+      if (full.shape() == shape) value = full;
+      else value = Tensor<T, Memory>::from_handle(make_view(full.storage(), full.body() ? full.body()->first : nullptr, Layout(shape)));
+      return value.data();
+    }
+  };
+
+  Buffer<Home> home_;
+  Buffer<Cpu> plain_;
+  int64_t capacity_ = 1;
+  bool pin_ = true;
+};
+
+// ---- exceptions ----------------------------------------------------------------------------------------------------------
+
+/// To be called while an exception is handled: throws it again with `where` before its message.
+[[noreturn]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
+  try {
+    throw;
+  } catch (ShapeError const& e) {
+    throw ShapeError(where + e.what());
+  } catch (LayoutError const& e) {
+    throw LayoutError(where + e.what());
+  } catch (IndexError const& e) {
+    throw IndexError(where + e.what());
+  } catch (TypeError const& e) {
+    throw TypeError(where + e.what());
+  } catch (DeviceUnavailable const& e) {
+    throw DeviceUnavailable(where + e.what());
+  } catch (CudaError const& e) {
+    throw CudaError(where + e.what());
+  } catch (OutOfMemory const& e) {
+    OutOfMemory copy(where + e.what());
+    copy.requested = e.requested, copy.free = e.free, copy.total = e.total, copy.allocated = e.allocated, copy.reserved = e.reserved;
+    throw copy;
+  } catch (GradientError const& e) {
+    throw GradientError(where + e.what());
+  } catch (LinalgError const& e) {
+    throw LinalgError(where + e.what());
+  } catch (IoError const& e) {
+    throw IoError(where + e.what());
+  } catch (std::exception const& e) {
+    std::throw_with_nested(Error(where + e.what()));
+  } catch (...) {
+    std::throw_with_nested(Error(where + "something was thrown that is no std::exception"));
+  }
+}
+
+// ---- samples -----------------------------------------------------------------------------------------------------------
+
+/// What the generators of samples are drawn from.
+struct SampleKey {
+  uint64_t seed;
+  int64_t epoch;
+  Generator generator_of(int64_t index) const {
+    RandomStream const stream{seed, static_cast<uint64_t>(epoch) | uint64_t{3} << 62};
+    return Generator(stream.draw(index));
+  }
+};
+
+template <class T>
+struct FieldWriter {
+  data::BatchField<T>& field;
+  T* at = nullptr;
+  Shape shape{};  ///< of a sample
+  int64_t count = 0;
+  int64_t first_index = 0;
+
+  /// Room for one more sample.
+  T* next(Shape const& sample, int64_t index, int number) {
+    if (!at) {
+      shape = sample;
+      count = count_of(sample, "DataLoader", sizeof(T));
+      first_index = index;
+      at = field.room(sample);
+    } else if (SITU_UNLIKELY(!(sample == shape))) {
+      fail<ShapeError>("field ", number, " has shape ", sample, ", and ", shape, " in sample ", first_index,
+                       " of the same batch; samples of one batch have one shape: pad them, or give the dataset a get_batch that does");
+    }
+    T* const result = at;
+    if (at) at += count;
+    return result;
+  }
+};
+
+template <class T, class F>
+void write_field(FieldWriter<T>& writer, F const& field, int64_t index, int number) {
+  if constexpr (situ::number<F>) {
+    *writer.next({}, index, number) = static_cast<T>(field);
+  } else if constexpr (expression<F>) {
+    T* const to = writer.next(field.shape(), index, number);
+    if (writer.count == 0) return;
+    if constexpr (requires { field.is_contiguous(); field.data(); }) {
+      if (field.is_contiguous()) {
+        std::memcpy(to, field.data(), static_cast<std::size_t>(writer.count) * sizeof(T));
+        return;
+      }
+    }
+    evaluate<Cpu>(to, Layout(writer.shape), true, field);
+  } else {
+    T* const to = writer.next(Shape(static_cast<int64_t>(field.size())), index, number);
+    if (writer.count > 0) std::memcpy(to, field.data(), static_cast<std::size_t>(writer.count) * sizeof(T));
+  }
+}
+
+/// Fills the fields of a batch.
+template <class X, class... Ts>
+void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const& key, data::BatchField<Ts>&... fields) {
+  if constexpr (requires { dataset.get_batch(indices, fields...); }) {
+    try {
+      dataset.get_batch(indices, fields...);
+    } catch (...) {
+      std::string where = "samples ";
+      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += text(k ? ", " : "", indices[k]);
+      rethrow_with(where + (indices.size() > 8 ? ", ...: " : ": "));
+    }
+  } else {
+    std::tuple<FieldWriter<Ts>...> writers{FieldWriter<Ts>{fields}...};
+    for (int64_t const index : indices) {
+      try {
+        Generator generator = gives_random_samples<X> ? key.generator_of(index) : Generator(0);
+        auto const& sample = sample_at(dataset, index, generator);
+        if constexpr (sample_field<sample_of<X>>) {
+          write_field(std::get<0>(writers), sample, index, 0);
+        } else {
+          [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+            (write_field(std::get<Ks>(writers), std::get<Ks>(sample), index, static_cast<int>(Ks)), ...);
+          }(std::index_sequence_for<Ts...>{});
+        }
+      } catch (...) {
+        rethrow_with(text("sample ", index, ": "));
+      }
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,279 @@
+/// Elements on their way between a file and tensors: of any type, on any device, at any strides, in pieces, without kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include <situ/core/layout.hpp>
+#include <situ/core/scalar.hpp>
+#include <situ/device/pinned.hpp>
+#include <situ/io/detail/file.hpp>
+#include <situ/io/detail/safetensors_format.hpp>
+#include <situ/io/state.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+// ---- conversion ----------------------------------------------------------------------------------------------------------------
+
+template <class From, class To>
+SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
+  auto const* const source = static_cast<From const*>(from);
+  auto* const target = static_cast<To*>(to);
+  for (int64_t k = 0; k < count; ++k) target[k] = convert_scalar<To>(source[k]);
+}
+
+using ConvertRun = void (*)(void const* from, void* to, int64_t count);
+
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
+inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
+  constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
+  constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
+                                        &convert_run<double, float16>, &convert_run<double, bfloat16>,
+                                        &convert_run<double, bool>,    &convert_run<double, int8_t>,
+                                        &convert_run<double, int16_t>, &convert_run<double, int32_t>,
+                                        &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
+  constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
+                                     &convert_run<uint8_t, int64_t>};
+  constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>,   &convert_run<int64_t, double>,
+                                       &convert_run<int64_t, float16>, &convert_run<int64_t, bfloat16>,
+                                       &convert_run<int64_t, bool>,    &convert_run<int64_t, int8_t>,
+                                       &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>,
+                                       nullptr,                        &convert_run<int64_t, uint8_t>};
+  // The usual ones in one step.
+  if (to == dtype::float32 && from == dtype::bfloat16) return convert_run<bfloat16, float>(in, out, count);
+  if (to == dtype::float32 && from == dtype::float16) return convert_run<float16, float>(in, out, count);
+  if (from == dtype::float32 && to == dtype::bfloat16) return convert_run<float, bfloat16>(in, out, count);
+  if (from == dtype::float32 && to == dtype::float16) return convert_run<float, float16>(in, out, count);
+  bool const whole = from >= dtype::boolean;
+  dtype const middle = whole ? dtype::int64 : dtype::float64;
+  ConvertRun const first = whole ? to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)] : to_double[static_cast<int>(from)];
+  ConvertRun const second = (whole ? from_int64 : from_double)[static_cast<int>(to)];
+  constexpr int64_t piece = 1024;
+  int64_t between[piece];
+  static_assert(sizeof(double) == sizeof(int64_t));
+  auto const* source = static_cast<unsigned char const*>(in);
+  auto* target = static_cast<unsigned char*>(out);
+  for (; count > 0; count -= piece) {
+    int64_t const n = count < piece ? count : piece;
+    if (from == middle) second(source, target, n);
+    else if (to == middle) first(source, target, n);
+    else first(source, between, n), second(between, target, n);
+    source += n * bytes_of_dtype(from);
+    target += n * bytes_of_dtype(to);
+  }
+}
+
+/// Every byte but 0 is true.
+inline void normalise_bools(unsigned char* bytes, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) bytes[k] = bytes[k] != 0;
+}
+
+// ---- strides -----------------------------------------------------------------------------------------------------------------
+
+template <class Word, bool gather>
+void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
+}
+
+/// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
+template <bool gather>
+void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+  int const last = layout.rank() - 1;
+  if (last < 0) {
+    std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
+    return;
+  }
+  int64_t index[max_rank];
+  for (int k = last; k >= 0; --k) {
+    index[k] = first % layout.shape[k];
+    first /= layout.shape[k];
+  }
+  while (count > 0) {
+    int64_t const rest = layout.shape[last] - index[last], n = rest < count ? rest : count;
+    int64_t offset = 0;
+    for (int k = 0; k <= last; ++k) offset += index[k] * layout.strides[k];
+    unsigned char* const row = memory + offset * item;
+    int64_t const step = layout.strides[last] * item;
+    if (item == 1) move_row<uint8_t, gather>(row, step, packed, n);
+    else if (item == 2) move_row<uint16_t, gather>(row, step, packed, n);
+    else if (item == 4) move_row<uint32_t, gather>(row, step, packed, n);
+    else move_row<uint64_t, gather>(row, step, packed, n);
+    packed += n * item;
+    count -= n;
+    index[last] += n;
+    for (int k = last; k > 0 && index[k] == layout.shape[k]; --k) index[k] = 0, ++index[k - 1];
+  }
+}
+
+// ---- staging -----------------------------------------------------------------------------------------------------------------
+
+/// Two buffers in page-locked memory: while one is copied to or from a device, the other is filled or emptied.
+class Staging {
+ public:
+  static constexpr int64_t capacity = 8 << 20;
+
+  /// `bytes`: how many will pass, at most; smaller buffers do then.
+  explicit Staging(int64_t bytes) : size_(bytes < capacity ? bytes : capacity) {}
+  Staging(Staging const&) = delete;
+  Staging& operator=(Staging const&) = delete;
+
+  int64_t size() const { return size_; }
+
+  /// Room for `bytes` bytes, at most size(), behind what was given out before; waits for the copies from there.
+  unsigned char* room(int64_t bytes) {
+    if (used_ + bytes > size_) {
+      turn_ ^= 1;
+      used_ = 0;
+      if (buffers_[turn_].body()) before_write<Pinned>(head(turn_));
+    }
+    unsigned char* const result = buffer(turn_) + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return result;
+  }
+  /// The head of the buffer that the last room is in.
+  StorageHead& head() { return *head(turn_); }
+
+  unsigned char* buffer(int k) {
+    if (!buffers_[k].body()) buffers_[k] = make_fresh<Pinned>(static_cast<std::size_t>(size_), size_, Shape(size_));
+    return static_cast<unsigned char*>(buffers_[k].body()->first);
+  }
+  StorageHead* head(int k) { return buffers_[k].body()->storage.head(); }
+
+  /// Waits for all copies.
+  void wait() {
+    for (int k = 0; k < 2; ++k) {
+      if (buffers_[k].body()) before_write<Pinned>(head(k));
+    }
+  }
+
+ private:
+  int64_t size_, used_ = 0;
+  int turn_ = 0;
+  Handle buffers_[2];
+};
+
+// ---- files ---------------------------------------------------------------------------------------------------------------------
+
+/// Elements in a file, packed.
+struct StoredElements {
+  InputFile const& file;
+  int64_t offset;
+  situ::dtype dtype;
+
+  /// Elements [first, first + count) as type `as`. Waits for the disk.
+  void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
+    int64_t const item = bytes_of_dtype(dtype);
+    if (as == dtype) {
+      file.read_fast(to, offset + first * item, count * item);
+      if (as == situ::dtype::boolean) normalise_bools(static_cast<unsigned char*>(to), count);
+      return;
+    }
+    constexpr int64_t piece = 1 << 18;
+    std::string raw(static_cast<std::size_t>(count * item < piece ? count * item : piece), '\0');
+    auto* target = static_cast<unsigned char*>(to);
+    for (int64_t done = 0; done < count;) {
+      int64_t const n = count - done < piece / item ? count - done : piece / item;
+      file.read(raw.data(), offset + (first + done) * item, n * item);
+      if (dtype == situ::dtype::boolean) normalise_bools(reinterpret_cast<unsigned char*>(raw.data()), n);
+      convert_elements(dtype, raw.data(), as, target, n);
+      target += n * bytes_of_dtype(as);
+      done += n;
+    }
+  }
+};
+
+/// The memory that a strided tensor reaches, gaps included.
+struct Reach {
+  int64_t bytes, origin;  ///< origin: of the first element, in bytes
+  Reach(Layout const& layout, int64_t item) {
+    auto const extent = layout.extent();
+    bytes = (extent.last - extent.first + 1) * item;
+    origin = -extent.first * item;
+  }
+};
+
+/// Reads all elements of a tensor. Copies to a device may still run when this returns: `staging` waits for them.
+inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
+  int64_t const count = to.size(), item = bytes_of_dtype(to.dtype());
+  if (count == 0) return;
+  DeviceFunctions const& device = to.device();
+  to.head()->note_write("load_safetensors");
+  device.before_write(to.head());
+  auto* const memory = static_cast<unsigned char*>(to.first());
+  if (to.is_contiguous()) {
+    if (device.host) return from.read(0, count, to.dtype(), memory);
+    int64_t const piece = staging.size() / item;
+    for (int64_t done = 0; done < count;) {
+      int64_t const n = count - done < piece ? count - done : piece;
+      unsigned char* const packed = staging.room(n * item);
+      from.read(done, n, to.dtype(), packed);
+      device.upload(staging.head(), memory + done * item, packed, static_cast<std::size_t>(n * item));
+      done += n;
+    }
+    return;
+  }
+  std::string reached;  // what lies between the elements goes to the host and back
+  unsigned char* host = memory;
+  Reach const reach(to.layout(), item);
+  if (!device.host) {
+    reached.resize(static_cast<std::size_t>(reach.bytes));
+    device.to_host(reached.data(), memory - reach.origin, reached.size());
+    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  }
+  constexpr int64_t piece = 1 << 17;
+  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
+  for (int64_t done = 0; done < count; done += piece) {
+    int64_t const n = count - done < piece ? count - done : piece;
+    from.read(done, n, to.dtype(), packed.data());
+    move_elements<false>(host, to.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
+  }
+  if (!device.host) device.from_host(memory - reach.origin, reached.data(), reached.size());
+}
+
+/// Writes all elements of a tensor, packed.
+inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
+  int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
+  if (count == 0) return;
+  DeviceFunctions const& device = from.device();
+  device.before_read(from.head());
+  auto* const memory = static_cast<unsigned char*>(from.first());
+  if (from.is_contiguous()) {
+    if (device.host) return file.write(memory, bytes);
+    int64_t const piece = staging.size();
+    for (int64_t at = 0, turn = 0;; at += piece, turn ^= 1) {
+      int const here = static_cast<int>(turn);
+      int64_t const n = bytes - at < piece ? bytes - at : piece;
+      if (n > 0) {
+        unsigned char* const buffer = staging.buffer(here);
+        device.download(*staging.head(here), buffer, memory + at, static_cast<std::size_t>(n));
+      }
+      if (at > 0) {
+        before_read<Pinned>(staging.head(here ^ 1));
+        file.write(staging.buffer(here ^ 1), n > 0 ? piece : bytes - at + piece);
+      }
+      if (n <= 0) break;
+    }
+    return device.check();
+  }
+  std::string reached;
+  unsigned char* host = memory;
+  if (!device.host) {
+    Reach const reach(from.layout(), item);
+    reached.resize(static_cast<std::size_t>(reach.bytes));
+    device.to_host(reached.data(), memory - reach.origin, reached.size());
+    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  }
+  constexpr int64_t piece = 1 << 17;
+  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
+  for (int64_t done = 0; done < count; done += piece) {
+    int64_t const n = count - done < piece ? count - done : piece;
+    move_elements<true>(host, from.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
+    file.write(packed.data(), n * item);
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

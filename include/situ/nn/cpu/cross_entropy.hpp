@@ -1,0 +1,672 @@
+/// Cross entropy on the CPU: the scores are read once in each direction, by packs, and one number is kept for each row.
+///
+/// A row's exponentials are taken about its label's score rather than about its maximum: S = Σ exp(x_c - x_y) is at least 1, and the loss is
+/// log S, without a pass for the maximum. Only a row whose scores lie so far above its label's that S overflows is looked at again. Work is
+/// cut into blocks of rows by shapes alone, so results do not depend on the number of threads.
+#pragma once
+
+#include <situ/nn/cpu/loss_parts.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int label_rows = 64;  ///< rows that a kernel takes at once
+
+/// Rows of a block: some ten thousand elements.
+inline int64_t loss_rows_per_block(int64_t rows, int64_t classes) {
+  int64_t const few = (int64_t{1} << 15) / (classes > 0 ? classes : 1) / label_rows * label_rows + label_rows;
+  return classes >= 4096 ? (int64_t{1} << 17) / classes + 1 : few < rows || rows == 0 ? few : rows;
+}
+
+/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
+/// among the builtin's arguments.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  using V = typename pack<T, N, Isa>::vector;
+  V even, odd;
+  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
+  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
+  else if constexpr (N == 8) {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+  return pack<T, N, Isa>(V(even + odd));
+}
+
+/// exp(x) for x <= 88 (double: for all x), -inf and NaN; 0 where that is below the least normal number.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> exp_of_score(pack<T, N, Isa> const& x) {
+  return exp_of_negative(x);  // its powers of two reach 127
+}
+
+/// Up to label_rows rows. Rows without a label (-1) give 0.
+template <class T>
+struct LabelRows {
+  using C = compute_t<T>;
+  T const* x;
+  int64_t rows, classes;
+  int64_t readable;           ///< elements from x on that may be read
+  int64_t const* labels;
+  // forward
+  C* sums;                    ///< takes log S of each row
+  C const* scales;            ///< of the losses; null where they are 1
+  C* shares;                  ///< takes what is subtracted from the losses: share Σ w_c (x_c - x_y); null where that is 0
+  T const* weight;
+  double share;
+  C* losses;
+  double total;               ///< of the losses
+  bool all_count;             ///< every row has a label
+  // both
+  C* exponentials;            ///< exp(x - x_y), kept for the gradient of few scores; or null
+  int64_t writable;           ///< elements from out and exponentials on that may be overwritten
+  // backward
+  T* out;
+  C const *factors, *hits;    ///< of softmax(x), and of the label's element
+  int64_t step;               ///< 0 where one factor and one hit are for all rows, else 1
+  C const* bases;             ///< what is subtracted from all elements; null where that is 0
+};
+
+
+template <class T>
+struct ScoreRow {
+  using C = compute_t<T>;
+
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
+
+  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, unless that is null.
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P const shift(from);
+    int64_t const whole = n / N * N;
+    P tail(C(0));
+    if (whole < n) {
+      P const e = term<Isa>(P(load_last<T, N, Isa>(x + whole, n - whole, readable - whole)), shift);
+      tail = select(lanes_below<C, N, Isa>(n - whole), e, tail);
+      if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
+    }
+    if (whole == 0) return tail;
+    if (SITU_LIKELY(whole <= row_block)) return tail + run<Isa>(x, whole, shift, keep);
+    double total = static_cast<double>(sum_of_lanes(tail));
+    for (int64_t i = 0; i < whole; i += row_block) {
+      total += static_cast<double>(sum_of_lanes(run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr)));
+    }
+    P result(C(0));
+    result.set(0, static_cast<C>(total));
+    return result;
+  }
+  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each,
+  /// and keep + N written.
+  template <class Isa>
+  SITU_INLINE static void short_sums(T const* x, int64_t n, int64_t rows, int64_t const* labels, C* keep, pack<C, lanes_in<Isa>, Isa>* sums) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    auto const inside = lanes_below<C, N, Isa>(n);
+    P const zero(C(0));
+    for (int64_t k = 0; k < rows; ++k, x += n) {
+      int64_t const label = labels[k] < 0 ? 0 : labels[k];
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x)), P(static_cast<C>(x[label])));
+      if (keep) e.store(keep + k * n);
+      sums[k] = select(inside, e, zero);
+    }
+  }
+  SITU_NOINLINE static C maximum(T const* x, int64_t n) {
+    C m = static_cast<C>(x[0]);
+    for (int64_t k = 1; k < n; ++k) {
+      C const v = static_cast<C>(x[k]);
+      m = v > m || v != v ? v : m;
+    }
+    return m;
+  }
+  /// Σ w_c (x_c - shift).
+  SITU_NOINLINE static double share(T const* x, int64_t n, C shift, T const* weight) {
+    double total = 0;
+    for (int64_t k = 0; k < n; k += 64) {
+      C part = 0;
+      for (int64_t j = k; j < n && j < k + 64; ++j) part += (static_cast<C>(x[j]) - shift) * (weight ? static_cast<C>(weight[j]) : C(1));
+      total += static_cast<double>(part);
+    }
+    return total;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static pack<C, N, Isa> term(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift) {
+    return exp_of_score(math::detail::at_most(x - shift, C(88)));
+  }
+  template <class Isa>
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
+    constexpr int N = lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P s(C(0)), s1 = s;
+    int64_t i = 0;
+    for (; i + 2 * N <= n; i += 2 * N) {
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift), e1 = term<Isa>(P(load_lanes<T, N, Isa>(x + i + N)), shift);
+      if (keep) e.store(keep + i), e1.store(keep + i + N);
+      s = s + e;
+      s1 = s1 + e1;
+    }
+    if (i < n) {
+      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
+      if (keep) e.store(keep + i);
+      s = s + e;
+    }
+    return s + s1;
+  }
+};
+
+template <class T>
+struct LabelForwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(LabelRows<T>* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    LabelRows<T> const a = *given;
+    int64_t const n = a.classes;
+    double total = 0;
+    for (int64_t first = 0; first < a.rows; first += N) {
+      P parts[N];
+      C bases[N] = {};
+      int64_t const end = a.rows - first < N ? a.rows - first : N;
+      int64_t k = 0;
+      if (n <= N) {
+        int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
+        int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
+        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
+        k = easy;
+      }
+      for (; k < end; ++k) {
+        int64_t const row = first + k, label = a.labels[row];
+        T const* const x = a.x + row * n;
+        if (label >= 0) parts[k] = ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, static_cast<C>(x[label]), a.exponentials ? a.exponentials + row * n : nullptr);
+      }
+      for (; k < N; ++k) parts[k] = P(C(1) / C(N));
+      for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
+        if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
+      }
+      P s = joined<N, Isa>(parts);
+      if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
+        for (k = 0; k < N; ++k) {
+          if (s[static_cast<int>(k)] <= C(1e30)) continue;
+          T const* const x = a.x + (first + k) * n;
+          C const m = ScoreRow<T>::maximum(x, n);
+          bases[k] = m - static_cast<C>(x[a.labels[first + k]]);
+          s.set(static_cast<int>(k), sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - (first + k) * n, m, nullptr)));
+        }
+      }
+      P const log_sums = math::log(s) + P::load(bases);
+      P losses(log_sums);
+      log_sums.store(a.sums + first);
+      if (a.scales) losses = losses * P::load(a.scales + first);
+      if (a.shares) losses = losses - P::load(a.shares + first);
+      losses.store(a.losses + first);
+      total += static_cast<double>(sum_of_lanes(losses));
+    }
+    given->total = total;
+    return 0;
+  }
+
+ private:
+  /// The sum of each of N packs.
+  template <int N, class Isa>
+  SITU_INLINE static pack<C, N, Isa> joined(pack<C, N, Isa>* parts) {
+    for (int m = N; m > 1; m /= 2) {
+      for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+    }
+    return parts[0];
+  }
+};
+
+template <class T>
+struct LabelBackwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(LabelRows<T> const* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    LabelRows<T> const a = *given;
+    int64_t const n = a.classes;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const* const x = a.x + row * n;
+      T* const out = a.out + row * n;
+      int64_t const label = a.labels[row];
+      if (label < 0) {
+        std::memset(static_cast<void*>(out), 0, static_cast<std::size_t>(n) * sizeof(T));
+        continue;
+      }
+      C at = static_cast<C>(x[label]), low = a.sums[row];
+      C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
+      if constexpr (std::is_same_v<T, C>) {
+        if (a.exponentials && low < C(far_label)) {
+          scaled<Isa>(a.exponentials + row * n, n, a.writable - row * n, factor_of_row * math::exp(-low), a.bases ? a.bases[row] : C(0), out);
+          out[label] -= hit;
+          continue;
+        }
+      }
+      if (SITU_UNLIKELY(!(low < C(far_label)))) {
+        at = ScoreRow<T>::maximum(x, n);
+        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, nullptr)));
+        low = math::log(s)[0];
+      }
+      P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
+      int64_t i = 0;
+      for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
+      if (i < n) {
+        int64_t const readable = a.readable - row * n - i, writable = a.writable - row * n - i;
+        if (n >= N) {
+          slope(P(load_lanes<T, N, Isa>(x + n - N)), shift, less, factor, base, out + n - N);
+        } else if (writable >= N) {  // what is overwritten behind the row is written after it
+          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, out + i);
+        } else {
+          T lanes[N];
+          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, lanes);
+          copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
+        }
+      }
+      if constexpr (std::is_same_v<T, C>) {
+        out[label] -= hit;
+      } else {  // rounded once
+        C const p = math::exp(static_cast<C>(x[label]) - at - low);
+        out[label] = convert_scalar<T>(p * factor_of_row - (a.bases ? a.bases[row] : C(0)) - hit);
+      }
+    }
+    return 0;
+  }
+
+ private:
+  /// e * factor - base
+  template <class Isa>
+  SITU_INLINE static void scaled(C const* e, int64_t n, int64_t writable, C factor_of_row, C base_of_row, C* out) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P const factor(factor_of_row), base(base_of_row);
+    int64_t i = 0;
+    for (; i + N <= n; i += N) (P::load(e + i) * factor - base).store(out + i);
+    if (i == n) return;
+    if (writable - i >= N) return (P::load(e + i) * factor - base).store(out + i);
+    for (; i < n; ++i) out[i] = e[i] * factor_of_row - base_of_row;
+  }
+  template <int N, class Isa>
+  SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
+                                pack<C, N, Isa> const& base, T* to) {
+    store_lanes<T, N, Isa>(exp_of_score(keep_order(x - shift) - low) * factor - base, to);
+  }
+};
+
+/// The labels of rows, -1 where they have no part; gives how many have one. With Tell, bad ones are written down.
+template <bool Tell, class T, class I>
+int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int64_t* labels) {
+  int64_t valid = 0, ignored = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t const given = static_cast<int64_t>(p.labels[row + k]);
+    bool const skip = given == p.ignored, good = !skip & (static_cast<uint64_t>(given) < static_cast<uint64_t>(p.classes));
+    labels[k] = good ? given : -1;
+    valid += good, ignored += skip;
+  }
+  for (int64_t k = row; Tell && SITU_UNLIKELY(valid + ignored != count) && k < row + count; ++k) {
+    if (p.label(k) == p.no_class) record_fault(p.bounds, static_cast<int64_t>(p.labels[k]), k);
+  }
+  return valid;
+}
+
+/// The losses of rows with labels: cross entropy, or with Logarithms the negative log-likelihood. Items are blocks of rows.
+template <bool Logarithms, class T, class I>
+struct LabelForward {
+  using C = compute_t<T>;
+  LabelProgram<T, I> p;
+  int64_t rows_per_block;
+  LossPart* parts;  ///< of blocks; null where there is one block
+
+  void operator()(int64_t first, int64_t last) const {
+    double all_weights = 0;
+    if (p.smoothing > 0) {
+      for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
+    }
+    for (int64_t block = first; block < last; ++block) {
+      LossPart part{};
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, part);
+      if (parts) parts[block] = part;
+      else p.finish(part);
+    }
+  }
+
+ private:
+  void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
+    alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
+    int64_t labels[label_rows];
+    bool const smooths = p.smoothing > 0, scaled = p.weight || smooths;
+    T const* const x = p.x + row * p.classes;
+    double total = 0;
+    int64_t const valid = find_labels<true>(p, row, count, labels);
+    if (!p.weight) part.weight += static_cast<double>(valid);
+    for (int64_t k = 0; (Logarithms || scaled) && k < count; ++k) {
+      int64_t const label = labels[k];
+      if (label < 0) continue;
+      C const weight = p.weight_of(label);
+      if (p.weight) part.weight += static_cast<double>(weight);
+      if constexpr (Logarithms) {
+        losses[k] = -static_cast<C>(x[k * p.classes + label]) * weight;
+        total += static_cast<double>(losses[k]);
+      } else {
+        scales[k] = static_cast<C>(label_factors(p, label, all_weights).scale);
+        if (smooths) shares[k] = static_cast<C>(p.share() * ScoreRow<T>::share(x + k * p.classes, p.classes, static_cast<C>(x[k * p.classes + label]), p.weight));
+      }
+    }
+    if constexpr (!Logarithms) {
+      alignas(64) C sums[label_rows];
+      LabelRows<T> a{};
+      a.x = x, a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes, a.labels = labels;
+      a.sums = sums, a.losses = losses;
+      a.all_count = valid == count;
+      a.exponentials = p.exponentials ? p.exponentials + row * p.classes : nullptr, a.writable = (end - row) * p.classes;
+      a.scales = scaled ? scales : nullptr;
+      a.shares = smooths ? shares : nullptr;
+      dispatch<LabelForwardBody<T>>(&a);
+      total = a.total;
+      if (p.sums) std::memcpy(p.sums + row, sums, static_cast<std::size_t>(count) * sizeof(C));
+    }
+    part.loss += total;
+    if (p.how != reduction::none) return;
+    for (int64_t k = 0; k < count; ++k) p.losses[row + k] = convert_scalar<T>(losses[k]);
+  }
+};
+
+/// The gradient of the scores. Items are blocks of rows.
+template <bool Logarithms, class T, class I>
+struct LabelBackward {
+  using C = compute_t<T>;
+  LabelProgram<T, I> p;
+  int64_t rows_per_block;
+  T const* g;  ///< of the result
+  T* out;
+
+  void operator()(int64_t first, int64_t last) const {
+    double all_weights = 0;
+    if (p.smoothing > 0) {
+      for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
+    }
+    double const scalar = p.how == reduction::none ? 0 : static_cast<double>(static_cast<C>(*g)) / static_cast<double>(p.sums[p.rows]);
+    for (int64_t block = first; block < last; ++block) {
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, scalar);
+    }
+  }
+
+ private:
+  void some(int64_t row, int64_t count, int64_t end, double all_weights, double scalar) const {
+    int64_t const n = p.classes;
+    alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows] = {};
+    int64_t labels[label_rows];
+    bool const smooths = p.smoothing > 0, weighed = smooths && p.weight, each = p.weight || smooths || p.how == reduction::none;
+    (void)find_labels<false>(p, row, count, labels);
+    for (int64_t k = 0; k < (each ? count : 1); ++k) {
+      factors[k] = hits[k] = C(0);
+      if (each && labels[k] < 0) continue;
+      double const slope = p.how == reduction::none ? static_cast<double>(static_cast<C>(g[row + k])) : scalar;
+      LabelFactors const f = label_factors(p, labels[k] < 0 ? 0 : labels[k], all_weights);
+      factors[k] = static_cast<C>(slope * f.scale);
+      hits[k] = static_cast<C>(slope * f.hit);
+      if (smooths) bases[k] = static_cast<C>(slope * p.share());
+    }
+    if constexpr (Logarithms) {
+      std::memset(static_cast<void*>(out + row * n), 0, static_cast<std::size_t>(count * n) * sizeof(T));
+      for (int64_t k = 0; k < count; ++k) {
+        if (labels[k] >= 0) out[(row + k) * n + labels[k]] = convert_scalar<T>(-hits[each ? k : 0]);
+      }
+    } else {
+      LabelRows<T> a{};
+      a.x = p.x + row * n, a.rows = count, a.classes = n, a.readable = (p.rows - row) * n, a.labels = labels;
+      a.sums = p.sums + row;
+      a.out = out + row * n, a.writable = (end - row) * n;
+      a.factors = factors, a.hits = hits, a.step = each;
+      a.exponentials = p.exponentials ? p.exponentials + row * n : nullptr;
+      a.bases = smooths && !weighed ? bases : nullptr;
+      dispatch<LabelBackwardBody<T>>(const_cast<LabelRows<T> const*>(&a));
+      for (int64_t k = 0; weighed && k < count; ++k) {
+        T* const to = out + (row + k) * n;
+        for (int64_t c = 0; labels[k] >= 0 && c < n; ++c) to[c] = convert_scalar<T>(static_cast<C>(to[c]) - bases[k] * p.weight_of(c));
+      }
+    }
+  }
+};
+
+/// Up to all rows of a block, with a probability for each class.
+template <class T>
+struct ProbabilityRows {
+  using C = compute_t<T>;
+  T const *x, *targets, *weight;
+  int64_t rows, classes, readable;
+  C keep, share;             ///< targets are taken as keep t + share
+  C* sums;                   ///< forward: takes log Σ exp of each row, or null; backward: holds it
+  C* losses;                 ///< takes the losses, or null
+  double total;              ///< of the losses
+  C const* slopes;           ///< backward: one for each row, or one where `same_slope`
+  bool same_slope;
+  T *out, *target_out;       ///< null where not wanted
+};
+
+/// loss = Σ w t (log S + m - x), m = max x, S = Σ exp(x - m).
+template <class T>
+struct ProbabilityForwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ProbabilityRows<T>* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    ProbabilityRows<T> const a = *given;
+    int64_t const n = a.classes;
+    P const keep(a.keep), share(a.share), zero(C(0));
+    double all = 0;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const *const x = a.x + row * n, *const targets = a.targets + row * n;
+      int64_t const readable = a.readable - row * n;
+      C const m = maximum<Isa>(x, n, readable);
+      P const shift(m);
+      double sum = 0, weights = 0, products = 0;
+      for (int64_t i = 0; i < n;) {
+        int64_t const stop = i + row_block < n ? i + row_block : n;
+        P s(zero), w(zero), q(zero);
+        for (; i < stop; i += N) {
+          P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - shift;
+          P e = exp_of_score(d);
+          P t = multiply_add(P(load_last<T, N, Isa>(targets + i, n - i < N ? n - i : N, readable - i)), keep, share);
+          if (a.weight) t = t * P(load_last<T, N, Isa>(a.weight + i, n - i < N ? n - i : N, n - i));
+          P product = t * d;
+          if (n - i < N) {
+            auto const inside = lanes_below<C, N, Isa>(n - i);
+            e = select(inside, e, zero), t = select(inside, t, zero), product = select(inside, product, zero);
+          }
+          s = s + e;
+          w = w + t;
+          q = q + product;
+        }
+        sum += static_cast<double>(sum_of_lanes(s)), weights += static_cast<double>(sum_of_lanes(w)), products += static_cast<double>(sum_of_lanes(q));
+      }
+      C const log_sum = math::log(static_cast<C>(sum));
+      double const loss = weights * static_cast<double>(log_sum) - products;
+      if (a.sums) a.sums[row] = m + log_sum;
+      if (a.losses) a.losses[row] = static_cast<C>(loss);
+      all += loss;
+    }
+    given->total = all;
+    return 0;
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static C maximum(T const* x, int64_t n, int64_t readable) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    P m(-static_cast<C>(__builtin_huge_val()));
+    for (int64_t i = 0; i < n; i += N) {
+      P v(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i));
+      if (n - i < N) v = select(lanes_below<C, N, Isa>(n - i), v, m);
+      m = larger(m, v);
+    }
+    return largest_lane(m);
+  }
+};
+
+/// With A = Σ w t: of the scores g (A softmax(x) - w t), of the targets g w (log Σ exp - x).
+template <class T>
+struct ProbabilityBackwardBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(ProbabilityRows<T> const* given) {
+    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
+    using P = pack<C, N, Isa>;
+    ProbabilityRows<T> const a = *given;
+    int64_t const n = a.classes;
+    P const keep(a.keep), share(a.share), zero(C(0));
+    for (int64_t row = 0; row < a.rows; ++row) {
+      T const *const x = a.x + row * n, *const targets = a.targets + row * n;
+      int64_t const readable = a.readable - row * n;
+      C const g = a.slopes[a.same_slope ? 0 : row];
+      double weights = 0;
+      for (int64_t i = 0; a.out && i < n;) {
+        int64_t const stop = i + row_block < n ? i + row_block : n;
+        P w(zero);
+        for (; i < stop; i += N) {
+          P const t = target<Isa>(a, targets, i, readable, keep, share);
+          w = w + (n - i < N ? select(lanes_below<C, N, Isa>(n - i), t, zero) : t);
+        }
+        weights += static_cast<double>(sum_of_lanes(w));
+      }
+      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), log_sum(a.sums[row]), kept(g * a.keep);
+      for (int64_t i = 0; i < n; i += N) {
+        P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - log_sum;
+        if (a.out) store<Isa>(exp_of_score(d) * factor - target<Isa>(a, targets, i, readable, keep, share) * slope, a.out + row * n + i, n - i);
+        if (a.target_out) {
+          P h = -(d * kept);
+          if (a.weight) h = h * P(load_last<T, N, Isa>(a.weight + i, n - i < N ? n - i : N, n - i));
+          store<Isa>(h, a.target_out + row * n + i, n - i);
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static pack<C, N, Isa> target(ProbabilityRows<T> const& a, T const* targets, int64_t i, int64_t readable, pack<C, N, Isa> const& keep,
+                                            pack<C, N, Isa> const& share) {
+    using P = pack<C, N, Isa>;
+    int64_t const left = a.classes - i;
+    P const t = multiply_add(P(load_last<T, N, Isa>(targets + i, left < N ? left : N, readable - i)), keep, share);
+    if (!a.weight) return t;
+    return t * P(load_last<T, N, Isa>(a.weight + i, left < N ? left : N, left));
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void store(pack<C, N, Isa> const& v, T* to, int64_t left) {
+    if (SITU_LIKELY(left >= N)) return store_lanes<T, N, Isa>(v, to);
+    T lanes[N];
+    store_lanes<T, N, Isa>(v, lanes);
+    copy_short(to, lanes, left * static_cast<int64_t>(sizeof(T)));
+  }
+};
+
+/// The losses of rows with probabilities, or their gradients. Items are blocks of rows.
+template <class T>
+struct ProbabilityForward {
+  using C = compute_t<T>;
+  ProbabilityProgram<T> p;
+  int64_t rows_per_block;
+  LossPart* parts;  ///< of blocks; null where there is one block
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      LossPart part{};
+      int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
+      for (int64_t row = block * rows_per_block; row < end; row += label_rows) {
+        int64_t const count = end - row < label_rows ? end - row : label_rows;
+        C losses[label_rows];
+        ProbabilityRows<T> a = rows_of(p, row, count);
+        a.sums = p.sums ? p.sums + row : nullptr;
+        a.losses = p.how == reduction::none ? losses : nullptr;
+        dispatch<ProbabilityForwardBody<T>>(&a);
+        part.loss += a.total;
+        for (int64_t k = 0; a.losses && k < count; ++k) p.losses[row + k] = convert_scalar<T>(losses[k]);
+      }
+      if (parts) parts[block] = part;
+      else p.finish(part);
+    }
+  }
+  static ProbabilityRows<T> rows_of(ProbabilityProgram<T> const& p, int64_t row, int64_t count) {
+    ProbabilityRows<T> a{};
+    a.x = p.x + row * p.classes, a.targets = p.targets + row * p.classes, a.weight = p.weight;
+    a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes;
+    a.keep = static_cast<C>(1 - p.smoothing), a.share = static_cast<C>(p.smoothing / static_cast<double>(p.classes));
+    return a;
+  }
+};
+template <class T>
+struct ProbabilityBackward {
+  using C = compute_t<T>;
+  ProbabilityProgram<T> p;
+  int64_t rows_per_block;
+  T const* g;
+  T *out, *target_out;
+
+  void operator()(int64_t first, int64_t last) const {
+    bool const same = p.how != reduction::none;
+    for (int64_t row = first * rows_per_block; row < last * rows_per_block && row < p.rows; row += label_rows) {
+      int64_t const end = last * rows_per_block < p.rows ? last * rows_per_block : p.rows, count = end - row < label_rows ? end - row : label_rows;
+      C slopes[label_rows];
+      for (int64_t k = 0; k < (same ? 1 : count); ++k) slopes[k] = static_cast<C>(static_cast<double>(static_cast<C>(g[same ? 0 : row + k])) / p.divisor);
+      ProbabilityRows<T> a = ProbabilityForward<T>::rows_of(p, row, count);
+      a.sums = p.sums + row;
+      a.slopes = slopes, a.same_slope = same;
+      a.out = out ? out + row * p.classes : nullptr, a.target_out = target_out ? target_out + row * p.classes : nullptr;
+      dispatch<ProbabilityBackwardBody<T>>(const_cast<ProbabilityRows<T> const*>(&a));
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
+template <class D, bool Logarithms, class T, class I>
+void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  using Kernel = cpu::LabelForward<Logarithms, T, I>;
+  Kernel const kernel{p, block_rows, parts};
+  device_traits<D>::launch(kernel, blocks, 2);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
+}
+template <class D, bool Logarithms, class T, class I>
+void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
+  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
+}
+
+template <class D, class T>
+void launch_probability_loss(cpu_kernels, ProbabilityProgram<T> const& p) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  cpu::ProbabilityForward<T> const kernel{p, block_rows, parts};
+  device_traits<D>::launch(kernel, blocks, 1);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<ProbabilityProgram<T>>{p, parts, blocks}, 1, 1);
+}
+template <class D, class T>
+void launch_probability_gradient(cpu_kernels, ProbabilityProgram<T> const& p, T const* g, T* out, T* target_out) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes);
+  device_traits<D>::launch(cpu::ProbabilityBackward<T>{p, block_rows, g, out, target_out}, (p.rows + block_rows - 1) / block_rows, 1);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,10 @@
+/// Optimisers, gradient clipping, schedules of learning rates, and loss scaling.
+#pragma once
+
+#include <situ/optim/adagrad.hpp>
+#include <situ/optim/adam.hpp>
+#include <situ/optim/clip_grad.hpp>
+#include <situ/optim/grad_scaler.hpp>
+#include <situ/optim/rmsprop.hpp>
+#include <situ/optim/schedules.hpp>
+#include <situ/optim/sgd.hpp>

@@ -1,0 +1,162 @@
+/// Gradient clipping: by the norm of all gradients together, and by value.
+#pragma once
+
+#include <situ/optim/optimizer.hpp>
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Times a number, which may lie on the device.
+template <class T>
+struct ScaleUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C by;
+  C const* coefficient;  ///< or null
+  SITU_HOST_DEVICE bool begin() {
+    if (coefficient) by = *coefficient;
+    return by != C(1);
+  }
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    at.set_parameter(at.parameter() * by);
+  }
+};
+/// Into [-limit, limit]; NaN stays NaN.
+template <class T>
+struct ClampUpdate {
+  using element = T;
+  using C = compute_t<T>;
+  C limit;
+  template <class Cell>
+  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
+    using X = typename Cell::number;
+    at.set_parameter(math::maximum(math::minimum(at.parameter(), X(limit)), X(-limit)));
+  }
+};
+
+/// The gradients that there are, in place.
+template <class Update, class T, class D>
+void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const& rule, char const* name) {
+  Launches<D, Sweep<Update>> launches;
+  launches.work.rule = rule;
+  launches.work.operation = name;
+  std::vector<Tensor<T, D>> copies, gradients;  // of what is not contiguous
+  auto const write_back = [&](int64_t) {
+    for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
+    copies.clear();
+    gradients.clear();
+  };
+  for (Variable<T, D> const& v : parameters) {
+    State<T, D>& state = *v.state();
+    if (!state.has_grad || state.grad.size() == 0) continue;
+    Span& span = launches.work.spans.add(state.grad.size());
+    if (SITU_LIKELY(state.grad.is_contiguous())) {
+      span.data[sweep_parameter] = written_data(state.grad, name);
+    } else {
+      gradients.push_back(state.grad);
+      copies.push_back(state.grad.clone());
+      span.data[sweep_parameter] = copies.back().data();
+    }
+    launches.work.spans.note_alignment();
+    launches.launch_if_full(write_back);
+  }
+  if (launches.work.spans.count > 0) launches.launch(write_back);
+}
+
+/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it.
+template <class T, class D>
+Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
+  using R = result_device_t<D>;
+  using C = compute_t<T>;
+  int64_t chunks = 0;
+  for (Variable<T, D> const& v : parameters) {
+    if (v.state()->has_grad) chunks += (v.state()->grad.size() + sweep_chunk - 1) / sweep_chunk;
+  }
+  Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
+  Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
+  Launches<D, NormParts<T>> launches;
+  launches.work.parts = static_cast<double*>(parts.get());
+  launches.work.p = p;
+  launches.work.operation = name;
+  std::vector<Tensor<T, D>> copies;
+  auto const next = [&](int64_t done) { launches.work.parts += done; };
+  for (Variable<T, D> const& v : parameters) {
+    State<T, D> const& state = *v.state();
+    if (!state.has_grad || state.grad.size() == 0) continue;
+    Tensor<T, D> const gradient = state.grad.contiguous();
+    if (!state.grad.is_contiguous()) copies.push_back(gradient);
+    launches.work.spans.add(gradient.size()).data[sweep_parameter] = const_cast<T*>(gradient.data());
+    launches.work.spans.note_alignment();
+    launches.launch_if_full(next);
+  }
+  if (launches.work.spans.count > 0) launches.launch(next);
+  NormsJoined<T> joined;
+  joined.parts = static_cast<double const*>(parts.get());
+  joined.count = chunks;
+  joined.p = p;
+  joined.max_norm = max_norm;
+  joined.norm = result.data();
+  joined.coefficient = coefficient;
+  joined.operation = name;
+  launch_sweep<D>(typename device_traits<D>::kernels{}, joined);
+  return result;
+}
+
+}  // namespace detail
+
+namespace optim {
+
+/// Scales all gradients by the same number where their norm, as that of one vector, exceeds max_norm.
+///
+///     norm = (Σ |g|^p)^(1/p), the greatest |g| for p = infinity;   g = g min(1, max_norm / (norm + 1e-6))
+///
+/// Returns   the norm as it was, on the device; nothing is waited for. float for float16 and bfloat16; 0 where there are no gradients.
+/// Throws    Error unless norm_type > 0; with error_if_nonfinite, which waits, Error for a norm that is not finite, before anything is changed.
+/// Cost      one pass that reads all gradients, and, where they are too long, one that scales them; launches as a step's. Deterministic.
+/// Source    torch.nn.utils.clip_grad_norm_.
+template <class T, class D>
+auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  if (!(norm_type > 0)) detail::fail<Error>("clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude");
+  if (!(max_norm >= 0)) detail::fail<Error>("clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0");
+  using C = compute_t<T>;
+  detail::Temporary<D> const coefficient(sizeof(C));
+  auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) {
+    C const value = norm.item();
+    if (!math::isfinite(value)) {
+      detail::fail<Error>("clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on");
+    }
+  }
+  detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{C(0), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  return norm;
+}
+template <any_module M>
+auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  return clip_grad_norm(situ::parameters(net), max_norm, norm_type, error_if_nonfinite);
+}
+
+/// Brings each element of all gradients into [-clip_value, clip_value].
+/// Throws    Error unless clip_value is at least 0.
+/// Source    torch.nn.utils.clip_grad_value_.
+template <class T, class D>
+void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
+  if (!(clip_value >= 0)) detail::fail<Error>("clip_grad_value: clip_value is ", clip_value, "; it must be at least 0");
+  detail::sweep_gradients(parameters, detail::ClampUpdate<T>{static_cast<compute_t<T>>(clip_value)}, "clip_grad_value");
+}
+template <any_module M>
+void clip_grad_value(M const& net, double clip_value) {
+  clip_grad_value(situ::parameters(net), clip_value);
+}
+
+}  // namespace optim
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif

@@ -1,0 +1,271 @@
+/// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
+///
+///     Net<Cpu> net;
+///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .svg = "curve.svg", .checkpoint = "run.safetensors"}};
+///     train::History history = trainer.fit(net, training, validation,
+///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
+///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
+#pragma once
+
+#include <cstdio>
+#include <limits>
+
+#include <situ/data/loader.hpp>
+#include <situ/device/any.hpp>
+#include <situ/io/safetensors.hpp>
+#include <situ/nn/mixed.hpp>
+#include <situ/ops/random.hpp>
+#include <situ/ops/reduce.hpp>
+#include <situ/optim/clip_grad.hpp>
+#include <situ/optim/grad_scaler.hpp>
+#include <situ/train/checkpoint.hpp>
+#include <situ/train/progress.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace train {
+
+/// In place of a validation set, a metric or a schedule: without.
+struct none_t {};
+inline constexpr none_t none{};
+
+/// The metric of classifiers: the share of rows whose largest score stands at the label.
+struct Accuracy {
+  static constexpr char const* name = "accuracy";
+  template <class Scores, class Labels>
+  auto operator()(Scores const& scores, Labels const& labels) const {
+    return mean(cast<float>(argmax(scores, 1) == labels));
+  }
+};
+inline constexpr Accuracy accuracy{};
+
+struct TrainerOptions {
+  int64_t epochs = 10;
+  int64_t batch_size = 64;
+  bool shuffle = true;        ///< the training part, anew in each epoch
+  uint64_t seed = 0;          ///< of the shuffling
+  bool drop_last = false;
+  int workers = 1;            ///< threads that prepare batches; 0: none
+  double clip_norm = 0;       ///< gradients are scaled down to this norm; 0: they are not
+  double clip_value = 0;      ///< gradients are cut at ± this; 0: they are not
+  int64_t accumulate = 1;     ///< batches whose gradients make one step: the mean of theirs
+  bool schedule_steps = false;///< the schedule moves after each step rather than after each epoch
+  int64_t patience = 0;       ///< epochs without a better validation loss after which training stops; 0: it does not
+  double min_delta = 0;       ///< what counts as better: lower by more than this
+  bool restore_best = false;  ///< in the end the network is that of the best epoch
+  std::string checkpoint = {};///< a safetensors file with everything that a run needs to go on, written after each epoch
+  bool resume = false;        ///< goes on from the checkpoint where there is one
+  std::string csv = {};       ///< the history as a table, written after each epoch
+  std::string svg = {};       ///< the learning curves, written after each epoch
+  std::FILE* progress = stdout;  ///< null: silent
+};
+
+inline namespace SITU_ABI_CUDA {
+
+/// Trains networks on the first of `Devices` that this machine and this build have.
+///
+/// The network that is given stays where it is, on the CPU as a rule: it is copied to the device, trained there, and its parameters and buffers
+/// are written back after each epoch. Where it already lives on the device, it is trained itself.
+///
+/// On the CPU a run that was stopped and goes on from its checkpoint gives the same bits as one that was not: parameters, state of the
+/// optimiser, schedule and generator, order of the batches.
+template <device... Devices>
+class Trainer {
+ public:
+  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) {
+    auto const need = [](bool good, char const* name, auto value, char const* cure) {
+      if (!good) detail::fail<Error>("Trainer: ", name, " = ", value, ": ", cure);
+    };
+    need(options_.epochs >= 0, "epochs", options_.epochs, "it cannot be negative");
+    need(options_.batch_size > 0, "batch_size", options_.batch_size, "a batch has at least one sample");
+    need(options_.clip_norm >= 0, "clip_norm", options_.clip_norm, "it cannot be negative");
+    need(options_.clip_value >= 0, "clip_value", options_.clip_value, "it cannot be negative");
+    need(options_.accumulate > 0, "accumulate", options_.accumulate, "a step takes at least one batch");
+    need(options_.patience >= 0, "patience", options_.patience, "it cannot be negative");
+    need(options_.workers >= 0, "workers", options_.workers, "it cannot be negative");
+    need(!options_.resume || !options_.checkpoint.empty(), "resume", "true", "name the checkpoint to go on from");
+  }
+  TrainerOptions const& options() const { return options_; }
+
+  /// The device that is trained on. Throws DeviceUnavailable when none of the list is there.
+  AnyDevice device() const {
+    AnyDevice const wanted[] = {AnyDevice(Devices{})...};
+    for (AnyDevice const& each : wanted) {
+      if (is_there(each)) return each;
+    }
+    detail::fail<DeviceUnavailable>("Trainer: none of the devices of its list is available here; add Cpu to the list");
+  }
+
+  /// Trains `net`.
+  ///
+  /// training, validation   datasets of pairs (input, target); validation may be train::none
+  /// loss                   loss(output, target) gives a number to be made small, the mean over the batch
+  /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
+  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as train::accuracy
+  /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
+  /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
+  ///
+  /// Throws    what these throw; IoError for a checkpoint that does not fit. The network is then as after the last epoch that was finished.
+  template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
+            class MakeSchedule = none_t>
+  History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
+              Metric const& metric = {}, MakeSchedule const& make_schedule = {}) const {
+    History history;
+    visit<Devices...>(device(), [&](auto d) { history = fit_on<Compute>(d, net, training, validation, loss, make_optimizer, metric, make_schedule); });
+    return history;
+  }
+
+ private:
+  static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
+
+  /// What makes_optimizer and make_schedule gave, without the cases of none.
+  struct NoSchedule {
+    void step() {}
+  };
+  template <class Make, class Optimizer>
+  static auto schedule_of(Make const& make, Optimizer& optimizer, int64_t steps) {
+    if constexpr (std::is_same_v<Make, none_t>) return NoSchedule{};
+    else return make(optimizer, steps);
+  }
+  /// The network's output for a batch, in the precision that is computed in.
+  template <class Compute, class Model, class X>
+  static auto output_of(Model const& model, X const& x) {
+    if constexpr (std::is_same_v<Compute, float> || !floating<value_of<X>>) return model(x);
+    else return model(cast<Compute>(x));
+  }
+  template <class Compute, class Model>
+  static auto computing(Model const& model) {
+    if constexpr (std::is_same_v<Compute, float>) return model;
+    else return mixed<Compute>(model);
+  }
+  static constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
+
+  template <class Compute, class D, class Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric, class MakeSchedule>
+  History fit_on(D device, Net& net, Training const& training, Validation const& validation, Loss const& loss_of, MakeOptimizer const& make_optimizer,
+                 Metric const& metric, MakeSchedule const& make_schedule) const {
+    constexpr bool scaled = std::is_same_v<Compute, float16>;
+    constexpr bool elsewhere = !std::is_same_v<detail::module_device<Net>, D>;
+    auto model = to(net, device);
+    auto optimizer = make_optimizer(model);
+    data::DataLoader batches{training,
+                             {.batch_size = options_.batch_size, .shuffle = options_.shuffle, .seed = options_.seed, .drop_last = options_.drop_last, .workers = options_.workers},
+                             device};
+    int64_t const steps = (batches.size() + options_.accumulate - 1) / options_.accumulate;
+    auto schedule = schedule_of(make_schedule, optimizer, steps);
+    optim::GradScaler scaler;
+    auto const weights = parameters(model);
+
+    History history;
+    if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
+    auto best = options_.restore_best ? clone(model) : model;
+    detail::RunState run{model, best, optimizer, schedule, scaler, options_.restore_best};
+    if (options_.resume && detail::file_exists(options_.checkpoint)) {
+      history = run.load(options_.checkpoint, history);
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+    }
+    detail::Progress progress(options_.progress, options_.epochs);
+
+    for (int64_t number = static_cast<int64_t>(history.epochs.size()) + 1; number <= options_.epochs && !history.stopped_early; ++number) {
+      Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
+      epoch.learning_rate = optimizer.lr();
+      model.train();
+      batches.set_epoch(number - 1);
+      double const started = detail::seconds_now();
+      Tensor<double, D> total = zeros<double>({}, device);
+      decltype(optim::clip_grad_norm(weights, 1.)) norm;
+      int64_t batch = 0;
+      for (auto const& [x, y] : batches) {
+        if (batch % options_.accumulate == 0) optimizer.zero_grad();
+        auto const net_now = computing<Compute>(model);
+        Variable loss = loss_of(output_of<Compute>(net_now, x), y);
+        int64_t const samples = x.size(0);
+        total += static_cast<double>(samples) * cast<double>(loss.value());
+        epoch.samples += samples;
+        ++batch;
+        bool const last = batch % options_.accumulate == 0 || batch == batches.size();
+        if (options_.accumulate > 1) loss = loss / static_cast<double>(options_.accumulate);
+        if constexpr (scaled) scaler.scale(loss).backward();
+        else loss.backward();
+        if (last) {
+          if constexpr (scaled) scaler.unscale(optimizer);
+          if (options_.clip_value > 0) optim::clip_grad_value(weights, options_.clip_value);
+          if (options_.clip_norm > 0) norm = optim::clip_grad_norm(weights, options_.clip_norm);
+          if constexpr (scaled) scaler.step(optimizer), scaler.update();
+          else optimizer.step();
+          if (options_.schedule_steps) schedule.step();
+        }
+        if (progress.wants_step()) {
+          progress.step(number, batch, batches.size(), total.item() / static_cast<double>(epoch.samples), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+        }
+      }
+      epoch.loss = epoch.samples > 0 ? total.item() / static_cast<double>(epoch.samples) : not_measured;
+      epoch.seconds = detail::seconds_now() - started;
+      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
+      optimizer.zero_grad();
+      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      if (!options_.schedule_steps) schedule.step();
+
+      history.epochs.push_back(epoch);
+      if (is_better(history)) {
+        history.best_epoch = number;
+        if (options_.restore_best) detail::copy_state(model, best);
+      }
+      history.stopped_early = options_.patience > 0 && number - history.best_epoch >= options_.patience;
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+      progress.epoch(epoch, history);
+      if (!options_.checkpoint.empty()) run.save(options_.checkpoint, history);
+      if (!options_.csv.empty()) history.save_csv(options_.csv);
+      if (!options_.svg.empty()) history.save_svg(options_.svg);
+    }
+    if (history.stopped_early) {
+      progress.line("stopped: no better validation loss since epoch " + std::to_string(history.best_epoch));
+    }
+    if (options_.restore_best && history.best_epoch > 0) {
+      detail::copy_state(best, model);
+      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
+    }
+    model.eval();
+    net.eval();
+    return history;
+  }
+
+  /// Loss and metric on the validation part, without recording.
+  template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
+  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+    no_grad const guard;
+    model.eval();
+    data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
+    auto const net_now = computing<Compute>(model);
+    Tensor<double, D> loss_total = zeros<double>({}, device), metric_total = zeros<double>({}, device);
+    int64_t seen = 0;
+    for (auto const& [x, y] : batches) {
+      Variable output = output_of<Compute>(net_now, x);
+      auto const samples = static_cast<double>(x.size(0));
+      Variable loss = loss_of(output, y);
+      loss_total += samples * cast<double>(loss.value());
+      if constexpr (!std::is_same_v<Metric, none_t>) metric_total += samples * cast<double>(metric(output.value(), y));
+      seen += x.size(0);
+    }
+    if (seen == 0) return;
+    epoch.validation_loss = loss_total.item() / static_cast<double>(seen);
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metric_total.item() / static_cast<double>(seen);
+  }
+
+  bool is_better(History const& history) const {
+    auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
+    double const now = judged(history.epochs.back());
+    return history.best_epoch == 0 || now < judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]) - options_.min_delta;
+  }
+
+  TrainerOptions options_;
+};
+
+/// Cuda<0> where there is a GPU, else Cpu.
+template <>
+class Trainer<> : public Trainer<Cuda<0>, Cpu> {
+ public:
+  using Trainer<Cuda<0>, Cpu>::Trainer;
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace train
+}  // namespace situ::inline SITU_ABI

@@ -1,0 +1,231 @@
+// The Trainer: what it reaches, what it writes, how it goes on.
+#include <doctest/doctest.h>
+
+#include <situ/train.hpp>
+
+#include <situ/nn/dropout.hpp>
+#include <situ/nn/linear.hpp>
+#include <situ/nn/losses.hpp>
+#include <situ/optim/adam.hpp>
+#include <situ/optim/sgd.hpp>
+#include <situ/optim/schedules.hpp>
+#include <situ/ops/compare.hpp>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include <support/compare.hpp>
+
+using namespace situ;
+
+namespace {
+
+template <class T, class Device>
+struct Net {
+  nn::Linear<T, Device> fc1{4, 8}, fc2{8, 3};
+  nn::Dropout dropout{0.25};
+  auto forward(auto const& x) const { return fc2(dropout(relu(fc1(x)))); }
+  SITU_MODULE(fc1, fc2, dropout)
+};
+
+/// Points around three corners; the label says which.
+struct Points {
+  Tensor<float> x = Tensor<float>::uninitialized({60, 4}, "Points");
+  Tensor<int64_t> y = Tensor<int64_t>::uninitialized({60}, "Points");
+  Points() {
+    Generator random{5};
+    auto const noise = randn({60, 4}, random);
+    for (int64_t i = 0; i < 60; ++i) {
+      y(i) = i % 3;
+      for (int64_t k = 0; k < 4; ++k) x(i, k) = .3f * noise(i, k) + (k == i % 3 ? 1.f : 0.f);
+    }
+  }
+};
+
+auto const loss = [](auto const& scores, auto const& labels) { return cross_entropy(scores, labels); };
+auto const adam = [](auto& net) { return optim::Adam{net, {.lr = 0.02}}; };
+auto const decay = [](auto& optimizer, int64_t) { return optim::StepLR{optimizer, {.step_size = 2, .gamma = 0.5}}; };
+
+struct Folder {
+  std::string path = "situ_trainer_test_" + std::to_string(::getpid()) + "_";
+  std::string file(char const* name) const { return path + name; }
+  ~Folder() {
+    for (char const* name : {"run.safetensors", "t.csv", "t.svg", "log"}) std::remove(file(name).c_str());
+  }
+};
+
+std::string read(std::string const& path) {
+  std::string result;
+  if (std::FILE* const in = std::fopen(path.c_str(), "r")) {
+    char buffer[4096];
+    for (std::size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, in)) > 0;) result.append(buffer, n);
+    std::fclose(in);
+  }
+  return result;
+}
+
+template <class N>
+bool same_bits(N const& a, N const& b) {
+  auto const as = parameters(a), bs = parameters(b);
+  for (std::size_t k = 0; k < as.size(); ++k) {
+    if (!equal(as[k].value(), bs[k].value())) return false;
+  }
+  return as.size() == bs.size();
+}
+
+}  // namespace
+
+TEST_CASE("a run that goes on from its checkpoint gives the bits of one that was not stopped") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  Folder const folder;
+  auto const run = [&](int64_t epochs, bool resume, Net<float, Cpu>& net) {
+    return train::Trainer<Cpu>{{.epochs = epochs, .batch_size = 16, .seed = 3, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = resume, .progress = nullptr}}.fit(
+        net, samples, samples, loss, adam, train::accuracy, decay);
+  };
+  manual_seed(1);
+  Net<float, Cpu> whole;
+  Net<float, Cpu> parts = clone(whole);
+  manual_seed(2);
+  auto const expected = run(6, false, whole);
+  manual_seed(2);
+  run(3, false, parts);
+  manual_seed(77);  // the checkpoint brings its own
+  Net<float, Cpu> other;
+  auto const found = run(6, true, other);
+  CHECK(same_bits(whole, other));
+  CHECK_FALSE(same_bits(whole, parts));
+  REQUIRE(found.epochs.size() == 6);
+  for (std::size_t k = 0; k < 6; ++k) {
+    CHECK(found.epochs[k].number == static_cast<int64_t>(k + 1));
+    CHECK(found.epochs[k].loss == expected.epochs[k].loss);
+    CHECK(found.epochs[k].validation_loss == expected.epochs[k].validation_loss);
+    CHECK(found.epochs[k].metric == expected.epochs[k].metric);
+    CHECK(found.epochs[k].learning_rate == doctest::Approx(0.02 / (k < 2 ? 1 : k < 4 ? 2 : 4)));
+  }
+  CHECK(found.best_epoch == expected.best_epoch);
+  CHECK(found.epochs.back().loss < expected.epochs.front().loss);
+  CHECK(found.epochs.back().metric > 0.8);
+}
+
+TEST_CASE("the network stays where it is, and is trained on the first device of the list that is there") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> here;
+  Net<float, Cpu> there = clone(here);
+  train::TrainerOptions const options{.epochs = 2, .batch_size = 16, .progress = nullptr};
+  auto const weight = there.fc1.weight;
+  manual_seed(2);
+  auto const a = train::Trainer<Cpu>{options}.fit(here, samples, train::none, loss, adam);
+  manual_seed(2);
+  auto const b = train::Trainer<Cuda<63>, Emulated<0>, Cpu>{options}.fit(there, samples, train::none, loss, adam);
+  CHECK(same_bits(here, there));
+  CHECK(equal(weight.value(), here.fc1.weight.value()));  // written in place
+  CHECK(a.epochs.back().loss == b.epochs.back().loss);
+  CHECK(a.epochs.back().samples == 60);
+  CHECK_FALSE(there.dropout.training);
+}
+
+TEST_CASE("gradients of several batches make one step") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> whole;
+  whole.dropout = nn::Dropout{0.};
+  Net<float, Cpu> parts = clone(whole);
+  auto const run = [&](int64_t batch, int64_t accumulate, Net<float, Cpu>& net) {
+    train::Trainer<Cpu>{{.epochs = 1, .batch_size = batch, .shuffle = false, .accumulate = accumulate, .progress = nullptr}}.fit(
+        net, samples, train::none, loss, [](auto& n) { return optim::SGD{n, {.lr = 0.1}}; });
+  };
+  run(30, 1, whole);
+  run(10, 3, parts);
+  CHECK(allclose(whole.fc1.weight.value(), parts.fc1.weight.value(), {.rtol = 1e-5, .atol = 1e-6}));
+}
+
+TEST_CASE("training stops when the validation loss gets no better, and the best network is given") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> net;
+  // A learning rate that goes up to where nothing is learned any more.
+  auto const rising = [](auto& optimizer, int64_t) { return optim::StepLR{optimizer, {.step_size = 1, .gamma = 3.}}; };
+  auto const history = train::Trainer<Cpu>{{.epochs = 60, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(
+      net, samples, samples, loss, adam, train::none, rising);
+  CHECK(history.stopped_early);
+  CHECK(history.epochs.size() == static_cast<std::size_t>(history.best_epoch + 3));
+  double lowest = history.epochs[0].validation_loss;
+  for (auto const& epoch : history.epochs) lowest = epoch.validation_loss < lowest ? epoch.validation_loss : lowest;
+  no_grad const guard;
+  Variable now = cross_entropy(net(points.x), points.y);
+  CHECK(static_cast<double>(now.item()) == doctest::Approx(lowest).epsilon(1e-5));
+}
+
+TEST_CASE_TEMPLATE("mixed precision", Compute, bfloat16, float16) {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> net;
+  auto const history = train::Trainer<Cpu>{{.epochs = 12, .batch_size = 16, .clip_value = 1, .progress = nullptr}}.template fit<Compute>(net, samples, samples, loss, adam, train::accuracy);
+  CHECK(history.epochs.back().loss < 0.7 * history.epochs.front().loss);
+  CHECK(history.epochs.back().metric > 0.8);
+}
+
+TEST_CASE("what is written: lines, a table, a picture") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  Folder const folder;
+  manual_seed(1);
+  Net<float, Cpu> net;
+  std::FILE* const log = std::fopen(folder.file("log").c_str(), "w");
+  REQUIRE(log != nullptr);
+  auto const history = train::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .csv = folder.file("t.csv"), .svg = folder.file("t.svg"), .progress = log}}.fit(
+      net, samples, samples, loss, adam, train::accuracy);
+  std::fclose(log);
+  std::string const lines = read(folder.file("log"));
+  char first[80];
+  std::snprintf(first, sizeof first, "epoch 1/2  loss %.4f  validation loss %.4f  accuracy %.4f  ", history.epochs[0].loss, history.epochs[0].validation_loss, history.epochs[0].metric);
+  CHECK(lines.substr(0, std::string(first).size()) == first);
+  CHECK(lines.find("\nepoch 2/2  loss ") != std::string::npos);
+  CHECK(lines.find('\r') == std::string::npos);  // no terminal
+  std::string const table = read(folder.file("t.csv"));
+  CHECK(table.substr(0, 74) == "epoch,loss,validation_loss,accuracy,learning_rate,gradient_norm,seconds,sa");
+  CHECK(table == history.csv());
+  std::string const picture = read(folder.file("t.svg"));
+  CHECK(picture.substr(0, 4) == "<svg");
+  CHECK(picture.substr(picture.size() - 7) == "</svg>\n");
+  CHECK(picture == history.svg());
+}
+
+TEST_CASE("a table leaves out what was not measured") {
+  double const none = std::numeric_limits<double>::quiet_NaN();
+  train::History history;
+  history.metric_name = "error";
+  history.epochs = {{1, 0.5, none, none, 0.001, none, 0.25, 100}, {2, 0.25, 0.75, 0.125, 0.0005, 2, 0.5, 100}};
+  CHECK(history.csv() ==
+        "epoch,loss,validation_loss,error,learning_rate,gradient_norm,seconds,samples_per_second\n"
+        "1,0.5,,,0.001,,0.250,400\n"
+        "2,0.25,0.75,0.125,0.0005,2,0.500,200\n");
+}
+
+TEST_CASE("bad options, a checkpoint of something else") {
+  using situ_test::thrown;
+  auto const with = [](train::TrainerOptions options) { return [options] { train::Trainer<Cpu> trainer{options}; }; };
+  CHECK(thrown<Error>(with({.batch_size = 0}), "Trainer: batch_size = 0: a batch has at least one sample") == "");
+  CHECK(thrown<Error>(with({.clip_norm = -1}), "Trainer: clip_norm = -1: it cannot be negative") == "");
+  CHECK(thrown<Error>(with({.resume = true}), "Trainer: resume = true: name the checkpoint to go on from") == "");
+  CHECK(thrown<DeviceUnavailable>([] { train::Trainer<Cuda<63>>{}.device(); }, "Trainer: none of the devices of its list is available here; add Cpu to the list") == "");
+
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  Folder const folder;
+  Net<float, Cpu> net;
+  io::save_safetensors(folder.file("run.safetensors"), net);
+  Net<float, Cpu> const before = clone(net);
+  train::Trainer<Cpu> const trainer{{.checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr}};
+  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, train::none, loss, adam); },
+                        "Trainer: " + folder.file("run.safetensors") + ": holds no training run: a checkpoint that a Trainer has written is needed") == "");
+  CHECK(same_bits(net, before));
+}
