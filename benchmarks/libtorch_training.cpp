@@ -67,7 +67,7 @@ void training_small(State& state) { train(state, small_step); }
 void training_wide(State& state) { train(state, wide_step); }
 
 void training_images(State& state) {
-  using P = Images;
+  using P = ImageStep;
   Tensor w = leaf(filled(Input::b, {extent(P::filters), extent(P::channels), 3, 3}, 0.05f)), b = leaf(at::zeros({extent(P::filters)}));
   Tensor fc = leaf(filled(Input::c, {extent(P::outputs), extent(P::features)}, 0.005f)), fb = leaf(at::zeros({extent(P::outputs)}));
   Adam optimizer({w, b, fc, fb});

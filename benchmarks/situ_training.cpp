@@ -27,9 +27,9 @@ struct Net {
   SITU_MODULE(fc1, fc2)
 };
 struct ConvolutionNet {
-  nn::Conv2d<float> conv{extent(Images::channels), extent(Images::filters), 3, {.padding = 1}};
+  nn::Conv2d<float> conv{extent(ImageStep::channels), extent(ImageStep::filters), 3, {.padding = 1}};
   nn::MaxPool2d pool{2};
-  nn::Linear<float> fc{extent(Images::features), extent(Images::outputs)};
+  nn::Linear<float> fc{extent(ImageStep::features), extent(ImageStep::outputs)};
   auto forward(auto const& x) const {
     Variable maps = pool(relu(conv(x)));
     return fc(maps.reshape({x.size(0), -1}));
@@ -64,7 +64,7 @@ void training_small(State& state) { train(state, small_step); }
 void training_wide(State& state) { train(state, wide_step); }
 
 void training_images(State& state) {
-  using P = Images;
+  using P = ImageStep;
   ConvolutionNet net;
   set(net.conv.weight, Input::b, 0.05f), set(net.fc.weight, Input::c, 0.005f);
   clear(net.conv.bias), clear(net.fc.bias);

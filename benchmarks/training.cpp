@@ -99,7 +99,7 @@ void verify_training(State& state, Step const& step, double loss) {
 }
 
 void verify_images(State& state, double first_loss, double last_loss) {
-  using P = Images;
+  using P = ImageStep;
   Numbers const x = numbers(Input::a, P::batch * P::channels * P::extent * P::extent, 1), w = numbers(Input::b, P::filters * P::channels * 9, 0.05);
   Numbers const fc = numbers(Input::c, P::outputs * P::features, 0.005);
   Numbers z(P::batch * P::outputs);
@@ -186,7 +186,7 @@ void add_training() {
   auto add = [](const char* name, void (*workload)(State&), std::int64_t n) { benchmark::RegisterBenchmark(name, workload)->UseRealTime()->Arg(n); };
   add("training_small", training_small, static_cast<std::int64_t>(small_step.batch));
   add("training_wide", training_wide, static_cast<std::int64_t>(wide_step.batch));
-  add("training_images", training_images, static_cast<std::int64_t>(Images::batch));
+  add("training_images", training_images, static_cast<std::int64_t>(ImageStep::batch));
   add("training_transformer", training_transformer, static_cast<std::int64_t>(Encoder::sequences));
 }
 

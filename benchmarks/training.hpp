@@ -19,7 +19,7 @@ inline constexpr double learning_rate = 1e-3;
 inline constexpr int compared_steps = 5;
 
 /// conv2d of 16 x (3 x 3), padding 1, relu, max-pool of 2, a linear layer to 10, over 32 images of 3 x 32 x 32.
-struct Images {
+struct ImageStep {
   static constexpr std::size_t batch = 32, channels = 3, extent = 32, filters = 16, outputs = 10, features = filters * extent * extent / 4;
 };
 /// An encoder layer, norms behind the sums, without dropout: 64 sequences of 64 tokens of width 128, 4 heads, 512 hidden relu. Forward and backward of the mean
@@ -30,7 +30,7 @@ struct Encoder {
 
 void training_small(State& state);        ///< small_step, n is the batch
 void training_wide(State& state);         ///< wide_step
-void training_images(State& state);       ///< Images
+void training_images(State& state);       ///< ImageStep
 void training_transformer(State& state);  ///< Encoder
 
 /// Compares the loss of step number compared_steps (from 0) with one computed in double precision.

@@ -1035,6 +1035,93 @@ inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
 #include <utility>
 
 
+// ---- <situ/core/block_pool.hpp>
+/// Blocks for small objects of the library's own: what a thread frees, it keeps for the next object of the same size.
+///
+/// The nodes of a graph and the views of a step then cost no malloc in the next one. Blocks may be freed by another thread than they were
+/// taken by, which keeps them then. A thread that ends gives its blocks back.
+
+#include <cstddef>
+#include <new>
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+struct BlockPool {
+  static constexpr std::size_t step = 64, places = 16;  ///< blocks of up to a kilobyte
+  static constexpr int most = 256;                      ///< of each size
+  struct Free {
+    Free* next;
+  };
+  Free* first[places] = {};
+  int count[places] = {};
+  bool keeps = false;  ///< false before the first block is freed, and when the thread ends
+  bool has_ended = false;
+};
+SITU_PROCESS_STATE BlockPool& block_pool() {
+  static thread_local constinit BlockPool pool;
+  return pool;
+}
+
+/// Ends with its thread.
+struct BlockPoolEnd {
+  ~BlockPoolEnd() {
+    BlockPool& pool = block_pool();
+    pool.keeps = false;
+    pool.has_ended = true;
+    for (BlockPool::Free*& first : pool.first) {
+      while (first) ::operator delete(std::exchange(first, first->next));
+    }
+  }
+};
+__attribute__((noinline, cold)) inline void keep_blocks(BlockPool& pool) noexcept {
+  [[maybe_unused]] static thread_local BlockPoolEnd const end;
+  pool.keeps = !pool.has_ended;
+}
+
+/// In front of a block: its size.
+struct alignas(16) BlockHead {
+  std::size_t place;
+};
+
+inline void* take_block(std::size_t bytes) {
+  std::size_t const place = (bytes + sizeof(BlockHead) - 1) / BlockPool::step;
+  if (SITU_LIKELY(place < BlockPool::places)) {
+    BlockPool& pool = block_pool();
+    if (BlockPool::Free* const block = pool.first[place]; SITU_LIKELY(block != nullptr)) {
+      pool.first[place] = block->next;
+      --pool.count[place];
+      reinterpret_cast<BlockHead*>(block)->place = place;
+      return reinterpret_cast<BlockHead*>(block) + 1;
+    }
+    bytes = (place + 1) * BlockPool::step - sizeof(BlockHead);
+  }
+  auto* const head = static_cast<BlockHead*>(::operator new(bytes + sizeof(BlockHead)));
+  head->place = place;
+  return head + 1;
+}
+inline void give_block(void* memory) noexcept {
+  if (!memory) return;
+  BlockHead* const head = static_cast<BlockHead*>(memory) - 1;
+  std::size_t const place = head->place;
+  if (SITU_LIKELY(!SITU_ASAN && place < BlockPool::places)) {
+    BlockPool& pool = block_pool();
+    if (SITU_UNLIKELY(!pool.keeps)) keep_blocks(pool);
+    if (SITU_LIKELY(pool.keeps && pool.count[place] < BlockPool::most)) {
+      auto* const block = ::new (static_cast<void*>(head)) BlockPool::Free{pool.first[place]};
+      pool.first[place] = block;
+      ++pool.count[place];
+      return;
+    }
+  }
+  ::operator delete(head);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 #if defined(__has_include)
 #if __has_include(<sys/single_threaded.h>)
 #include <sys/single_threaded.h>
@@ -1139,6 +1226,9 @@ struct Body {
   int64_t size = 0;
   bool contiguous = true;
   bool apart = true;  ///< false where it lies in the storage's own block
+
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* body) noexcept { give_block(body); }
 };
 
 /// A counted pointer to a body: all that a Tensor holds. A null handle is an empty tensor.
@@ -9099,21 +9189,21 @@ struct ElementwiseBody {
   }
 
   /// The size of an element of operand o.
-  SITU_INLINE static int element_size(int o) {
+  SITU_INLINE static constexpr int element_size(int o) {
     return o == 0 ? static_cast<int>(sizeof(Out)) : input_size(std::type_identity<Tree>{}, o - 1);
   }
 
  private:
   template <class T, int K>
-  SITU_INLINE static int input_size(std::type_identity<Input<T, K>>, int k) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
     return k == K ? static_cast<int>(sizeof(T)) : 0;
   }
   template <class Leaf>
-  SITU_INLINE static int input_size(std::type_identity<Leaf>, int) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Leaf>, int) {
     return 0;
   }
   template <class Op, class... Ts>
-  SITU_INLINE static int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
     return (0 + ... + input_size(std::type_identity<Ts>{}, k));
   }
 };
@@ -13582,6 +13672,16 @@ SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
   return each_lane([](T x) { return digamma(x); }, a);
 }
 
+/// A choice that is made before the next one: g++ would join their masks, which AVX-512 kernels then take apart lane by lane.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X on_its_own(X const& x) {
+  return x;
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> on_its_own(pack<T, N, Isa> const& x) {
+  return keep_order(x);
+}
+
 }  // namespace detail
 
 namespace functions {
@@ -13661,7 +13761,12 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
 /// The share of the gradient that an operand gets: all where it was chosen, half at a tie.
 template <class M1, class M2, class X>
 SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& chosen, M2 const& tie, X const& one) {
-  return select(chosen, one, select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one));
+  return detail::on_its_own(select(chosen, one, detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one))));
+}
+/// 1 where m holds, else 0.
+template <class X, class M>
+SITU_HOST_DEVICE SITU_INLINE X one_where(M const& m) {
+  return detail::on_its_own(select(m, X(detail::lane_value_t<X>(1)), X(detail::lane_value_t<X>(0))));
 }
 /// The functions below have no name in `math`: they are short formulas.
 template <class X>
@@ -13967,7 +14072,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
-SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), select(x > SITU_CONSTANT(0), SITU_CONSTANT(1), SITU_CONSTANT(0)))
+SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), one_where<X>(x > SITU_CONSTANT(0)))
 /// x * sigmoid(x)
 SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
@@ -14047,12 +14152,10 @@ SITU_PREDICATE(isfinite, true)
   };                                                                                                        \
   }
 
-SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), select(a, SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select(a, SITU_CONSTANT(0), SITU_CONSTANT(1)))
+SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), one_where<X>(a), SITU_CONSTANT(1) - one_where<X>(a))
 SITU_TERNARY_FUNCTOR(clamp, arithmetic, 2, minimum_of(maximum_of(a, b), c),
-                     select((a >= b) & (a <= c), SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select((a < b) & (b < c), SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select((a > c) | (b >= c), SITU_CONSTANT(1), SITU_CONSTANT(0)))
+                     select(a >= b, one_where<X>(a <= c), SITU_CONSTANT(0)), select(a < b, one_where<X>(b < c), SITU_CONSTANT(0)),
+                     select(a > c, SITU_CONSTANT(1), one_where<X>(b >= c)))
 SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - c, c, b - a)
 
 namespace detail {
@@ -19540,57 +19643,71 @@ SITU_HOST_DEVICE SITU_INLINE typename R::result finished(A const& total, int64_t
   else return R::finish(total, count);
 }
 
+/// Where the operands of a reduction lie, with the types forgotten: see ReduceProgram.
+struct ReductionPlaces {
+  int64_t* sizes;
+  int64_t* strides;  ///< of operand o along axis k at [o * max_rank + k]
+  int rank = 0, kept_rank = 0;
+  int64_t outputs = 1, count = 1;
+
+  /// layouts: of the inputs, numbers 1 to operands - 1. The reduced axes stay in order, or get into that of memory, by the first input.
+  SITU_NOINLINE void bind(Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced, bool order_matters) {
+    int const all = shape.rank();
+    int order[max_rank];
+    int kept = 0, at = 0;
+    for (int k = 0; k < all; ++k) {
+      if (!(reduced >> k & 1u)) order[at++] = k;
+    }
+    kept = at;
+    for (int k = 0; k < all; ++k) {
+      if (reduced >> k & 1u) order[at++] = k;
+    }
+    int64_t own[max_rank];
+    if (!order_matters && operands > 1) {
+      broadcast_strides(*layouts[1], shape, own);
+      auto magnitude = [&](int axis) { return own[axis] < 0 ? -own[axis] : own[axis]; };
+      for (int k = kept + 1; k < all; ++k) {
+        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+      }
+    }
+    int64_t step = 1;
+    for (int k = kept - 1; k >= 0; --k) {
+      strides[k] = step;
+      step *= shape[order[k]];
+    }
+    for (int k = 0; k < all; ++k) {
+      sizes[k] = shape[order[k]];
+      (k < kept ? outputs : count) *= sizes[k];
+      if (k >= kept) strides[k] = 0;
+    }
+    for (int o = 1; o < operands; ++o) {
+      broadcast_strides(*layouts[o], shape, own);
+      for (int k = 0; k < all; ++k) strides[o * max_rank + k] = own[order[k]];
+    }
+    kept_rank = kept;
+    rank = coalesce(sizes, strides, operands, all, &kept_rank);
+  }
+};
+
 /// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
 template <class Reducer, class E>
 void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, typename Reducer::result* data, E const& e, unsigned reduced) {
-  Shape const& shape = e.shape();
-  int const rank = shape.rank();
   constexpr int operands = leaf_count<E> + 1;
   auto& where = program.where;
   where.data[0] = data;
   where.contiguous = false;
-  int order[max_rank];
-  int kept = 0, at = 0;
-  for (int k = 0; k < rank; ++k) {
-    if (!(reduced >> k & 1u)) order[at++] = k;
-  }
-  kept = at;
-  for (int k = 0; k < rank; ++k) {
-    if (reduced >> k & 1u) order[at++] = k;
-  }
-  if constexpr (!requires { Reducer::order_matters; }) {  // the reduced axes in the order of memory, by the first input
-    bool first = true;
-    for_each_leaf(e, [&](auto const& leaf) {
-      if (!std::exchange(first, false)) return;
-      int64_t strides[max_rank];
-      broadcast_strides(leaf.layout(), shape, strides);
-      auto magnitude = [&](int axis) { return strides[axis] < 0 ? -strides[axis] : strides[axis]; };
-      for (int k = kept + 1; k < rank; ++k) {
-        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
-      }
-    });
-  }
-  program.outputs = program.count = 1;
-  int64_t step = 1;
-  for (int k = kept - 1; k >= 0; --k) {
-    where.strides[0][k] = step;
-    step *= shape[order[k]];
-  }
-  for (int k = 0; k < rank; ++k) {
-    where.sizes[k] = shape[order[k]];
-    (k < kept ? program.outputs : program.count) *= where.sizes[k];
-    if (k >= kept) where.strides[0][k] = 0;
-  }
+  Layout const* layouts[operands] = {};
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
     where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    int64_t strides[max_rank];
-    broadcast_strides(leaf.layout(), shape, strides);
-    for (int k = 0; k < rank; ++k) where.strides[o][k] = strides[order[k]];
-    ++o;
+    layouts[o++] = &leaf.layout();
   });
-  program.kept_rank = kept;
-  where.rank = coalesce(where.sizes, &where.strides[0][0], operands, rank, &program.kept_rank);
+  ReductionPlaces places{where.sizes, &where.strides[0][0]};
+  places.bind(layouts, operands, e.shape(), reduced, requires { Reducer::order_matters; });
+  program.outputs = places.outputs;
+  program.count = places.count;
+  program.kept_rank = places.kept_rank;
+  where.rank = places.rank;
 }
 
 }  // namespace detail
@@ -20613,28 +20730,82 @@ namespace detail::cpu {
 template <class R>
 inline constexpr bool finds_index = std::is_same_v<typename R::accumulator, reducers::indexed<typename R::element>>;
 
+/// What is known of a reduction's kernels when it is compiled. All that formulas have of their own is this, and the kernels.
+template <int Operands, class Row, class Strip>
+struct ReduceCode {
+  Row row;
+  Strip strip;
+  int together;     ///< rows that the strip's kernel takes at once
+  int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
+  int element_sizes[Operands];
+  Formula const* formula;
+};
+/// A reduction with its tree forgotten. Trivially copyable.
+template <class R_, int Leaves, int TreeBytes>
+struct BoundReduction {
+  using reducer = R_;
+  static constexpr int leaves = Leaves, operands = Leaves + 1;
+  static constexpr bool indexed = finds_index<R_>;
+  using E = typename R_::element;
+  using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
+  using I = signed_of_size<A>;
+  using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
+  using Row = void (*)(void const* tree, Run<operands> const* run, Found* result);
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, Run<operands> const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+                                   void (*)(void const* tree, Run<operands> const* run, A* strip, int64_t const* row_bytes, int rows)>;
+  using Code = ReduceCode<operands, Row, Strip>;
+
+  Geometry<operands> where;
+  int kept_rank;
+  int64_t outputs, count;
+  double parameter;
+  Code const* code;
+  Formula const* formula;
+  alignas(16) unsigned char tree[TreeBytes];
+};
+
+template <class Body, class Tree, class Run, class Found>
+SITU_NOINLINE void reduce_row(void const* tree, Run const* run, Found* result) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), run, result);
+}
+template <class Body, class Tree, class Run, class... Args>
+SITU_NOINLINE void reduce_strip(void const* tree, Run const* run, Args... args) {
+  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), run, args...);
+}
+template <class Bound, class Tree>
+inline constexpr typename Bound::Code reduce_code = [] {
+  constexpr int operands = Bound::operands;
+  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Tree, operands>, CombineBody<typename Bound::reducer, Tree, operands>>;
+  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  constexpr int64_t cost = cost_of<Tree> + 2;
+  typename Bound::Code code{&reduce_row<Body, Tree>, &reduce_strip<Body, Tree>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>};
+  for (int o = 1; o < operands; ++o) code.element_sizes[o] = ElementwiseBody<Tree, typename Tree::value_type, operands>::element_size(o);
+  return code;
+}();
+
 /// The kernel of a reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
 template <class P>
 struct ReduceKernel {
   using R = typename P::reducer;
-  using Tree = typename P::tree_type;
-  static constexpr int operands = P::leaves + 1;
-  static constexpr bool indexed = finds_index<R>;
-  using Body = std::conditional_t<indexed, IndexBody<R, Tree, operands>, CombineBody<R, Tree, operands>>;
-  using Elementwise = ElementwiseBody<Tree, typename Tree::value_type, operands>;
-  using A = typename Body::A;
+  static constexpr int operands = P::operands;
+  static constexpr bool indexed = P::indexed;
+  using A = typename P::A;
+  using I = typename P::I;
   using Total = typename R::total;
-  using I = signed_of_size<A>;
-  static constexpr int64_t strip_columns = 4096;               ///< accumulators that a unit keeps side by side
-  static constexpr int64_t block_rows = 16 * Body::together;   ///< rows added in float before they are added in double
+  static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
 
-  P program;
+  P bound;
   ReducePlan plan;
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
-  explicit ReduceKernel(P const& bound) : program(bound) {}
-  ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows); }
+  /// Rows added in float before they are added in double.
+  int64_t block_rows() const { return 16 * bound.code->together; }
+  ReduceSpace space() const {
+    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count};
+    for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
+    return space;
+  }
+  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows()); }
 
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
@@ -20695,12 +20866,12 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          dispatch<typename Body::Row>(&program.tree, const_cast<Run<operands> const*>(&run), &found);
+          bound.code->row(bound.tree, &run, &found);
           found.index += row * rows.length + i;
           total = merged(total, widened(found));
         } else {
           A sum;
-          dispatch<typename Body::Row>(&program.tree, const_cast<Run<operands> const*>(&run), &sum);
+          bound.code->row(bound.tree, &run, &sum);
           total = merged(total, widened(sum));
         }
         i += count;
@@ -20718,8 +20889,9 @@ struct ReduceKernel {
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
-    for (int64_t block = first; block < end; block += block_rows) {
-      int64_t const block_end = block + block_rows < end ? block + block_rows : end;
+    int64_t const together = block_rows();
+    for (int64_t block = first; block < end; block += together) {
+      int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
         int const rows = rows_together(space, row, block_end, row_bytes);
@@ -20733,10 +20905,9 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block),
-                                                  static_cast<int64_t const*>(row_bytes), rows);
+            bound.code->strip(bound.tree, &run, values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
           } else {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
+            bound.code->strip(bound.tree, &run, values + i, row_bytes, rows);
           }
           i += count;
         }
@@ -20753,8 +20924,8 @@ struct ReduceKernel {
 
   /// How many rows from `row` on a strip's kernel takes at once, and how far apart they lie: several where they follow each
   /// other along one axis and every operand is read where it lies.
-  static int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) {
-    constexpr int together = Body::together;
+  int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
+    int const together = bound.code->together;
     if (together == 1 || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
     if (row % space.sizes[last] + together > space.sizes[last]) return 1;
@@ -20767,8 +20938,8 @@ struct ReduceKernel {
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
-    if (parts) parts[part * program.outputs + output] = total;
-    else static_cast<typename R::result*>(program.where.data[0])[output] = finished<R>(total, program.count, program.parameter);
+    if (parts) parts[part * bound.outputs + output] = total;
+    else static_cast<typename R::result*>(bound.where.data[0])[output] = finished<R>(total, bound.count, bound.parameter);
   }
 };
 
@@ -20797,42 +20968,49 @@ struct MergeKernel {
   }
 };
 
-/// The kernel that a reducer asks for.
-template <class P>
-struct reduce_kernel_of {
-  using type = ReduceKernel<P>;
-};
-template <class P>
-  requires reducers::centred<typename P::reducer>
-struct reduce_kernel_of<P> {
-  using type = CentredKernel<P>;
-};
-template <class P>
-using reduce_kernel_t = typename reduce_kernel_of<P>::type;
+/// Cuts a reduction, and runs it: one launch, or two when outputs are cut into parts.
+template <class D, class Kernel>
+SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, int64_t outputs, int64_t count, double parameter) {
+  kernel.cut(grain);
+  int64_t const units = kernel.plan.units();
+  bool const in_parts = kernel.plan.units_per_output > 1;
+  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
+  kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
+  int64_t const elements_per_unit = outputs * count / units + 1;
+  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
+  if (!kernel.parts) return;
+  MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename Kernel::R::result*>(out), outputs, kernel.plan.units_per_output, count, parameter};
+  device_traits<D>::launch(merge, outputs, grain / kernel.plan.units_per_output + 1);
+}
 
 }  // namespace detail::cpu
 
 namespace detail {
 
-/// Runs a bound reduction on D, which has the CPU's kernels: one launch, or two when outputs are cut into parts.
+/// Runs a bound reduction on D, which has the CPU's kernels.
 template <class D, class P>
 void launch_reduce(cpu_kernels, P const& program) {
-  using Kernel = cpu::reduce_kernel_t<P>;
+  using Tree = typename P::tree_type;
   if (program.outputs == 0) return;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
-  Kernel kernel(program);
-  kernel.cut(grain);
-  int64_t const units = kernel.plan.units();
-  bool const in_parts = kernel.plan.units_per_output > 1;
-  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(program.outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
-  kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
-  int64_t const elements_per_unit = program.outputs * program.count / units + 1;
-  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
-  if (!kernel.parts) return;
-  cpu::MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename P::out_type*>(program.where.data[0]), program.outputs,
-                                       kernel.plan.units_per_output, program.count, program.parameter};
-  device_traits<D>::launch(merge, program.outputs, grain / kernel.plan.units_per_output + 1);
+  if constexpr (reducers::centred<typename P::reducer>) {
+    constexpr int64_t cost = cost_of<Tree> + 2;
+    constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+    cpu::CentredKernel<P> kernel(program);
+    cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  } else {
+    using Bound = cpu::BoundReduction<typename P::reducer, P::leaves, cpu::tree_bytes<Tree>>;
+    auto const& code = cpu::reduce_code<Bound, Tree>;
+    cpu::ReduceKernel<Bound> kernel;
+    kernel.bound.where = program.where;
+    kernel.bound.kept_rank = program.kept_rank;
+    kernel.bound.outputs = program.outputs;
+    kernel.bound.count = program.count;
+    kernel.bound.parameter = program.parameter;
+    kernel.bound.code = &code;
+    kernel.bound.formula = code.formula;
+    ::new (static_cast<void*>(kernel.bound.tree)) Tree(program.tree);
+    cpu::launch_reduction<D>(kernel, code.grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  }
 }
 
 }  // namespace detail
@@ -21307,10 +21485,9 @@ inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who
   return bits;
 }
 
-template <class Reducer, class E>
-auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
-  using D = result_device_t<device_of<E>>;
-  Shape shape, source = e.shape();
+/// The shape that is left of `source` when the axes whose bit is set in `reduced` are.
+SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, bool keep, char const* who, bool empty_is_defined) {
+  Shape shape;
   int64_t count = 1;
   for (int k = 0; k < source.rank(); ++k) {
     bool const gone = reduced >> k & 1u;
@@ -21318,12 +21495,16 @@ auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double par
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  auto result = Tensor<typename Reducer::result, D>::uninitialized(shape, Reducer::name);
-  if constexpr (!Reducer::empty_is_defined) {
-    if (count == 0 && result.size() > 0) {
-      fail<ShapeError>(Reducer::name, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
-    }
+  if (count == 0 && !empty_is_defined && product(shape) > 0) {
+    fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
+  return shape;
+}
+
+template <class Reducer, class E>
+auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
+  using D = result_device_t<device_of<E>>;
+  auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
   ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
   program.parameter = parameter;
   bind_reduction(program, result.data(), e, reduced);
@@ -34200,8 +34381,8 @@ auto unique_all(E const& x) {
 // ---- <situ/autograd/derivative.hpp>
 /// Derivatives of whole formulas, at compile time: reverse mode in registers.
 ///
-/// A formula that records is *marked*: each Variable in it becomes a *slot*, numbered from left to right, whose gradient will be
-/// asked for; what no derivative reads is left out, so that it need not be kept. From the marked formula and a *seed*, the
+/// A formula that records becomes a *marked* tree: each Variable in it is a *slot*, numbered from left to right, whose gradient will be
+/// asked for; what no derivative reads is left out, so that it need not be kept. From the marked tree and a *seed*, the
 /// gradient of the result (a formula too), one pass computes the gradients of all slots: values on the way up, kept in
 /// registers, derivatives on the way down. Nothing is stored between the two.
 ///
@@ -34287,48 +34468,130 @@ inline constexpr int slot_count<VariablePart<T, D>> = 1;
 template <class Op, class... Es>
 inline constexpr int slot_count<Map<Op, Es...>> = (0 + ... + slot_count<Es>);
 
-/// A formula marked, the first slot with number J. `Read` tells whether its value is wanted.
-template <int J, bool Read, class E>
-  requires(!is_recorded<E>)
-auto marked(E const& e) {
-  if constexpr (Read || is_constant<E>) return e;
-  else return Constant<value_of<E>>{};
-}
-template <int J, bool Read, class T, class D>
-auto marked(Variable<T, D> const& variable) {
-  CommonShape const shape(&variable.shape());
-  if constexpr (Read) return map_of(functions::slot<J>{}, Fields<Tensor<T, D>>{values_of(variable), {}}, shape);
-  else return map_of(functions::slot<J>{}, Fields<Constant<T>>{Constant<T>{}, {}}, shape);
-}
-template <int J, bool Read, class Op, class... Es>
+/// How many tensors a formula keeps for its backward. `Read` tells whether its value is wanted.
+template <bool Read, class E>
+inline constexpr int kept_count = Read ? leaf_count<E> : 0;
+template <bool Read, class T, class D>
+inline constexpr int kept_count<Read, Variable<T, D>> = Read ? 1 : 0;
+template <bool Read, class Op, class... Es>
   requires(is_recorded<Es> || ...)
-auto marked(Map<Op, Es...> const& map);
+inline constexpr int kept_count<Read, Map<Op, Es...>> = [] {
+  constexpr unsigned read = Read ? ~0u : operands_read<Op, is_recorded<Es>...>();
+  return []<std::size_t... Ks>(std::index_sequence<Ks...>) { return (0 + ... + kept_count<(read >> Ks & 1u) != 0, Es>); }(std::index_sequence_for<Es...>{});
+}();
 
-template <int J, unsigned Read>
-Fields<> marked_fields(Fields<> const&) {
-  return {};
-}
-template <int J, unsigned Read, class E, class... Es>
-auto marked_fields(Fields<E, Es...> const& fields) {
-  auto head = marked<J, (Read & 1u) != 0>(fields.head);
-  auto tail = marked_fields<J + slot_count<E>, (Read >> 1)>(fields.tail);
-  return [&]<class... Vs>(Fields<Vs...>&& rest) {
-    return Fields<decltype(head), Vs...>{static_cast<decltype(head)&&>(head), static_cast<Fields<Vs...>&&>(rest)};
-  }(static_cast<decltype(tail)&&>(tail));
-}
 template <class Op, class... Ts>
 inline constexpr bool is_differentiable = true;
 template <class F, class R, class... Ts>
 inline constexpr bool is_differentiable<functions::mapped<F>, R, Ts...> = has_derivative<F, Ts..., R>;
 
-template <int J, bool Read, class Op, class... Es>
+/// A formula as a marked tree, the first slot with number J and the first tensor that is kept with number First.
+template <int J, int First, bool Read, class E>
+  requires(!is_recorded<E>)
+auto marked(E const& e) {
+  if constexpr (Read || is_constant<E>) return lower<First>(e);
+  else return Constant<value_of<E>>{};
+}
+template <int J, int First, bool Read, class T, class D>
+auto marked(Variable<T, D> const&) {
+  if constexpr (Read) return Apply<functions::slot<J>, Input<T, First>>{};
+  else return Apply<functions::slot<J>, Constant<T>>{};
+}
+template <int J, int First, bool Read, class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto marked(Map<Op, Es...> const& map);
+
+template <int J, int First, unsigned Read>
+Fields<> marked_fields(Fields<> const&) {
+  return {};
+}
+template <int J, int First, unsigned Read, class E, class... Es>
+auto marked_fields(Fields<E, Es...> const& fields) {
+  return prepend(marked<J, First, (Read & 1u) != 0>(fields.head),
+                 marked_fields<J + slot_count<E>, First + kept_count<(Read & 1u) != 0, E>, (Read >> 1)>(fields.tail));
+}
+template <int J, int First, bool Read, class Op, class... Es>
   requires(is_recorded<Es> || ...)
 auto marked(Map<Op, Es...> const& map) {
   static_assert(is_differentiable<Op, typename Map<Op, Es...>::value_type, typename Es::value_type...>,
                 "situ::map: this_function_has_no_derivative: give its type a `static derivative(x..., y)` beside its value, or map it over v.value()");
   constexpr unsigned read = Read ? ~0u : operands_read<Op, is_recorded<Es>...>();
-  return map_of(map.op, marked_fields<J, read>(map.operands), map.common);
+  return make_apply(map.op, marked_fields<J, First, read>(map.operands));
 }
+
+/// The tensors that a marked formula keeps, in their order, as f(tensor).
+template <bool Read, class T, class D, class F>
+SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F const& f) {
+  if constexpr (Read) f(variable.state()->value);
+}
+template <bool Read, class E, class F>
+  requires(!is_recorded<E>)
+SITU_INLINE void for_each_kept(E const& e, F const& f) {
+  if constexpr (Read) for_each_leaf(e, f);
+}
+template <bool Read, class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f);
+template <unsigned Read, class F>
+SITU_INLINE void for_each_kept_of(Fields<> const&, F const&) {}
+template <unsigned Read, class E, class... Es, class F>
+SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F const& f) {
+  for_each_kept<(Read & 1u) != 0>(fields.head, f);
+  for_each_kept_of<(Read >> 1)>(fields.tail, f);
+}
+template <bool Read, class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f) {
+  for_each_kept_of<(Read ? ~0u : operands_read<Op, is_recorded<Es>...>())>(map.operands, f);
+}
+
+/// The Variables of a formula, from left to right, as f(variable).
+template <class T, class D, class F>
+SITU_INLINE void for_each_variable(Variable<T, D> const& v, F&& f) {
+  f(v);
+}
+template <class E, class F>
+  requires(!is_recorded<E>)
+SITU_INLINE void for_each_variable(E const&, F&&) {}
+template <class F>
+SITU_INLINE void for_each_variable(Fields<> const&, F&&) {}
+template <class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f);
+template <class E, class... Es, class F>
+SITU_INLINE void for_each_variable(Fields<E, Es...> const& fields, F&& f) {
+  for_each_variable(fields.head, f);
+  for_each_variable(fields.tail, f);
+}
+template <class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f) {
+  for_each_variable(map.operands, f);
+}
+
+/// The types of a formula's Variables, from left to right.
+template <class... As, class... Bs>
+Fields<As..., Bs...> joined_types(Fields<As...>*, Fields<Bs...>*);
+template <class E>
+struct variable_types {
+  using type = Fields<>;
+};
+template <class T, class D>
+struct variable_types<Variable<T, D>> {
+  using type = Fields<Variable<T, D>>;
+};
+template <class... Es>
+struct variable_types<Fields<Es...>> {
+  using type = Fields<>;
+};
+template <class E, class... Es>
+struct variable_types<Fields<E, Es...>> {
+  using type = decltype(joined_types(static_cast<typename variable_types<E>::type*>(nullptr), static_cast<typename variable_types<Fields<Es...>>::type*>(nullptr)));
+};
+template <class T, class D>
+struct variable_types<VariablePart<T, D>> : variable_types<Variable<T, D>> {};
+template <class Op, class... Es>
+struct variable_types<Map<Op, Es...>> : variable_types<Fields<Es...>> {};
 
 /// Whether a tree has a slot.
 template <class Tree>
@@ -34434,7 +34697,7 @@ struct Reverse {
   template <bool Guarded, bool Chooses, class X>
   SITU_HOST_DEVICE SITU_INLINE static X times(X const& seed, X const& slope) {
     X const zero(lane_value_t<X>(0));
-    if constexpr (Guarded && Chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
+    if constexpr (Guarded && Chooses) return select(seed == zero, zero, on_its_own(select(slope == zero, zero, seed * slope)));
     else if constexpr (Guarded) return select(seed == zero, zero, seed * slope);
     else if constexpr (Chooses) return select(slope == zero, zero, seed * slope);
     else return seed * slope;
@@ -34484,6 +34747,14 @@ struct BackwardTrees {
   S seed;
 };
 
+/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
+struct BackwardRun {
+  void* const* data;
+  int64_t const* mask;
+  int64_t count;
+  int64_t origin;
+};
+
 /// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
 struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
@@ -34505,7 +34776,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   /// Stores gradients: over what is there, or on top of it.
   template <class Isa>
   struct Sink {
-    Run<operands> const& run;
+    void* const* data;
     int64_t i;
     uint64_t needed, accumulated, summed;
     template <int J, class T, class X>
@@ -34513,27 +34784,30 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       constexpr int N = lanes_in<Isa>;
       if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
       if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
-        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(run.data[J]) + i);
+        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
       }
-      T* const to = static_cast<T*>(run.data[J]) + i;
+      T* const to = static_cast<T*>(data[J]) + i;
       if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
       else store_lanes<T, N, Isa>(gradient, to);
     }
   };
 
   template <class Isa>
-  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, Run<operands> const* run_, BackwardMasks const* masks_) {
+  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
     constexpr int N = lanes_in<Isa>;
     using Lanes = PackLanes<Isa, N>;
     BackwardTrees<F, S> const trees = *trees_;
-    Run<operands> const run = *run_;
     BackwardMasks const masks = *masks_;
+    void* data[operands];
+    int64_t mask[operands];
+    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
+    int64_t const count = run->count, origin = run->origin;
     int64_t i = 0;
-    for (; i + N <= run.count; i += N) {
-      Source<Isa, N> const source{run.data + (outputs - 1), run.mask + (outputs - 1), i, run.origin};
+    for (; i + N <= count; i += N) {
+      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
       auto const kept = Reverse<Lanes>::up(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa> sink{run, i, masks.needed, masks.accumulated, masks.summed};
+      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
     }
     return i;
@@ -34541,74 +34815,116 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
 };
 
 template <class F, class S, class Slots, int Inputs>
-SITU_NOINLINE int64_t start_backward(void const* trees, Run<BackwardBody<F, S, Slots, Inputs>::operands> const* run, BackwardMasks const* masks) {
+SITU_NOINLINE int64_t start_backward(void const* trees, BackwardRun const* run, BackwardMasks const* masks) {
   return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
 }
 
-/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable.
-template <int Operands, int TreeBytes>
-struct BoundBackward {
-  static_assert(Operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  void* data[Operands];
-  int64_t (*start)(void const*, Run<Operands> const*, BackwardMasks const*);
-  int sizes[Operands];
-  MoverFunctions const* movers[Operands];
-  BackwardMasks masks;
-  uint64_t repeated;  ///< inputs of one element, which stands for all
-  int outputs;
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
+
+/// What is known of a backward kernel when it is compiled. All that formulas have of their own is the kernel and this.
+struct BackwardCode {
+  int64_t (*start)(void const* trees, BackwardRun const* run, BackwardMasks const* masks);  ///< whole packs; gives how many elements
+  int outputs, operands;
   int lanes;  ///< elements of an AVX-512 pack
   int64_t grain;
+  Formula const* formula;
+  int sizes[max_operands] = {};                    ///< of an element
+  int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
+  MoverFunctions const* movers[max_operands] = {};
+  AccumulateFunction accumulate[max_operands] = {};  ///< of gradients
+};
+
+template <class T, int K>
+constexpr void tell_inputs(std::type_identity<Input<T, K>>, BackwardCode& code) {
+  code.sizes[code.outputs + K] = static_cast<int>(sizeof(T));
+  code.movers[code.outputs + K] = mover_of<T>;
+}
+template <class Leaf>
+constexpr void tell_inputs(std::type_identity<Leaf>, BackwardCode&) {}
+template <class Op, class... Ts>
+constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& code) {
+  (tell_inputs(std::type_identity<Ts>{}, code), ...);
+}
+
+template <class F, class S, class Slots, int Inputs>
+inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+  using Body = BackwardBody<F, S, Slots, Inputs>;
+  static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
+  static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
+  BackwardCode code{&start_backward<F, S, Slots, Inputs>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  int o = 0;
+  ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
+    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
+   ...);
+  tell_inputs(std::type_identity<F>{}, code);
+  tell_inputs(std::type_identity<S>{}, code);
+  return code;
+}(std::type_identity<Slots>{});
+
+/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable. Passes of up to `Most` operands share it.
+template <int Most, int TreeBytes>
+struct BoundBackward {
+  void* data[Most];
+  BackwardCode const* code;
+  Formula const* formula;
+  BackwardMasks masks;
+  uint64_t repeated;  ///< inputs of one element, which stands for all
   alignas(16) unsigned char trees[TreeBytes];
 
-  void run_contiguous(Run<Operands> const& run) const {
-    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : start(trees, &run, &masks);
+  int operands() const { return code->operands; }
+  bool writes(int o) const { return o < code->outputs && (masks.needed >> o & 1u); }
+  bool sums(int o) const { return o < code->outputs && (masks.summed >> o & 1u); }
+  int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
+
+  void run_contiguous(BackwardRun const& run) const {
+    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : code->start(trees, &run, &masks);
     if (done != run.count) run_tail(run, done);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
-    alignas(64) unsigned char buffers[Operands][64];
-    Run<Operands> tail;
+  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
+    alignas(64) unsigned char buffers[Most][64];
+    void* tail[Most];
     int const left = static_cast<int>(run.count - done);
-    for (int o = 0; o < Operands; ++o) {
-      tail.data[o] = buffers[o];
-      tail.mask[o] = run.mask[o];
-      bool const is_output = o < outputs;
+    for (int o = 0; o < operands(); ++o) {
+      tail[o] = buffers[o];
+      bool const is_output = o < code->outputs;
       if (run.mask[o] == 0) {
-        tail.data[o] = run.data[o];
+        tail[o] = run.data[o];
         continue;
       }
-      if (is_output && !(masks.needed >> o & 1u)) continue;
+      if (is_output && !writes(o)) continue;
       bool shared = false;
       for (int p = 0; is_output && p < o; ++p) {
-        if ((masks.needed >> p & 1u) && run.data[p] == run.data[o]) tail.data[o] = tail.data[p], shared = true;
+        if (writes(p) && run.data[p] == run.data[o]) tail[o] = tail[p], shared = true;
       }
-      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
     }
-    tail.count = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    tail.origin = run.origin + done;
-    start(trees, &tail, &masks);
-    for (int o = 0; o < outputs; ++o) {
-      if (masks.needed >> o & 1u) copy_short(static_cast<char*>(run.data[o]) + done * sizes[o], tail.data[o], left * sizes[o]);
+    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
+    code->start(trees, &last, &masks);
+    for (int o = 0; o < code->outputs; ++o) {
+      if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
 };
 
-template <int Operands, int TreeBytes>
+template <int Most, int TreeBytes>
 struct ContiguousBackward {
-  BoundBackward<Operands, TreeBytes> bound;
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
   void operator()(int64_t first, int64_t last) const {
-    alignas(64) unsigned char copies[Operands][64];
-    Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) {
+    alignas(64) unsigned char copies[Most][64];
+    void* data[Most];
+    int64_t mask[Most];
+    for (int o = 0; o < bound.operands(); ++o) {
       bool const repeats = bound.repeated >> o & 1u;
-      run.mask[o] = repeats ? 0 : -1;
-      run.data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.sizes[o]);
-      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.sizes[o]);
+      mask[o] = repeats ? 0 : -1;
+      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
+      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
     }
-    run.count = last - first;
-    run.origin = first;
-    bound.run_contiguous(run);
+    bound.run_contiguous({data, mask, last - first, first});
   }
 };
 
@@ -34670,95 +34986,73 @@ void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step,
 
 /// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
 /// that the result does not depend on who runs what.
-template <int Operands, int TreeBytes>
+template <int Most, int TreeBytes>
 struct StridedBackward {
-  BoundBackward<Operands, TreeBytes> bound;
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
   TileGrid grid;
   int rank;
   int64_t groups;
-  int64_t sum_sizes[Operands];  ///< bytes of a group's sum
-  AccumulateFunction accumulate[Operands];
   int64_t sizes[max_rank];
-  int64_t strides[Operands + 1][max_rank];  ///< the first are those of the space itself
+  int64_t strides[Most + 1][max_rank];  ///< the first are those of the space itself
+  MoverFunctions const* movers[Most];
+  AccumulateFunction accumulate[Most];
+  int64_t sum_bytes[Most];  ///< of a group's sum
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[1][0], data, false, bound.movers, {}, bound.outputs, bound.masks.summed ? accumulate : nullptr};
-    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
+    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
+    for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
     return space;
   }
   void operator()(int64_t first, int64_t last) const {
     if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
     for (int64_t g = first; g < last; ++g) {
-      void* data[Operands];
-      for (int o = 0; o < Operands; ++o) {
+      void* data[Most];
+      for (int o = 0; o < bound.operands(); ++o) {
         data[o] = bound.data[o];
-        if (!(o < bound.outputs && (bound.masks.summed >> o & 1u))) continue;
-        data[o] = static_cast<char*>(data[o]) + g * sum_sizes[o];
-        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_sizes[o]));
+        if (!bound.sums(o)) continue;
+        data[o] = static_cast<char*>(data[o]) + g * sum_bytes[o];
+        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_bytes[o]));
       }
       run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
     }
   }
 
  private:
-  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool) {
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask_, int64_t count, bool) {
     auto const& self = *static_cast<StridedBackward const*>(self_);
-    Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = o < self.bound.outputs ? -1 : mask[o];
-    run.count = count;
-    run.origin = 0;
-    self.bound.run_contiguous(run);
+    int64_t mask[Most];
+    for (int o = 0; o < self.bound.operands(); ++o) mask[o] = o < self.bound.code->outputs ? -1 : mask_[o];
+    self.bound.run_contiguous({data, mask, count, 0});
   }
 };
 
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Operands, TreeBytes> const& bound, int64_t n) {
-  ContiguousBackward<Operands, TreeBytes> const kernel{bound};
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
+  ContiguousBackward<Most, TreeBytes> const kernel{bound};
   if constexpr (is_immediate<D>) {
-    if (n <= bound.grain) return kernel(0, n);
+    if (n <= bound.code->grain) return kernel(0, n);
   }
-  device_traits<D>::launch(kernel, n, bound.grain);
+  device_traits<D>::launch(kernel, n, bound.code->grain);
 }
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_strided_backward(BoundBackward<Operands, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
-  StridedBackward<Operands, TreeBytes> kernel;
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
+  StridedBackward<Most, TreeBytes> kernel;
   kernel.bound = bound;
   kernel.grid = {};
-  kernel.rank = bind_strides(layouts, Operands + 1, kernel.sizes, &kernel.strides[0][0]);
+  kernel.rank = bind_strides(layouts, bound.operands() + 1, kernel.sizes, &kernel.strides[0][0]);
   kernel.groups = groups;
-  for (int o = 0; o < bound.outputs; ++o) {
-    bool const sums = bound.masks.summed >> o & 1u;
-    kernel.sum_sizes[o] = sums ? layouts[o + 1]->size() * bound.sizes[o] : 0;
-    kernel.accumulate[o] = !sums ? nullptr : bound.sizes[o] == 8 ? &accumulate_box<double> : &accumulate_box<float>;
+  for (int o = 0; o < bound.operands(); ++o) {
+    kernel.movers[o] = o < bound.code->outputs && !bound.writes(o) ? nullptr : bound.code->movers[o];
+    kernel.accumulate[o] = bound.sums(o) ? bound.code->accumulate[o] : nullptr;
+    kernel.sum_bytes[o] = bound.sums(o) ? layouts[o + 1]->size() * bound.size(o) : 0;
   }
   StridedSpace space = kernel.space(bound.data);
   space.choose_grid();
   kernel.grid = space.grid;
   if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
-  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
-}
-
-/// Binds formula and seed; the operands' places are still to be set.
-template <class F, class S, int Inputs, int TreeBytes, class... Ts>
-SITU_INLINE void bind_backward(BoundBackward<static_cast<int>(sizeof...(Ts)) + Inputs, TreeBytes>& bound, F const& formula, S const& seed, Fields<Ts...>*) {
-  using Body = BackwardBody<F, S, Fields<Ts...>, Inputs>;
-  using Trees = BackwardTrees<F, S>;
-  static_assert(std::is_trivially_copyable_v<Trees>, "situ: what is mapped over tensors must be trivially copyable");
-  ::new (static_cast<void*>(bound.trees)) Trees{formula, seed};
-  bound.start = &start_backward<F, S, Fields<Ts...>, Inputs>;
-  bound.outputs = Body::outputs;
-  int o = 0;
-  ((bound.sizes[o] = static_cast<int>(sizeof(Ts)), bound.movers[o] = mover_of<Ts>, ++o), ...);
-  for (int k = 0; k < Inputs; ++k, ++o) {
-    MoverFunctions const* const mover = input_mover(std::type_identity<F>{}, k);
-    bound.movers[o] = mover ? mover : input_mover(std::type_identity<S>{}, k);
-    bound.sizes[o] = ElementwiseBody<F, float, 1>::element_size(k + 1) + ElementwiseBody<S, float, 1>::element_size(k + 1);
-  }
-  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
-  bound.lanes = 64 / Body::widest_lane;
-  bound.repeated = 0;
+  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.code->grain / kernel.grid.elements + 1);
 }
 
 }  // namespace detail::cpu
@@ -34808,11 +35102,14 @@ struct Node {
   bool hooked = false;    ///< somebody wants to see its gradient first
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
+  Shape shape;            ///< of the value
 
   Node() = default;
   Node(Node const&) = delete;
   Node& operator=(Node const&) = delete;
   virtual ~Node() = default;
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* node) noexcept { give_block(node); }
 
   /// Shows the gradient that has arrived to the hooks, which may replace it.
   virtual void call_hooks() = 0;
@@ -34861,40 +35158,46 @@ class NodeHeap {
   NodeHeap(NodeHeap const&) = delete;
   NodeHeap& operator=(NodeHeap const&) = delete;
   ~NodeHeap() {
-    for (Node* node : nodes_) drop(node);
+    for (std::size_t k = 0; k < size_; ++k) drop(nodes_[k]);
+    if (nodes_ != few_) delete[] nodes_;
   }
-  bool empty() const { return nodes_.empty(); }
-  std::vector<Node*> const& nodes() const { return nodes_; }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Node* operator[](std::size_t k) const { return nodes_[k]; }
 
-  void push(Node* node) {
-    nodes_.push_back(node);
+  SITU_NOINLINE void push(Node* node) {
+    if (size_ == room_) grow();
     count_up(node->references);
-    std::size_t at = nodes_.size() - 1;
-    while (at > 0 && before(nodes_[at], nodes_[(at - 1) / 2])) {
-      std::swap(nodes_[at], nodes_[(at - 1) / 2]);
-      at = (at - 1) / 2;
-    }
+    std::size_t at = size_++;
+    for (; at > 0 && before(node, nodes_[(at - 1) / 2]); at = (at - 1) / 2) nodes_[at] = nodes_[(at - 1) / 2];
+    nodes_[at] = node;
   }
   /// The first; the reference passes to the caller.
-  Node* pop() {
-    Node* const first = nodes_.front();
-    nodes_.front() = nodes_.back();
-    nodes_.pop_back();
-    std::size_t at = 0, size = nodes_.size();
-    for (;;) {
-      std::size_t child = 2 * at + 1;
-      if (child >= size) break;
-      if (child + 1 < size && before(nodes_[child + 1], nodes_[child])) ++child;
-      if (!before(nodes_[child], nodes_[at])) break;
-      std::swap(nodes_[child], nodes_[at]);
-      at = child;
+  SITU_NOINLINE Node* pop() {
+    Node* const first = nodes_[0];
+    Node* const last = nodes_[--size_];
+    std::size_t at = 0;
+    for (std::size_t child; (child = 2 * at + 1) < size_; at = child) {
+      if (child + 1 < size_ && before(nodes_[child + 1], nodes_[child])) ++child;
+      if (!before(nodes_[child], last)) break;
+      nodes_[at] = nodes_[child];
     }
+    nodes_[at] = last;
     return first;
   }
 
  private:
   bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
-  std::vector<Node*> nodes_;
+  void grow() {
+    auto* const more = new Node*[2 * room_];
+    for (std::size_t k = 0; k < size_; ++k) more[k] = nodes_[k];
+    if (nodes_ != few_) delete[] nodes_;
+    nodes_ = more;
+    room_ *= 2;
+  }
+  Node* few_[32];
+  Node** nodes_ = few_;
+  std::size_t size_ = 0, room_ = 32;
   int sign_;
 };
 
@@ -34904,9 +35207,9 @@ class Flow {
   /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
   Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
   ~Flow() {  // with nodes left only when an operation has thrown
-    for (Node* node : waiting_.nodes()) {
-      node->queued = false;
-      node->forget();
+    for (std::size_t k = 0; k < waiting_.size(); ++k) {
+      waiting_[k]->queued = false;
+      waiting_[k]->forget();
     }
   }
 
@@ -35452,7 +35755,6 @@ template <class T, class D>
 struct State : Node {
   int64_t handles = 1;
   Tensor<T, D> value;
-  Shape shape;
   Tensor<T, D> grad;      ///< what the user sees
   Tensor<T, D> incoming;  ///< what has arrived in this pass
   Tensor<T, D> captured;  ///< what grad() asked for
@@ -35463,7 +35765,7 @@ struct State : Node {
   bool is_view = false;   ///< its value lies in that of another Variable
   uint32_t version = 0;   ///< of a view: how often that had been written
 
-  explicit State(Tensor<T, D>&& v) : value(std::move(v)), shape(value.shape()) {}
+  explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
   ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
@@ -35855,7 +36157,7 @@ auto constant(E const& e) {
 /// The derivatives of functions, the entries of expr/functions.hpp, are formulas of lanes. In kernels these are packs; here each is a
 /// Variable, or a number that all elements share, and each function of Lanes is a node whose own gradient is again made of Lanes. So
 /// derivatives of any order need no formula of their own, and no kernel per formula: kernels are those of single functions, which a
-/// program shares. Numbers are folded: 1 * x is x.
+/// program shares, and functions are told by data (LaneFunction): one node serves all. Numbers are folded: 1 * x is x.
 
 
 // Small code rather than fast code: most programs carry this, few run it, and kernels take the time.
@@ -35897,7 +36199,7 @@ namespace detail {
 template <class C, class D>
 class Lane;
 template <class D>
-struct LaneMask;
+class LaneMask;
 template <class C, class D>
 struct lane_value<Lane<C, D>> {
   using type = C;
@@ -35908,13 +36210,22 @@ SITU_SELDOM Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs);
 template <class C, class D>
 SITU_SELDOM Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b);
 
-/// Truth values: constants.
+/// Truth values: constants. For both sides in name, as Lanes are.
 template <class D>
-struct LaneMask {
-  Tensor<bool, D> values;
-  explicit LaneMask(Tensor<bool, D> const& t) : values(t) {}
-  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values && b.values)); }
-  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values || b.values)); }
+class LaneMask {
+ public:
+  SITU_SELDOM explicit LaneMask(Tensor<bool, D> const& t) : values_(new Tensor<bool, D>(t)) {}
+  SITU_HOST_DEVICE LaneMask(LaneMask const& other) : values_(copied(other.values_)) {}
+  LaneMask& operator=(LaneMask const&) = delete;
+  SITU_HOST_DEVICE ~LaneMask() { end(values_); }
+  Tensor<bool, D> const& values() const { return *values_; }
+  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() && b.values())); }
+  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() || b.values())); }
+
+ private:
+  SITU_SELDOM static Tensor<bool, D>* copied(Tensor<bool, D> const* values) { return new Tensor<bool, D>(*values); }
+  SITU_SELDOM static void end(Tensor<bool, D>* values) noexcept { delete values; }
+  Tensor<bool, D>* values_;
 };
 
 /// Elements of C, float or double, with their history, or one number. Shapes broadcast.
@@ -36045,21 +36356,26 @@ Lane<To, D> converted_lane(Lane<From, D> const& x) {
   else return Lane<To, D>(x.variable().template to<To>());
 }
 
-/// Adds a gradient of `whole`'s shape to an input's; G tells whether with its history.
-template <class G, class C, class D, class I>
-SITU_SELDOM void add_lane(Lane<C, D> const& gradient, Shape const& whole, I const& into) {
+/// Adds a gradient of `whole`'s shape to an input's, with its history or without.
+template <class T, class D>
+SITU_SELDOM void add_lane_to(Lane<T, D> const& gradient, Shape const& whole, Into<T, D> const& into, bool records) {
+  Variable<T, D> v = gradient.variable();
+  if (!(v.shape() == whole)) v = v.expand(whole);
+  if (records) into.add(v);
+  else into.add(v.value());
+}
+/// The same from Lanes of C; G tells whether with its history.
+template <class G, class C, class D, class T, class E>
+void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& into) {
   if (!into.needed()) return;
-  Lane<value_of<I>, D> const as_input = [&] {
-    if constexpr (std::is_same_v<value_of<I>, C>) return gradient;
-    else return lane_of<value_of<I>>(gradient.variable());
-  }();
-  auto const add = [&](auto const& v) {
+  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
+    add_lane_to(gradient, whole, into, is_recorded<G>);
+  } else {
+    auto v = lane_of<T>(gradient.variable()).variable();
+    if (!(v.shape() == whole)) v = v.expand(whole);
     if constexpr (is_recorded<G>) into.add(v);
     else into.add(v.value());
-  };
-  auto const v = as_input.variable();
-  if (v.shape() == whole) add(v);
-  else add(v.expand(whole));
+  }
 }
 
 /// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
@@ -36070,81 +36386,172 @@ SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const&
   if (guarded && chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
   return select((guarded ? seed : slope) == zero, zero, seed * slope);
 }
+/// The same where nothing chooses.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> plain_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool, bool) {
+  return seed * slope;
+}
 
+template <class T, class D>
+SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& flow) {
+  auto* const state = static_cast<State<T, D>*>(flow.running());
+  if (!state->value.body()) state->value = value.tensor();
+  return Variable<T, D>::from_state(state);
+}
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
 template <class T, class D, class G, class I>
 auto own_result(Saved<T, D> const& value, G const&, I const& into) {
   if constexpr (!is_recorded<G>) return value.tensor();
-  else {
-    auto* const state = static_cast<State<T, D>*>(into.flow().running());
-    if (!state->value.body()) state->value = value.tensor();
-    return Variable<T, D>::from_state(state);
-  }
+  else return own_variable(value, into.flow());
 }
-
-/// A function of N Lanes as its rule sees it: its derivatives, and what they read.
+/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read.
 template <class C, class D>
 struct LaneFunction {
-  void (*slopes)(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* partials);
+  using L = Lane<C, D>;
+  char const* name;
+  int operands;
   bool reads_operands, reads_value, chooses;
+  L (*value)(L const* xs);                                ///< numbers are folded
+  void (*slopes)(L const* xs, L const& y, L* partials);
+  L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
+  Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
+  int64_t (*start)(void const* tree, cpu::Run<4> const* run, bool stream) = nullptr;  ///< the CPU's kernel
+  Formula const* formula = nullptr;
+  int cost = 0;
 };
+
+/// On the CPU all functions share what brings operands to a kernel.
+template <class C, class D>
+SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
+  Shape const* shapes[3];
+  Layout const* layouts[4];
+  int const n = function.operands;
+  bool uniform = true;
+  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
+  CommonShape common(shapes[0]);
+  if (!uniform) common.broadcast(shapes, n, function.name);
+  Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
+  cpu::BoundTree<4, 64> bound;
+  bound.start = function.start;
+  bound.formula = function.formula;
+  bound.lanes = 64 / static_cast<int>(sizeof(C));
+  bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
+  bool contiguous = uniform;
+  bound.data[0] = result.data();
+  layouts[0] = &result.layout();
+  for (int o = 0; o < 4; ++o) bound.sizes[o] = static_cast<int>(sizeof(C)), bound.movers[o] = cpu::mover_of<C>;
+  for (int o = 1; o < 4; ++o) {  // places that the kernel does not know repeat the last one
+    Tensor<C, D> const& x = xs[o <= n ? o - 1 : n - 1];
+    bound.data[o] = const_cast<C*>(x.data());
+    layouts[o] = &x.layout();
+    contiguous = contiguous && x.is_contiguous();
+  }
+  if (contiguous) cpu::launch_contiguous<D>(bound, result.size());
+  else cpu::launch_strided<D>(bound, layouts);
+  return result;
+}
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs);
+
+template <class Op, class C, class D, class Ks>
+struct LaneFunctionOf;
 template <class Op, class C, class D, std::size_t... Ks>
-SITU_SELDOM void slopes_of(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result, std::index_sequence<Ks...>) {
-  auto const partials = Op::derivative(xs[Ks]..., y);
-  ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
-}
-template <class Op, class C, class D, int N>
-inline constexpr LaneFunction<C, D> lane_function{
-    [](Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result) { slopes_of<Op>(xs, y, result, std::make_index_sequence<N>{}); },
-    !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>};
-
-/// The backward of a function of Lanes.
-template <class C, class D, int N>
-struct LaneRule {
-  using twice = void;
-  LaneFunction<C, D> const* function;
-  Saved<C, D> operands[N];
-  Saved<C, D> value;
-  template <class G, class I, class... Is>
-  SITU_SELDOM void operator()(G const& g, I const& into, Is const&... intos) const {
-    send(g, std::make_index_sequence<N>{}, into, intos...);
+struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
+  using L = Lane<C, D>;
+  static constexpr int n = static_cast<int>(sizeof...(Ks));
+  SITU_SELDOM static L value(L const* xs) {
+    if constexpr (std::is_same_v<Op, functions::negative>) return -xs[0];
+    else if constexpr (std::is_same_v<Op, functions::add>) return xs[0] + xs[1];
+    else if constexpr (std::is_same_v<Op, functions::subtract>) return xs[0] - xs[1];
+    else if constexpr (std::is_same_v<Op, functions::multiply>) return xs[0] * xs[1];
+    else if constexpr (std::is_same_v<Op, functions::divide>) return xs[0] / xs[1];
+    else return applied<Op>(xs[Ks]...);
   }
+  SITU_SELDOM static void slopes(L const* xs, L const& y, L* result) {
+    auto const partials = Op::derivative(xs[Ks]..., y);
+    ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
+  }
+  SITU_SELDOM static Tensor<C, D> evaluate(LaneFunction<C, D> const&, Tensor<C, D> const* xs) { return Tensor<C, D>(make_map(Op{}, xs[Ks]...)); }
+  static constexpr LaneFunction<C, D> get() {
+    LaneFunction<C, D> result{node_name_of<Op, n == 1>.text, n, !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>, &value, &slopes,
+                              functions::chooses<Op> ? &guarded_product<C, D> : &plain_product<C, D>, nullptr};
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+      using Tree = Apply<Op, Input<C, static_cast<int>(Ks)>...>;
+      result.evaluate = &evaluate_lanes<C, D>;
+      result.start = &cpu::start_tree<Tree, C, 4>;
+      result.formula = &formula_of<Tree>;
+      result.cost = Op::cost;
+    } else {
+      result.evaluate = &evaluate;
+    }
+    return result;
+  }
+};
+template <class Op, class C, class D, int N>
+inline constexpr LaneFunction<C, D> lane_function = LaneFunctionOf<Op, C, D, std::make_index_sequence<static_cast<std::size_t>(N)>>::get();
 
- private:
-  template <class G, std::size_t... Ks, class I, class... Is>
-  SITU_SELDOM void send(G const& g, std::index_sequence<Ks...>, I const& into, Is const&... intos) const {
-    Lane<C, D> const seed = lane_of<C>(g);
-    Lane<C, D> xs[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...}, y(C(0)), slopes[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...};
-    if (function->reads_operands) ((xs[Ks] = lane_of<C>(operands[Ks].beside(g))), ...);
-    if (function->reads_value) y = lane_of<C>(own_result(value, g, into));
-    function->slopes(xs, y, slopes);
-    int k = 0;
-    auto const add = [&](auto const& to) {
-      Lane<C, D> const& slope = slopes[k++];
-      if (to.needed()) add_lane<G>(guarded_product(seed, slope, false, function->chooses), g.shape(), to);
-    };
-    add(into);
-    (add(intos), ...);
+/// The node of a function of Lanes.
+template <class C, class D>
+struct LaneState final : State<C, D> {
+  LaneFunction<C, D> const& function;
+  Node* edges[3] = {};
+  Saved<C, D> operands[3];
+  Saved<C, D> own;
+
+  SITU_SELDOM LaneState(LaneFunction<C, D> const& f, Tensor<C, D>&& value, Variable<C, D> const* xs) : State<C, D>(std::move(value)), function(f) {
+    this->name = f.name;
+    this->inputs = edges;
+    this->input_count = f.operands;
+    this->requires_grad = true;
+    if (f.reads_value) own = Saved<C, D>(this->value);
+    for (int k = 0; k < f.operands; ++k) {
+      if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
+      if (!xs[k].requires_grad()) continue;
+      auto* const state = xs[k].state();
+      edges[k] = state;
+      count_up(state->references);
+      if (state->depth >= this->depth) this->depth = state->depth + 1;
+    }
+  }
+  ~LaneState() override { drop_inputs(*this); }
+  SITU_SELDOM void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    using L = Lane<C, D>;
+    bool const records = flow.creates_graph();
+    L const seed = records ? L(*this->incoming_recorded) : L(this->incoming), zero(C(0));
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
+    for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
+    if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
+    function.slopes(xs, y, slopes);
+    Shape const whole = this->shape;
+    for (int k = 0; k < function.operands; ++k) {
+      Into<C, D> const into(flow, edges[k]);
+      if (into.needed()) add_lane_to(function.product(seed, slopes[k], false, function.chooses), whole, into, records);
+    }
+  }
+  SITU_SELDOM void release() noexcept override {
+    if (std::exchange(this->released, true)) return;
+    for (Saved<C, D>& saved : operands) saved = Saved<C, D>();
+    own = Saved<C, D>();
+    drop_inputs(*this);
   }
 };
 
-template <class C, class D, class... Vs>
-SITU_SELDOM Lane<C, D> record_lanes(char const* name, Tensor<C, D> const& value, LaneFunction<C, D> const& function, Vs const&... vs) {
-  if (!is_recording(vs...)) return Lane<C, D>(value);
-  LaneRule<C, D, static_cast<int>(sizeof...(Vs))> rule{&function, {}, {}};
-  int k = 0;
-  if (function.reads_operands) ((rule.operands[k++] = Saved<C, D>(vs)), ...);
-  if (function.reads_value) rule.value = Saved<C, D>(value);
-  return Lane<C, D>(record(name, value, std::move(rule), vs...));
+/// A function of Lanes: one kernel and one node.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
+  Variable<C, D> const none = xs[0].variable();
+  Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
+  Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
+  Tensor<C, D> result = function.evaluate(function, values);
+  if (!is_recording(vs[0], vs[1], vs[2])) return Lane<C, D>(result);
+  return Lane<C, D>(Variable<C, D>::adopt(new LaneState<C, D>(function, std::move(result), vs)));
 }
-
-/// Op of Lanes: one kernel and one node.
 template <class Op, class C, class D, class... Xs>
 Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs) {
-  constexpr int n = 1 + static_cast<int>(sizeof...(Xs));
-  return [](auto const&... vs) {
-    return record_lanes(node_name_of<Op, n == 1>.text, Tensor<C, D>(make_map(Op{}, vs.value()...)), lane_function<Op, C, D, n>, vs...);
-  }(x.variable(), xs.variable()...);
+  Lane<C, D> const all[] = {x, xs...};
+  return record_lanes(lane_function<Op, C, D, 1 + static_cast<int>(sizeof...(Xs))>, all);
 }
 
 template <class C, class D>
@@ -36161,7 +36568,7 @@ struct SelectRule {
 template <class C, class D>
 Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
   Variable<C, D> const x = a.variable(), y = b.variable();
-  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values, x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
+  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values(), x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
 }
 
 }  // namespace detail
@@ -36179,18 +36586,16 @@ Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-template <class E>
-inline constexpr bool has_marked_slot = false;
-template <class Op, class... Es>
-inline constexpr bool has_marked_slot<Map<Op, Es...>> = (has_marked_slot<Es> || ...);
-template <int J, class E>
-inline constexpr bool has_marked_slot<Map<functions::slot<J>, E>> = true;
-
-/// Whether a user's function is in a formula: its second derivative is not known.
+/// Whether a user's function is in a tree: its second derivative is not known.
 template <class E>
 inline constexpr bool maps_functions = false;
 template <class Op, class... Es>
-inline constexpr bool maps_functions<Map<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
+inline constexpr bool maps_functions<Apply<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
+/// Whether a function in a tree chooses.
+template <class E>
+inline constexpr bool has_choice = false;
+template <class Op, class... Es>
+inline constexpr bool has_choice<Apply<Op, Es...>> = functions::chooses<Op> || (has_choice<Es> || ...);
 
 /// A value on the way: in the type that it is computed in, or truth values.
 template <class D>
@@ -36209,112 +36614,141 @@ struct AnyLane {
 /// A node of a formula as data: children come before their parent, which is the only one. Formulas share the functions.
 template <class D>
 struct LaneNode {
-  using Function = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
-  Function up = nullptr, down = nullptr;
-  int self = 0, operands[3] = {};
+  using Step = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
+  Step up = nullptr, down = nullptr;
+  void const* function = nullptr;  ///< a LaneFunction<C, D>
+  int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
+  void const* guarded = nullptr;  ///< a GuardedProduct<C, D>, where a function above chooses and this one does not
+  bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
+  AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
+  AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
 };
 
-/// Op on Lanes of C. Froms: the types that the operands were computed in; void for constants, which are of C already.
-template <class D, class Op, class C, class... Froms>
+/// Between the types that parts of a formula are computed in.
+template <class D, class To, class From>
+SITU_SELDOM AnyLane<D> as_lane(AnyLane<D> const& from) {
+  AnyLane<D> result;
+  result.template of<To>() = converted_lane<To>(const_cast<AnyLane<D>&>(from).template of<From>());
+  return result;
+}
+
+template <class C, class D>
+using GuardedProduct = Lane<C, D> (*)(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses);
+template <class C, class D>
+inline constexpr GuardedProduct<C, D> guarded_product_of = &guarded_product<C, D>;
+
+/// Functions on Lanes of C.
+template <class D, class C>
 struct LaneStep {
   using L = Lane<C, D>;
   using Values = AnyLane<D>*;
 
+  SITU_SELDOM static L taken(Values values, LaneNode<D> const& node, int k) {
+    AnyLane<D>& value = values[node.operands[k]];
+    return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
+  }
+  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
+    if (!node.takes_seed[k]) return;
+    AnyLane<D>& to = seeds[node.operands[k]];
+    to.template of<C>() = seed;
+    if (node.given[k]) to = node.given[k](to);
+    to.guarded = guard;
+  }
   SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
-    values[node.self].template of<C>() = value(values, node, std::index_sequence_for<Froms...>{});
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const zero(C(0));
+    L xs[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    values[node.self].template of<C>() = function.value(xs);
   }
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
-    L const& seed = seeds[node.self].template of<C>();
-    if constexpr (functions::is_cast<Op>) {
-      give<0>(seed, seeds, seeds[node.self].guarded, node);
-    } else if constexpr (std::is_same_v<Op, functions::where>) {
-      LaneMask<D> const mask(values[node.operands[0]].truth);
-      L const zero(C(0));
-      give<1>(select(mask, seed, zero), seeds, true, node);
-      give<2>(select(mask, zero, seed), seeds, true, node);
-    } else {
-      share(seed, values, seeds, node, std::index_sequence_for<Froms...>{});
-    }
-  }
-
- private:
-  template <int K>
-  using from = typename nth_type<K, Froms...>::type;
-  template <int K>
-  static L taken(Values values, LaneNode<D> const& node) {
-    if constexpr (std::is_void_v<from<K>>) return values[node.operands[K]].template of<C>();
-    else return converted_lane<C>(values[node.operands[K]].template of<from<K>>());
-  }
-  template <std::size_t... Ks>
-  static L value(Values values, LaneNode<D> const& node, std::index_sequence<Ks...>) {
-    if constexpr (functions::is_cast<Op>) return taken<0>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::where>) return select(LaneMask<D>(values[node.operands[0]].truth), taken<1>(values, node), taken<2>(values, node));
-    else if constexpr (std::is_same_v<Op, functions::negative>) return -taken<0>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::add>) return taken<0>(values, node) + taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::subtract>) return taken<0>(values, node) - taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::multiply>) return taken<0>(values, node) * taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::divide>) return taken<0>(values, node) / taken<1>(values, node);
-    else return applied<Op>(taken<static_cast<int>(Ks)>(values, node)...);
-  }
-  template <std::size_t... Ks>
-  static void share(L const& seed, Values values, Values seeds, LaneNode<D> const& node, std::index_sequence<Ks...>) {
-    L const xs[] = {taken<static_cast<int>(Ks)>(values, node)...};
-    L slopes[] = {(static_cast<void>(Ks), L(C(0)))...};
-    lane_function<Op, C, D, static_cast<int>(sizeof...(Ks))>.slopes(xs, values[node.self].template of<C>(), slopes);
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
     bool const guard = seeds[node.self].guarded;
-    (give_product<static_cast<int>(Ks)>(seed, slopes[Ks], seeds, guard, node), ...);
-  }
-  template <int K>
-  static void give_product(L const& seed, L const& slope, Values seeds, bool guard, LaneNode<D> const& node) {
-    if constexpr (!std::is_void_v<from<K>>) give<K>(guarded_product(seed, slope, guard, functions::chooses<Op>), seeds, guard || functions::chooses<Op>, node);
-  }
-  template <int K>
-  static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node) {
-    if constexpr (!std::is_void_v<from<K>>) {
-      seeds[node.operands[K]].template of<from<K>>() = converted_lane<from<K>>(seed);
-      seeds[node.operands[K]].guarded = guard;
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    function.slopes(xs, values[node.self].template of<C>(), slopes);
+    for (int k = 0; k < node.count; ++k) {
+      if (!node.takes_seed[k]) continue;
+      L const share = guard && !function.chooses ? (*static_cast<GuardedProduct<C, D> const*>(node.guarded))(seed, slopes[k], true, false) : function.product(seed, slopes[k], guard, function.chooses);
+      give(share, seeds, guard || function.chooses, node, k);
     }
+  }
+  SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
+  SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
+    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
+  }
+  SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
+    values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
+  }
+  SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
+    LaneMask<D> const mask(values[node.operands[0]].truth);
+    give(select(mask, seed, zero), seeds, true, node, 1);
+    give(select(mask, zero, seed), seeds, true, node, 2);
   }
 };
 
-/// What a part of a marked formula was computed in; void for constants.
+/// What a part of a marked tree was computed in; void for constants.
 template <class E>
 struct lane_type {
   using type = void;
 };
 template <class E>
-  requires(has_marked_slot<E> && floating<value_of<E>>)
+  requires(has_slot<E> && floating<typename E::value_type>)
 struct lane_type<E> {
-  using type = compute_t<value_of<E>>;
+  using type = compute_t<typename E::value_type>;
 };
 
-/// A marked formula as a row of nodes.
+/// A marked tree as a row of nodes.
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) { nodes[0].self = self, nodes[0].is_read = is_read; }
+  template <bool>
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
+    nodes[0].self = self, nodes[0].is_read = is_read;
+  }
 };
 template <class D, int J, class E>
-struct LaneTable<D, Map<functions::slot<J>, E>> {
+struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) { nodes[0].self = slots[J] = self, nodes[0].is_read = is_read; }
+  template <bool>
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+    nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
+  }
 };
 template <class D, class Op, class... Es>
-  requires has_marked_slot<Map<Op, Es...>>
-struct LaneTable<D, Map<Op, Es...>> {
+  requires has_slot<Apply<Op, Es...>>
+struct LaneTable<D, Apply<Op, Es...>> {
+  using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
-  /// `self` is the number of the first node.
+  /// `self` is the number of the first node. `Guards`: that a function chooses somewhere above.
+  template <bool Guards>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
-    using Step = LaneStep<D, Op, compute_t<value_of<Map<Op, Es...>>>, typename lane_type<Es>::type...>;
+    using Step = LaneStep<D, C>;
     LaneNode<D>& root = nodes[count - 1];
-    unsigned const reads = is_read ? ~0u : operands_read<Op, has_marked_slot<Es>...>();
+    unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count, root.operands[k++] = self + at - 1), ...);
+    ((LaneTable<D, Es>::template fill<Guards || functions::chooses<Op>>(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+      root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
+     ...);
     root.self = self + at;
+    root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
-    root.up = &Step::up;
-    root.down = &Step::down;
+    if constexpr (functions::is_cast<Op>) root.up = &Step::up_cast, root.down = &Step::down_cast;
+    else if constexpr (std::is_same_v<Op, functions::where>) root.up = &Step::up_where, root.down = &Step::down_where;
+    else root.up = &Step::up, root.down = &Step::down, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
+    if constexpr (Guards && !functions::chooses<Op>) root.guarded = &guarded_product_of<C, D>;
+  }
+
+ private:
+  template <class From>
+  static constexpr void tell(LaneNode<D>& root, int k) {
+    if constexpr (!std::is_void_v<From>) {
+      root.takes_seed[k] = true;
+      if constexpr (!std::is_same_v<From, C>) root.taken[k] = &as_lane<D, C, From>, root.given[k] = &as_lane<D, From, C>;
+    }
   }
 };
 template <class D, class E, int Slots>
@@ -36322,10 +36756,34 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::template fill<false>(nodes, 0, is_read, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
+
+/// A part of a tree as an expression again.
+template <class D, class T, int K>
+Tensor<T, D> expression_of(Input<T, K> const&, Handle const* kept) {
+  return Tensor<T, D>::from_handle(kept[K]);
+}
+template <class D, class T>
+Constant<T> expression_of(Constant<T> const& constant, Handle const*) {
+  return constant;
+}
+template <class D, class Op, class... Ts>
+auto expression_of(Apply<Op, Ts...> const& node, Handle const* kept);
+template <class D, class Op, class... Done>
+auto map_of_parts(Op const& op, Fields<> const&, Handle const*, Done const&... done) {
+  return make_map(op, done...);
+}
+template <class D, class Op, class E, class... Es, class... Done>
+auto map_of_parts(Op const& op, Fields<E, Es...> const& rest, Handle const* kept, Done const&... done) {
+  return map_of_parts<D>(op, rest.tail, kept, done..., expression_of<D>(rest.head, kept));
+}
+template <class D, class Op, class... Ts>
+auto expression_of(Apply<Op, Ts...> const& node, Handle const* kept) {
+  return map_of_parts<D>(node.op, node.operands, kept);
+}
 
 /// A constant part of a formula, as elements of W.
 template <class W, class D, class E>
@@ -36333,9 +36791,12 @@ SITU_SELDOM void set_constant(AnyLane<D>& value, E const& e) {
   using C = compute_t<W>;
   if constexpr (std::is_same_v<W, bool>) {
     if constexpr (is_constant<E>) value.truth = full<bool>({}, e.value != 0, D{});
+    else if constexpr (std::is_same_v<E, Tensor<bool, D>>) value.truth = e;
     else value.truth = Tensor<bool, D>(cast<bool>(e));
   } else if constexpr (is_constant<E>) {
     value.template of<C>() = Lane<C, D>(static_cast<C>(e.value));
+  } else if constexpr (std::is_same_v<E, Tensor<C, D>>) {
+    value.template of<C>() = Lane<C, D>(e);
   } else {
     value.template of<C>() = Lane<C, D>(Tensor<C, D>(cast<C>(e)));
   }
@@ -36348,28 +36809,44 @@ SITU_SELDOM void set_variable(AnyLane<D>& value, Tensor<T, E> const& tensor, Nod
   auto const variable = state ? Variable<T, E>::from_state(state) : Variable<T, E>(tensor, false);
   value.template of<compute_t<T>>() = lane_of<compute_t<T>>(record_transfer<D>(variable));
 }
-/// Sets the leaves of a formula, whose first node is at `nodes` and `values`.
-template <class W, class D, class E>
-void set_leaves(E const& e, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const*) {
-  if (nodes->is_read || std::is_same_v<W, bool>) set_constant<W>(*values, e);
-}
-template <class W, class D, int J, class E>
-void set_leaves(Map<functions::slot<J>, E> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  if constexpr (!is_constant<E>) {
-    if (nodes->is_read) set_variable(*values, map.operands.head, inputs[J]);
+/// What a formula keeps, and its nodes.
+template <class D, class Variables>
+struct LaneLeaves {
+  LaneNode<D> const* nodes;
+  AnyLane<D>* values;
+  Handle const* kept;
+  Node* const* inputs;
+
+  /// Sets the leaves of the part whose first node is number `at`.
+  template <class W, class Leaf>
+  void set(Leaf const& leaf, int at) const {
+    if (nodes[at].is_read || std::is_same_v<W, bool>) set_constant<W>(values[at], expression_of<D>(leaf, kept));
   }
-}
-template <class Op, int K, class... Es, class D, class E, class... Rest>
-void set_leaves_of(Fields<E, Rest...> const& operands, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  using W = typename Map<Op, Es...>::types::template operand<K>;
-  set_leaves<W>(operands.head, nodes, values, inputs);
-  if constexpr (sizeof...(Rest) > 0) set_leaves_of<Op, K + 1, Es...>(operands.tail, nodes + LaneTable<D, E>::count, values + LaneTable<D, E>::count, inputs);
-}
-template <class W, class D, class Op, class... Es>
-  requires has_marked_slot<Map<Op, Es...>>
-void set_leaves(Map<Op, Es...> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  set_leaves_of<Op, 0, Es...>(map.operands, nodes, values, inputs);
-}
+  template <class W, int J, class T, int K>
+  void set(Apply<functions::slot<J>, Input<T, K>> const&, int at) const {
+    using E = device_of<typename nth_in<J, Variables>::type>;
+    if (nodes[at].is_read) set_variable(values[at], Tensor<T, E>::from_handle(kept[K]), inputs[J]);
+  }
+  template <class W, int J, class T>
+  void set(Apply<functions::slot<J>, Constant<T>> const&, int) const {}
+  template <class W, class Op, class... Es>
+    requires has_slot<Apply<Op, Es...>>
+  void set(Apply<Op, Es...> const& node, int at) const {
+    set_operands<Apply<Op, Es...>, 0>(node.operands, at);
+  }
+
+ private:
+  template <int K, class List>
+  struct nth_in;
+  template <int K, class... Vs>
+  struct nth_in<K, Fields<Vs...>> : nth_type<K, Vs...> {};
+
+  template <class Parent, int K, class E, class... Es>
+  void set_operands(Fields<E, Es...> const& operands, int at) const {
+    set<typename Parent::types::template operand<K>>(operands.head, at);
+    if constexpr (sizeof...(Es) > 0) set_operands<Parent, K + 1>(operands.tail, at + LaneTable<D, E>::count);
+  }
+};
 
 /// Runs up through the nodes.
 template <class D>
@@ -36391,6 +36868,11 @@ SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* value
 template <class Seed, class C, class D>
 concept differentiable_seed = requires(Seed const& seed, Lane<C, D> const& lane) { seed.twice(lane, lane, lane); };
 
+/// Where a rule looks for the node that it belongs to, where it has no Into.
+struct RunningNode {
+  Flow& running;
+  Flow& flow() const { return running; }
+};
 template <class Seed, class C, class D, class G, class I>
 Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I const& into) {
   Lane<C, D> y(C(0));
@@ -36398,22 +36880,25 @@ Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I co
   return seed.twice(lane_of<C>(g), x, y);
 }
 
-/// Sends the gradients of a marked formula to its Variables, recorded.
-template <bool Read, class D, class Marked, class Seed, class G, class I, class... Is>
-SITU_SELDOM void send_recorded(Marked const& formula, Shape const& whole, Seed const& seed, G const& g, I const& into, Is const&... rest) {
-  using C = compute_t<value_of<Marked>>;
-  constexpr auto const& table = lane_nodes<D, Marked, 1 + static_cast<int>(sizeof...(Is)), Read>;
-  constexpr int count = table.count;
-  Node* const inputs[] = {into.input(), rest.input()...};
-  std::vector<AnyLane<D>> values(count), seeds(count);
-  set_leaves<value_of<Marked>>(formula, table.nodes, values.data(), inputs);
-  run_up(table.nodes, count, values.data());
-  seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), into);
-  run_down(table.nodes, count, values.data(), seeds.data());
-  int j = 0;
-  auto const send = [&](auto const& to) { add_lane<G>(seeds[static_cast<std::size_t>(table.slots[j++])].template of<compute_t<value_of<decltype(to)>>>(), whole, to); };
-  send(into);
-  (send(rest), ...);
+/// Sends the gradients of a marked tree to the Variables of its formula, recorded.
+template <bool Read, class D, class Variables, class Tree, class Seed, class G>
+SITU_SELDOM void send_recorded(Tree const& tree, Handle const* kept, Node* const* inputs, Shape const& whole, Seed const& seed, G const& g, Flow& flow) {
+  using C = compute_t<typename Tree::value_type>;
+  [&]<class... Vs>(std::type_identity<Fields<Vs...>>) {
+    constexpr auto const& table = lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>;
+    constexpr int count = table.count;
+    AnyLane<D> values[count], seeds[count];
+    LaneLeaves<D, Variables>{table.nodes, values, kept, inputs}.template set<typename Tree::value_type>(tree, 0);
+    run_up(table.nodes, count, values);
+    seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), RunningNode{flow});
+    run_down(table.nodes, count, values, seeds);
+    int j = 0;
+    auto const send = [&]<class V>(std::type_identity<V>) {
+      add_lane<G>(seeds[table.slots[j]].template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, inputs[j]));
+      ++j;
+    };
+    (send(std::type_identity<Vs>{}), ...);
+  }(std::type_identity<Variables>{});
 }
 
 }  // namespace detail
@@ -36856,75 +37341,55 @@ struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
   BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
 };
 
-/// The Variables of a formula, from left to right, as f(variable).
-template <class T, class D, class F>
-void for_each_variable(Variable<T, D> const& v, F&& f) {
-  f(v);
-}
-template <class E, class F>
-  requires(!is_recorded<E>)
-void for_each_variable(E const&, F&&) {}
-template <class Op, class... Es, class F>
-void for_each_variable(Map<Op, Es...> const& map, F&& f);
-template <class F>
-void for_each_variable(Fields<> const&, F&&) {}
-template <class E, class... Es, class F>
-void for_each_variable(Fields<E, Es...> const& fields, F&& f) {
-  for_each_variable(fields.head, f);
-  for_each_variable(fields.tail, f);
-}
-template <class Op, class... Es, class F>
-  requires(is_recorded<Es> || ...)
-void for_each_variable(Map<Op, Es...> const& map, F&& f) {
-  for_each_variable(map.operands, f);
-}
-
-/// Variables as arguments: f(v0, v1, ...).
-template <class F, class... Done>
-auto with_variables(F const& f, Fields<> const&, Done const&... done) {
-  return f(done...);
-}
-template <class F, class V, class... Vs, class... Done>
-auto with_variables(F const& f, Fields<V, Vs...> const& rest, Done const&... done) {
-  return with_variables(f, rest.tail, done..., rest.head);
-}
-/// The Variables of a formula, from left to right.
+/// What a backward pass asks of a Variable, with its type forgotten: a node's State<T, D> behind functions that formulas share.
+struct SlotFunctions {
+  int size;                                                     ///< of an element
+  void* (*begin)(Node* node, Shape const& shape);               ///< memory for its first gradient, which becomes what has arrived
+  void* (*own)(Node* node);                                     ///< of what has arrived, where nobody else sees it; else null
+  Handle (*fresh)(Shape const& shape, void*& memory);           ///< a gradient apart
+  Handle (*fresh_sums)(Shape const& shape, void*& memory);      ///< sums of gradients
+  void (*add)(Flow& flow, Node* node, Handle const& gradient);  ///< of its shape, or of one that it was broadcast to
+  void (*add_sums)(Flow& flow, Node* node, Handle const& sums);
+};
 template <class T, class D>
-Fields<Variable<T, D>> variables_of(Variable<T, D> const& v) {
-  return {v, {}};
-}
-template <class E>
-  requires(!is_recorded<E>)
-Fields<> variables_of(E const&) {
-  return {};
-}
-template <class Op, class... Es>
-  requires(is_recorded<Es> || ...)
-auto variables_of(Map<Op, Es...> const& map);
-inline Fields<> variables_of(Fields<> const&) { return {}; }
-template <class... Bs>
-Fields<Bs...> joined(Fields<> const&, Fields<Bs...> const& b) {
-  return b;
-}
-template <class A, class... As, class... Bs>
-Fields<A, As..., Bs...> joined(Fields<A, As...> const& a, Fields<Bs...> const& b) {
-  return {a.head, joined(a.tail, b)};
-}
-template <class E, class... Es>
-auto variables_of(Fields<E, Es...> const& fields) {
-  return joined(variables_of(fields.head), variables_of(fields.tail));
-}
-template <class Op, class... Es>
-  requires(is_recorded<Es> || ...)
-auto variables_of(Map<Op, Es...> const& map) {
-  return variables_of(map.operands);
-}
+struct SlotOf {
+  using Gradient = Tensor<T, D>;
+  using Sums = Tensor<compute_t<T>, result_device_t<D>>;
+  static void* begin(Node* node, Shape const& shape) {
+    auto* const state = static_cast<State<T, D>*>(node);
+    state->incoming = Gradient::uninitialized(shape, "backward");
+    return state->incoming.data();
+  }
+  static void* own(Node* node) {
+    auto* const state = static_cast<State<T, D>*>(node);
+    return state->is_own(state->incoming) ? state->incoming.data() : nullptr;
+  }
+  static Handle fresh(Shape const& shape, void*& memory) { return made(Gradient::uninitialized(shape, "backward"), memory); }
+  static Handle fresh_sums(Shape const& shape, void*& memory) { return made(Sums::uninitialized(shape, "backward"), memory); }
+  static void add(Flow& flow, Node* node, Handle const& gradient) { Into<T, D>(flow, node).add(Gradient::from_handle(gradient)); }
+  static void add_sums(Flow& flow, Node* node, Handle const& handle) {
+    Sums const sums = Sums::from_handle(handle);
+    Into<T, D>(flow, node).add_sum((sums.size(0) == 1 ? sums : situ::sum(sums, 0)).reshape(node->shape));
+  }
 
-/// Where the gradient of one slot goes: memory of the formula's shape; null where it is not needed.
+ private:
+  template <class G>
+  static Handle made(G gradient, void*& memory) {
+    memory = gradient.data();
+    return gradient.handle();
+  }
+};
+template <class T, class D>
+inline constexpr SlotFunctions slot_functions{static_cast<int>(sizeof(T)),    &SlotOf<T, D>::begin, &SlotOf<T, D>::own,      &SlotOf<T, D>::fresh,
+                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums};
+
+/// Where the gradient of one slot goes: memory of the formula's shape, or for sums over it; null where it is not needed.
 struct SlotTarget {
   void* memory = nullptr;
-  bool accumulates = false;       ///< on top of what is there
-  Layout const* sum = nullptr;    ///< of a Variable that was broadcast: memory for one such sum of each group of the space, in the computing type
+  bool accumulates = false;  ///< on top of what is there
+  bool sums = false;         ///< of a Variable that was broadcast: one for each group of the space, in the computing type
+  Handle apart;              ///< what cannot be written where it belongs
+  Layout sum_layout;
 };
 
 /// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
@@ -36943,167 +37408,316 @@ inline bool repeats_one(Layout const& layout) {
   }
   return true;
 }
+inline Layout const& layout_of(Body const* body) { return body ? body->layout : empty_layout; }
 /// Whether every tensor of a formula is contiguous and of this shape, or of one element.
-template <class D, class E>
-bool is_plain(E const& e, Shape const& shape) {
-  bool result = true;
-  for_each_leaf(e, [&](auto const& leaf) { result = result && ((leaf.is_contiguous() && same_shape(leaf.shape(), shape)) || repeats_one(leaf.layout())); });
-  return result;
+inline bool is_plain(Body const* const* bodies, int count, Shape const& shape) {
+  for (int k = 0; k < count; ++k) {
+    Layout const& layout = layout_of(bodies[k]);
+    if (!((!bodies[k] || bodies[k]->contiguous) && same_shape(layout.shape, shape)) && !repeats_one(layout)) return false;
+  }
+  return true;
 }
 
-/// Runs the backward kernel of a marked formula over `whole`. `plain`: that everything is contiguous; else nothing accumulates.
-template <class D, class F, class S, class... Ts>
-void propagate(F const& formula, S const& seed, Layout const& whole, bool plain, [[maybe_unused]] int64_t groups, SlotTarget const* targets, Fields<Ts...>*) {
-  constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = leaf_count<F> + leaf_count<S>, operands = outputs + inputs;
-  void* data[operands];
-  Layout const* all_layouts[operands + 1] = {&whole};
-  Layout const** const layouts = all_layouts + 1;
-  void* any = nullptr;
-  uint64_t needed = 0, accumulated = 0, summed = 0;
-  for (int j = 0; j < outputs; ++j) {
-    if (!targets[j].memory) continue;
-    any = targets[j].memory;
-    needed |= uint64_t{1} << j;
-    if (targets[j].accumulates) accumulated |= uint64_t{1} << j;
-    if (targets[j].sum) summed |= uint64_t{1} << j;
-  }
-  if (!any || whole.size() == 0) return;
-  for (int j = 0; j < outputs; ++j) data[j] = targets[j].memory ? targets[j].memory : any, layouts[j] = targets[j].sum ? targets[j].sum : &whole;
-  int o = outputs;
-  auto const collect = [&](auto const& leaf) {
-    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o] = &leaf.layout();
-    ++o;
-  };
-  for_each_leaf(formula, collect);
-  for_each_leaf(seed, collect);
-  auto const f = lower<0>(formula);
-  auto const s = lower<leaf_count<F>>(seed);
-  using FTree = std::remove_cv_t<decltype(f)>;
-  using STree = std::remove_cv_t<decltype(s)>;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::BoundBackward<operands, cpu::tree_bytes<cpu::BackwardTrees<FTree, STree>>> bound;
-    cpu::bind_backward<FTree, STree, inputs>(bound, f, s, static_cast<Fields<Ts...>*>(nullptr));
-    bound.masks = {needed, accumulated, summed};
-    constexpr int computed[] = {static_cast<int>(sizeof(compute_t<Ts>))...};
-    for (int k = 0; k < operands; ++k) {
-      if (k < outputs && (summed >> k & 1u)) bound.sizes[k] = computed[k];
-      bound.data[k] = data[k];
-      if (k < outputs && !(needed >> k & 1u)) bound.movers[k] = nullptr;
-      if (plain && k >= outputs && whole.size() > 1 && repeats_one(*layouts[k])) bound.repeated |= uint64_t{1} << k;
+/// What a node of a formula is made of, beside its State: arrays behind it, in one block with it.
+struct FormulaParts {
+  Shape whole;                ///< of the formula
+  Node** edges;               ///< the Variables
+  Handle* kept;               ///< the tensors that derivatives read
+  uint32_t* versions;         ///< of these, as they were
+  void* payload;              ///< the marked tree, the seed, and the formula where the seed reads it
+  SlotFunctions const* const* functions;
+  int slots, kept_count;
+};
+
+/// One backward pass of a formula: where its gradients go. Nothing of it depends on the formula.
+template <class D>
+struct FormulaPass {
+  FormulaParts const& formula;
+  Flow& flow;
+  Body const* const* bodies;  ///< of all tensors that are read
+  int count;
+  SlotTarget* targets;
+  Layout whole;
+  int64_t groups = 0;
+  bool plain = false;
+
+  /// `targets`: one for each slot.
+  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to)
+      : formula(parts), flow(f), bodies(read), count(read_count), targets(to), whole(parts.whole) {
+    for (int k = 0; k < count; ++k) {
+      if (!bodies[k]) continue;
+      before_read<D>(bodies[k]->storage.head());
+      if constexpr (std::is_same_v<D, Cpu>) before_read<Pinned>(bodies[k]->storage.head());
     }
-    if (plain && !summed) cpu::launch_contiguous_backward<D>(bound, whole.size());
-    else cpu::launch_strided_backward<D>(bound, all_layouts, groups);
-  } else {
-    BackwardProgram<FTree, STree, Fields<Ts...>, inputs> program(f, s);
-    auto& where = program.where;
-    program.needed = needed;
-    program.accumulated = accumulated;
-    for (int k = 0; k < operands; ++k) where.data[k] = data[k];
-    where.contiguous = plain;
-    for (int k = outputs; k < operands; ++k) where.contiguous = where.contiguous && (whole.size() == 1 || !repeats_one(*layouts[k]));
-    where.rank = 1;
-    where.sizes[0] = whole.size();
-    if (!where.contiguous) where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
-    launch_backward<D>(typename device_traits<D>::kernels{}, program);
-  }
-}
-
-/// A marked formula with the versions of what it reads: the backward of a formula, for any gradient of its value.
-template <class Marked>
-class SavedFormula {
- public:
-  explicit SavedFormula(Marked formula) : formula_(std::move(formula)) {
-    int k = 0;
-    for_each_leaf(formula_, [&](auto const& leaf) { versions_[k++] = leaf.storage_head() ? leaf.storage_head()->version : 0; });
-  }
-  /// The formula of tensors, for seeds that need its value; only where it was marked as read.
-  Marked const& values() const { return formula_; }
-  void check() const {
-    int k = 0;
-    for_each_leaf(formula_, [&](auto const& leaf) { check_unchanged(leaf.storage_head(), versions_[k++], leaf.shape()); });
-  }
-  /// Sends seed × derivative to the Variables of the formula, whose shape is given. The seed is a tensor or an expression that broadcasts
-  /// to it, or a Constant. Variables that were broadcast get sums.
-  template <class D, class Seed, class... Intos>
-  void send(Shape const& shape, Seed const& seed, Intos const&... intos) const {
-    SlotTarget targets[sizeof...(Intos)];
-    Layout sum_layouts[sizeof...(Intos)];
-    Layout const whole(shape);
-    int64_t groups = 0, sums = 0;
+    int64_t sums = 0;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-      ((sums += into_sum(intos, shape)), ...);
+      for (int j = 0; j < formula.slots; ++j) {
+        Node const* const to_node = formula.edges[j];
+        if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
+      }
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
-    bool const plain = groups == 0 && is_plain<D>(formula_, shape) && is_plain<D>(seed, shape);
-    slots<D, 0>(whole, seed, plain, groups, targets, sum_layouts, static_cast<Fields<value_of<Intos>...>*>(nullptr), intos...);
+    plain = groups == 0 && is_plain(bodies, count, whole.shape);
+    for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
+  }
+  /// Sends what could not be written where it belongs.
+  SITU_NOINLINE void finish() {
+    for (int j = formula.slots - 1; j >= 0; --j) {
+      if (!targets[j].apart.body()) continue;
+      if (targets[j].sums) formula.functions[j]->add_sums(flow, formula.edges[j], targets[j].apart);
+      else formula.functions[j]->add(flow, formula.edges[j], targets[j].apart);
+    }
   }
 
  private:
-  /// How many sums the gradient of a Variable has that was broadcast.
-  template <class I>
-  static int64_t into_sum(I const& into, Shape const& whole) {
-    return into.needed() && !same_shape(into.shape(), whole) ? product(into.shape()) : 0;
-  }
-
-  template <class D, int J, class Seed, class Types, class I, class... Is>
-  void slots(Layout const& whole, Seed const& seed, bool plain, int64_t groups, SlotTarget* targets, Layout* sum_layouts, Types* types, I const& into, Is const&... rest) const {
-    using T = value_of<I>;
-    using Gradient = Tensor<T, device_of<I>>;
-    using Sums = Tensor<compute_t<T>, result_device_t<device_of<I>>>;
-    Gradient apart;  // what cannot be written where it belongs
-    Sums sums;       // of each group
-    if (into.needed()) {
-      auto* const state = into.state();
-      bool const fits = same_shape(into.shape(), whole.shape);
-      if (!fits && groups > 0) {
-        sum_layouts[J] = Layout(Shape(into.shape()));
-        sums = Sums::uninitialized(Shape{groups, sum_layouts[J].size()}, "backward");
-        targets[J] = {sums.data(), false, sum_layouts + J};
-      } else if (fits && !state->queued) {
-        state->incoming = Gradient::uninitialized(whole.shape, "backward");
-        into.flow().arrived(state);
-        targets[J].memory = state->incoming.data();
-      } else if (fits && plain && state->is_own(state->incoming)) {
-        targets[J] = {state->incoming.data(), true};
-      } else {
-        apart = Gradient::uninitialized(whole.shape, "backward");
-        targets[J].memory = apart.data();
-      }
+  void choose(Node* node, SlotFunctions const& functions, SlotTarget& target) {
+    if (!flow.wants(node)) return;
+    bool const fits = same_shape(node->shape, whole.shape);
+    if (!fits && groups > 0) {
+      target.sums = true;
+      target.sum_layout = Layout(node->shape);
+      target.apart = functions.fresh_sums(Shape{groups, target.sum_layout.size()}, target.memory);
+    } else if (fits && !node->queued) {
+      target.memory = functions.begin(node, whole.shape);
+      flow.arrived(node);
+    } else if (void* const own = fits && plain ? functions.own(node) : nullptr) {
+      target.memory = own;
+      target.accumulates = true;
+    } else {
+      target.apart = functions.fresh(whole.shape, target.memory);
     }
-    if constexpr (sizeof...(Is) > 0) slots<D, J + 1>(whole, seed, plain, groups, targets, sum_layouts, types, rest...);
-    else propagate<D>(formula_, seed, whole, plain, groups, targets, types);
-    if (!into.needed()) return;
-    if (sums.body()) into.add_sum((groups == 1 ? sums : situ::sum(sums, 0)).reshape(into.shape()));
-    else if (apart.body()) into.add(apart);
   }
-
-  Marked formula_;
-  uint32_t versions_[leaf_count<Marked> > 0 ? leaf_count<Marked> : 1];
 };
 
-/// A rule that has a second derivative, or has not.
+/// Where the operands of a backward kernel lie: gradients first, then what is read. `memory` of a gradient that is not needed is any.
+struct BackwardOperands {
+  void** data;
+  Layout const** layouts;  ///< of the space, then of the operands
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+
+  /// False where nothing is to be done.
+  template <class D>
+  bool bind(FormulaPass<D> const& pass) {
+    void* any = nullptr;
+    int const slots = pass.formula.slots;
+    layouts[0] = &pass.whole;
+    for (int j = 0; j < slots; ++j) {
+      SlotTarget const& target = pass.targets[j];
+      if (!target.memory) continue;
+      any = target.memory;
+      needed |= uint64_t{1} << j;
+      if (target.accumulates) accumulated |= uint64_t{1} << j;
+      if (target.sums) summed |= uint64_t{1} << j;
+    }
+    if (!any || pass.whole.size() == 0) return false;
+    for (int j = 0; j < slots; ++j) {
+      SlotTarget const& target = pass.targets[j];
+      data[j] = target.memory ? target.memory : any;
+      layouts[j + 1] = target.sums ? &target.sum_layout : &pass.whole;
+    }
+    for (int k = 0; k < pass.count; ++k) {
+      data[slots + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
+      layouts[slots + k + 1] = &layout_of(pass.bodies[k]);
+    }
+    return true;
+  }
+};
+
+/// Runs a formula's backward kernel on the CPU.
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies, SlotTarget* targets) {
+  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets);
+  cpu::BoundBackward<Most, TreeBytes> bound;
+  Layout const* layouts[Most + 1];
+  BackwardOperands operands{bound.data, layouts};
+  if (operands.bind(pass)) {
+    bound.code = &code;
+    bound.formula = code.formula;
+    bound.masks = {operands.needed, operands.accumulated, operands.summed};
+    bound.repeated = 0;
+    __builtin_memcpy(bound.trees, trees, static_cast<std::size_t>(tree_bytes));
+    if (pass.plain && !operands.summed) {
+      for (int k = code.outputs; k < code.operands && pass.whole.size() > 1; ++k) {
+        if (repeats_one(*layouts[k + 1])) bound.repeated |= uint64_t{1} << k;
+      }
+      cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+    } else {
+      cpu::launch_strided_backward<D>(bound, layouts, pass.groups);
+    }
+  }
+  pass.finish();
+}
+
+/// The same elsewhere.
+template <class D, class F, class S, class Slots, int Inputs>
+void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies, SlotTarget* targets) {
+  using Program = BackwardProgram<F, S, Slots, Inputs>;
+  FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
+  Program program(formula, seed);
+  auto& where = program.where;
+  Layout const* layouts[Program::operands + 1];
+  BackwardOperands operands{where.data, layouts};
+  if (operands.bind(pass)) {
+    program.needed = operands.needed;
+    program.accumulated = operands.accumulated;
+    where.contiguous = pass.plain;
+    for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
+    where.rank = 1;
+    where.sizes[0] = pass.whole.size();
+    if (!where.contiguous) where.rank = bind_strides(layouts + 1, Program::operands, where.sizes, &where.strides[0][0]);
+    launch_backward<D>(typename device_traits<D>::kernels{}, program);
+  }
+  pass.finish();
+}
+
+template <class T, class D>
+struct FormulaState;
+
+/// What is known of a node of a formula when it is compiled.
+template <class T, class D>
+struct FormulaCode {
+  void (*send)(FormulaState<T, D>& node, Flow& flow);
+  void (*send_recorded)(FormulaState<T, D>& node, Flow& flow);  ///< under create_graph; null where there is no second derivative
+  void (*destroy)(void* payload) noexcept;                        ///< null where there is nothing to be done
+  SlotFunctions const* const* functions;
+  int slots, kept, payload_bytes;
+};
+
+/// The node of an operation on a formula: its result, and what its backward needs, types forgotten.
+template <class T, class D>
+struct FormulaState final : State<T, D>, FormulaParts {
+  FormulaCode<T, D> const* code;
+
+  /// The payload is still to be made.
+  static FormulaState* make(char const* name, Tensor<T, D>&& value, Shape const& whole, FormulaCode<T, D> const& code) {
+    auto const slots = static_cast<std::size_t>(code.slots), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
+    std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
+    char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
+    auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
+    state->name = name;
+    state->payload = block + own;
+    state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
+    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
+    state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
+    state->input_count = code.slots;
+    for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
+    for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
+    state->requires_grad = true;
+    return state;
+  }
+  ~FormulaState() override {
+    if (!this->released) end_parts();
+  }
+
+  template <class V>
+  void connect(int k, V const& from) {
+    check_view(from);
+    if (from.requires_grad()) connect_to(k, from.state());
+  }
+  void keep(int k, Handle const& tensor) {
+    this->FormulaParts::kept[k] = tensor;
+    versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+  }
+
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    for (int k = 0; k < kept_count; ++k) {
+      if (Body const* const body = this->FormulaParts::kept[k].body()) check_unchanged(body->storage.head(), versions[k], body->layout.shape);
+    }
+    if (!flow.creates_graph()) code->send(*this, flow);
+    else if (code->send_recorded) code->send_recorded(*this, flow);
+    else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
+  }
+  void release() noexcept override {
+    if (!std::exchange(this->released, true)) end_parts();
+  }
+
+ private:
+  FormulaState(Tensor<T, D>&& value, Shape const& formula, FormulaCode<T, D> const& c)
+      : State<T, D>(std::move(value)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
+  void connect_to(int k, Node* from) {
+    edges[k] = from;
+    count_up(from->references);
+    if (from->depth >= this->depth) this->depth = from->depth + 1;
+  }
+  SITU_NOINLINE void end_parts() noexcept {
+    if (code->destroy) code->destroy(payload);
+    for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
+    drop_inputs(*this);
+  }
+};
+
+/// In place of a formula that a seed does not read.
+struct no_values {
+  int shape() const;
+};
+/// A formula and the seed of the operation on it, as its node keeps them. Seed says the gradient of the formula's value, an expression, from that of
+/// the result.
+template <bool Read, class E, class Seed>
+struct FormulaPayload {
+  using Tree = decltype(marked<0, 0, Read>(std::declval<E const&>()));
+  using Values = std::conditional_t<Read, std::remove_cvref_t<decltype(values_of(std::declval<E const&>()))>, no_values>;
+  using Variables = typename variable_types<E>::type;
+  static constexpr int kept = kept_count<Read, E>;
+  Tree tree;
+  Seed seed;
+  Values values;
+};
+
+template <class T, class D, bool Read, class Where, class Payload, class Variables>
+struct FormulaRule;
+template <class T, class D, bool Read, class Where, class Payload, class... Vs>
+struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
+  using Tree = typename Payload::Tree;
+  static constexpr int slots = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
+  static_assert(alignof(Payload) <= 16);
+
+  static void send(FormulaState<T, D>& node, Flow& flow) {
+    auto const& payload = *static_cast<Payload const*>(node.payload);
+    auto const gradient = payload.seed(std::as_const(node.incoming), payload.values);
+    auto const seed = lower<kept>(gradient);
+    using S = std::remove_cv_t<decltype(seed)>;
+    constexpr int inputs = kept + leaf_count<std::remove_cv_t<decltype(gradient)>>;
+    Body const* bodies[inputs > 0 ? inputs : 1];
+    for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
+    int at = kept;
+    for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
+    SlotTarget targets[slots];
+    using Types = Fields<value_of<Vs>...>;
+    if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
+      cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
+      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
+      constexpr bool small = operands <= 12 && bytes <= 128;
+      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies, targets);
+    } else {
+      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies, targets);
+    }
+  }
+  static void send_twice(FormulaState<T, D>& node, Flow& flow) {
+    auto const& payload = *static_cast<Payload const*>(node.payload);
+    send_recorded<Read, Where, Fields<Vs...>>(payload.tree, node.FormulaParts::kept, node.edges, node.whole, payload.seed, *node.incoming_recorded, flow);
+  }
+  static void destroy(void* payload) noexcept { static_cast<Payload*>(payload)->~Payload(); }
+
+  static constexpr SlotFunctions const* functions[] = {&slot_functions<value_of<Vs>, device_of<Vs>>...};
+  static constexpr bool has_second = differentiable_seed<decltype(Payload::seed), compute_t<typename Tree::value_type>, Where> && !maps_functions<Tree>;
+  static constexpr auto second() {
+    if constexpr (has_second) return &send_twice;
+    else return static_cast<void (*)(FormulaState<T, D>&, Flow&)>(nullptr);
+  }
+  static constexpr auto end() {
+    if constexpr (std::is_trivially_destructible_v<Payload>) return static_cast<void (*)(void*) noexcept>(nullptr);
+    else return &destroy;
+  }
+  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slots, kept, static_cast<int>(sizeof(Payload))};
+};
+
+/// The rule of an operation on a Variable alone, whose gradient is a tensor.
 struct differentiable_rule {
   using twice = void;
 };
 struct final_rule {};
-
-/// The rule of an operation on a formula: Seed says the gradient of the formula's value, an expression, from that of the result.
-template <class D, bool Read, class Marked, class Seed>
-struct FormulaRule
-    : std::conditional_t<differentiable_seed<Seed, compute_t<value_of<Marked>>, D> && !maps_functions<Marked>, differentiable_rule, final_rule> {
-  SavedFormula<Marked> saved;
-  Shape shape;
-  Seed seed;
-  FormulaRule(Marked&& formula, Shape const& whole, Seed const& s) : saved(static_cast<Marked&&>(formula)), shape(whole), seed(s) {}
-  template <class G, class... Intos>
-  void operator()(G const& g, Intos const&... intos) const {
-    saved.check();
-    if constexpr (is_recorded<G>) send_recorded<Read, D>(saved.values(), shape, seed, g, intos...);
-    else saved.template send<D>(shape, seed(g, saved.values()), intos...);
-  }
-};
-/// The same for a Variable alone.
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
   Saved<T, D> saved;
@@ -37123,26 +37737,36 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
     }
   }
 };
+template <class E>
+inline constexpr bool is_tensor = false;
+template <class T, class D>
+inline constexpr bool is_tensor<Tensor<T, D>> = true;
 
 /// Records `value`, an operation's result on the formula e. In backward, seed(g, x) gives the gradient of e's value from that of the
 /// result: an expression, that reads x, the value of e as an expression, only if `Read` says so. It becomes part of the one kernel
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
-  if constexpr (is_recorded<E> && slot_count<E> == 1 && requires { e.state(); }) {
+  bool records = false;
+  for_each_variable(e, [&](auto const& v) { records = records || v.requires_grad(); });
+  if (!(records && records_gradients)) return Variable<T, D>(std::move(value), false);
+  constexpr bool alone = requires { e.state(); };
+  if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
     using Rule = VariableRule<value_of<E>, device_of<E>, Read, Seed>;
-    if (!is_recording(e)) return Variable<T, D>(std::move(value), false);
-    if constexpr (Read) return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(e), seed), e);
-    else return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(), seed), e);
+    Variable<value_of<E>, device_of<E>> const& v = e;
+    if constexpr (Read) return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(v), seed), v);
+    else return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(), seed), v);
   } else {
-    return with_variables(
-        [&](auto const&... vs) {
-          if (!is_recording(vs...)) return Variable<T, D>(std::move(value), false);
-          using Marked = decltype(marked<0, Read>(e));
-          using Rule = FormulaRule<result_device_t<device_of<E>>, Read, Marked, Seed>;
-          return record(name, std::move(value), Rule(marked<0, Read>(e), e.shape(), seed), vs...);
-        },
-        variables_of(e));
+    using Payload = FormulaPayload<Read, E, Seed>;
+    using Rule = FormulaRule<T, D, Read, result_device_t<device_of<E>>, Payload, typename Payload::Variables>;
+    auto* const state = FormulaState<T, D>::make(name, std::move(value), e.shape(), Rule::code);
+    if constexpr (Read) ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, values_of(e)};
+    else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
+    Variable<T, D> result = Variable<T, D>::adopt(state);
+    int slot = 0, kept = 0;
+    for_each_variable(e, [&](auto const& v) { state->connect(slot++, v); });
+    for_each_kept<Read>(e, [&](auto const& tensor) { state->keep(kept++, tensor.handle()); });
+    return result;
   }
 }
 
@@ -38539,10 +39163,6 @@ inline constexpr none_t none{};
 namespace detail {
 
 /// A type in words: of other things than tensors, as the compiler writes it.
-template <class X>
-inline constexpr bool is_tensor = false;
-template <class T, class D>
-inline constexpr bool is_tensor<Tensor<T, D>> = true;
 template <class X>
 std::string type_in_words() {
   if constexpr (is_tensor<X>) {
@@ -42947,7 +43567,7 @@ struct Softmax {
 ///     nn::Linear<float, Cuda<0>> fc{784, 128};   nn::Linear<float, D> projection{64, 64, {.bias = false}};   nn::LazyLinear<float, D> head{10};
 ///
 /// Shape     (…, in) → (…, out); weight [out, in], bias [out].
-/// Dtype     input and weights promote.
+/// Dtype     input and weights promote; layers of 16-bit floats convert an input of float or double.
 /// Device    that of the weights; an input on another one does not compile.
 /// Throws    ShapeError for an input of another last extent.
 /// Gradient  see autograd/matmul.hpp.
@@ -43331,6 +43951,25 @@ struct MoveTo : Changed<MoveTo<D>> {
   Tensor<T, D> changed(Tensor<T, From> const& x) const {
     return x.to(D{});
   }
+  template <class H, class T, class From>
+  static auto buffer(H const& x, Tensor<T, From> const*) {
+    if constexpr (is_optional<H>) return x ? std::optional<Tensor<T, D>>(x->to(D{})) : std::optional<Tensor<T, D>>();
+    else return x.to(D{});
+  }
+};
+/// A buffer for a member that is of another element type, or of its own: modules of 16-bit floats keep their running statistics in float. `H` is Tensor,
+/// or an optional one.
+template <class T, class U, class D, class H = Tensor<U, D>>
+struct CastBuffer {
+  H x;
+  using Other = typename cast_type<H, T>::type;
+  operator H() const { return x; }
+  template <class V>
+    requires(std::is_same_v<V, Other> && !std::is_same_v<V, H>)
+  operator V() const {
+    if constexpr (is_optional<H>) return x ? V(x->template to<T>()) : V();
+    else return x.template to<T>();
+  }
 };
 template <class T>
 struct CastTo : Changed<CastTo<T>> {
@@ -43338,8 +43977,11 @@ struct CastTo : Changed<CastTo<T>> {
   using type = typename cast_type<X, T>::type;
   template <class U, class D>
   auto changed(Tensor<U, D> const& x) const {
-    if constexpr (floating<U>) return x.template to<T>();
-    else return x;
+    return x.template to<T>();
+  }
+  template <class H, class U, class D>
+  static auto buffer(H const& x, Tensor<U, D> const*) {
+    return CastBuffer<T, U, D, H>{x};
   }
 };
 struct Clone : Changed<Clone> {
@@ -43371,14 +44013,17 @@ auto changed_module(X const& x, Change const& change) {
   } else if constexpr (is_parameter<X>) {
     return change.parameter(x);
   } else if constexpr (std::is_same_v<X, nn::Counter>) {
-    return x.clone();
+    if constexpr (requires { typename Change::shares_buffers; }) return x;
+    else return x.clone();
   } else if constexpr (is_buffer<X>) {
-    return change.changed(x);
+    return change.buffer(x, &x);
   } else if constexpr (any_module<X>) {
     for_each_member(x, [](auto const&) {});  // their order
     return x.situ_members([&](auto const&... members) { return module_from<R>(changed_module(members, change)...); });
   } else if constexpr (is_optional<X>) {
-    return x ? R(changed_module(*x, change)) : R();
+    using Held = typename X::value_type;
+    if constexpr (is_buffer<Held> && !std::is_same_v<Held, nn::Counter>) return change.buffer(x, static_cast<Held const*>(nullptr));
+    else return x ? R(changed_module(*x, change)) : R();
   } else if constexpr (several<X>) {
     if constexpr (holds_state<X>) {
       if constexpr (requires { x.get_allocator(); }) {
@@ -43450,13 +44095,20 @@ M clone(M const& net) {
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+/// What a layer of T computes with: layers of 16-bit floats convert inputs of float and double, so that a network in mixed precision stays in it.
+template <class T, class X>
+decltype(auto) layer_input(X const& x) {
+  if constexpr (sizeof(T) == 2 && floating<value_of<X>> && sizeof(value_of<X>) > 2) return cast<T>(x);
+  else return (x);
+}
+
 /// x wᵀ + b of the layer `who`.
 template <class X, class T, class D>
 auto apply_linear(X const& x, Variable<T, D> const& weight, std::optional<Variable<T, D>> const& bias, char const* who) {
   if (x.rank() < 1 || x.shape().back() != weight.shape()[1]) {
     fail<ShapeError>(who, ": an input of shape ", x.shape(), " does not fit weights of shape ", weight.shape(), ": its last extent must be ", weight.shape()[1]);
   }
-  return bias ? linear(x, weight, *bias) : linear(x, weight);
+  return bias ? linear(layer_input<T>(x), weight, *bias) : linear(layer_input<T>(x), weight);
 }
 
 /// The width of a layer's initial weights and biases, 1 / √(fan in), as PyTorch has it.
@@ -43575,14 +44227,14 @@ struct MultiheadAttention {
   bool training = true;
 
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, multihead_attention_options const& options = {})
-      : in_proj_weight(Tensor<T, Device>::uninitialized({3 * embed_dim, embed_dim}, "MultiheadAttention")), out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
+      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0)),
+        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
     if (num_heads < 1 || embed_dim % num_heads != 0) {
       detail::fail<ShapeError>("MultiheadAttention: ", num_heads, " heads were asked for of ", embed_dim, " features: the heads must divide them");
     }
-    init::xavier_uniform(in_proj_weight);
     if (!options.bias) return;
-    in_proj_bias = init::zeros(Variable<T, Device>(Tensor<T, Device>::uninitialized({3 * embed_dim}, "MultiheadAttention")));
-    init::zeros(*out_proj.bias);
+    in_proj_bias.emplace(detail::drawn_constant<T>(0, {3 * embed_dim}, "MultiheadAttention").to(Device{}));
+    out_proj.bias.emplace(detail::drawn_constant<T>(0, {embed_dim}, "MultiheadAttention").to(Device{}));
   }
   MultiheadAttention(from_members_t, Variable<T, Device> weight, std::optional<Variable<T, Device>> bias, Linear<T, Device> output, int64_t heads, double dropout,
                      bool causal, bool train)
@@ -43674,7 +44326,7 @@ struct MultiheadAttention {
 ///     nn::BatchNorm2d<float, Cuda<0>> norm{16};   nn::BatchNorm1d<float, D> plain{128, {.affine = false}};
 ///
 /// Shape     BatchNorm1d: [N, C] or [N, C, L], BatchNorm2d: [N, C, H, W], as the input; weight, bias, running_mean, running_var [C].
-/// Dtype     that of the input. A 16-bit input may meet a layer of float, which keeps its statistics in float.
+/// Dtype     that of the input. Running statistics are float in layers of 16-bit floats too.
 /// Device    that of the layer; an input on another one does not compile.
 /// Throws    ShapeError for an input of another rank or number of channels, or in training with less than two values for each channel;
 ///           the running statistics are unchanged.
@@ -43700,7 +44352,7 @@ namespace detail {
 template <class T, class D>
 struct BatchNormState {
   std::optional<Variable<T, D>> weight, bias;
-  std::optional<Tensor<T, D>> running_mean, running_var;
+  std::optional<Tensor<compute_t<T>, D>> running_mean, running_var;
   std::optional<nn::Counter> num_batches_tracked;
   bool training = true;
   int64_t num_features;
@@ -43710,12 +44362,12 @@ struct BatchNormState {
     if (features < 0) fail<ShapeError>("BatchNorm: ", features, " channels were asked for; there are 0 or more");
     if (given.affine) weight.emplace(ones<T>({features}).to(D{})), bias.emplace(zeros<T>({features}).to(D{}));
     if (given.track_running_stats) {
-      running_mean = zeros<T>({features}).to(D{}), running_var = ones<T>({features}).to(D{});
+      running_mean = zeros<compute_t<T>>({features}).to(D{}), running_var = ones<compute_t<T>>({features}).to(D{});
       num_batches_tracked.emplace();
     }
   }
-  BatchNormState(nn::from_members_t, std::optional<Variable<T, D>> w, std::optional<Variable<T, D>> b, std::optional<Tensor<T, D>> mean,
-                 std::optional<Tensor<T, D>> var, std::optional<nn::Counter> batches, bool is_training, int64_t features, nn::batch_norm_options const& given)
+  BatchNormState(nn::from_members_t, std::optional<Variable<T, D>> w, std::optional<Variable<T, D>> b, std::optional<Tensor<compute_t<T>, D>> mean,
+                 std::optional<Tensor<compute_t<T>, D>> var, std::optional<nn::Counter> batches, bool is_training, int64_t features, nn::batch_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), running_mean(std::move(mean)), running_var(std::move(var)), num_batches_tracked(std::move(batches)),
         training(is_training), num_features(features), options(given) {}
 
@@ -43729,7 +44381,7 @@ struct BatchNormState {
     bool const counts = training && num_batches_tracked;
     int64_t const batches = counts ? num_batches_tracked->value() + 1 : 0;
     if (counts && !options.momentum) how.momentum = 1 / static_cast<double>(batches);
-    Tensor<T, D> const none;
+    Tensor<compute_t<T>, D> const none;
     auto result = batch_norm(x, running_mean ? *running_mean : none, running_var ? *running_var : none, parameter(weight), parameter(bias), how);
     if (counts) num_batches_tracked->set(batches);
     return result;
@@ -43749,7 +44401,6 @@ struct BatchNorm1d : detail::BatchNormState<T, Device> {
   using State = detail::BatchNormState<T, Device>;
   using State::State;
   using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
-  static constexpr bool keeps_precision = true;
 
   explicit BatchNorm1d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
 
@@ -43767,7 +44418,6 @@ struct BatchNorm2d : detail::BatchNormState<T, Device> {
   using State = detail::BatchNormState<T, Device>;
   using State::State;
   using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
-  static constexpr bool keeps_precision = true;
 
   explicit BatchNorm2d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
 
@@ -43788,7 +44438,7 @@ struct BatchNorm2d : detail::BatchNormState<T, Device> {
 ///     nn::Conv2d<float, Cuda<0>> conv{1, 16, 3, {.padding = 1}};   nn::Conv2d<float, D> depthwise{64, 64, {3, 5}, {.stride = 2, .groups = 64, .bias = false}};
 ///
 /// Shape     [N, in, H, W] or [in, H, W] → [N, out, H', W'] or [out, H', W'], as conv2d (ops/conv2d.hpp); weight [out, in / groups, kh, kw], bias [out].
-/// Dtype     input and weights promote.
+/// Dtype     input and weights promote; layers of 16-bit floats convert an input of float or double.
 /// Device    that of the weights; an input on another one does not compile.
 /// Throws    ShapeError where groups do not divide the channels, for an input with other channels, and for a kernel larger than the padded image.
 /// Gradient  see autograd/conv2d.hpp.
@@ -43834,10 +44484,11 @@ struct Conv2d {
       detail::fail<ShapeError>("Conv2d: an input of shape ", shape, " does not fit weights of shape ", weight.shape(), ": images are [N, ", in_channels(), ", H, W] or [",
                                in_channels(), ", H, W]");
     }
-    using Options = detail::recorded_convolution_options<std::remove_cvref_t<decltype(x)>, Variable<T, Device>>;
+    auto const& images = detail::layer_input<T>(x);
+    using Options = detail::recorded_convolution_options<std::remove_cvref_t<decltype(images)>, Variable<T, Device>>;
     Options options{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
     if (bias) options.bias = *bias;
-    return conv2d(x, weight, options);
+    return conv2d(images, weight, options);
   }
 
   SITU_MODULE(weight, bias, stride, padding, dilation, groups)
@@ -44003,6 +44654,10 @@ struct Embedding {
 /// Cross entropy and the negative log-likelihood of classes.
 ///
 ///     cross_entropy(scores, labels)   cross_entropy(scores, labels, {.reduction = reduction::sum, .label_smoothing = 0.1})   nll_loss(log_softmax(x, 1), labels)
+
+
+// ---- <situ/nn/cpu/cross_entropy_probabilities.hpp>
+/// Cross entropy with a probability for each class, on the CPU: a row is looked at twice, the second time in the cache.
 
 
 // ---- <situ/nn/cpu/cross_entropy.hpp>
@@ -44584,6 +45239,34 @@ struct LabelBackward {
   }
 };
 
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
+template <class D, bool Logarithms, class T, class I>
+void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
+  bool const joins = blocks > 1 && p.how != reduction::none;
+  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
+  auto* const parts = static_cast<LossPart*>(memory.get());
+  using Kernel = cpu::LabelForward<Logarithms, T, I>;
+  Kernel const kernel{p, block_rows, parts};
+  device_traits<D>::launch(kernel, blocks, 2);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
+}
+template <class D, bool Logarithms, class T, class I>
+void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
+  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
 /// Up to all rows of a block, with a probability for each class.
 template <class T>
 struct ProbabilityRows {
@@ -44779,24 +45462,6 @@ struct ProbabilityBackward {
 }  // namespace detail::cpu
 
 namespace detail {
-
-/// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
-template <class D, bool Logarithms, class T, class I>
-void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
-  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
-  bool const joins = blocks > 1 && p.how != reduction::none;
-  Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
-  auto* const parts = static_cast<LossPart*>(memory.get());
-  using Kernel = cpu::LabelForward<Logarithms, T, I>;
-  Kernel const kernel{p, block_rows, parts};
-  device_traits<D>::launch(kernel, blocks, 2);
-  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
-}
-template <class D, bool Logarithms, class T, class I>
-void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
-  int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
-  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
-}
 
 template <class D, class T>
 void launch_probability_loss(cpu_kernels, ProbabilityProgram<T> const& p) {
@@ -46582,9 +47247,7 @@ struct LSTM {
       detail::fail<ShapeError>("LSTM: ", options.num_layers, " layers of ", hidden_size, " cells were asked for; there is one or more of each");
     }
     double const bound = 1 / detail::root(static_cast<double>(hidden_size));
-    auto const add = [&](Shape const& shape) {
-      parameters.push_back(init::uniform(Variable<T, Device>(Tensor<T, Device>::uninitialized(shape, "LSTM")), -bound, bound));
-    };
+    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound)); };
     for (int64_t layer = 0; layer < options.num_layers; ++layer) {
       add({4 * hidden_size, layer == 0 ? input_size : hidden_size});
       add({4 * hidden_size, hidden_size});
@@ -46674,36 +47337,18 @@ struct LSTM {
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// What stays as it is in mixed precision: normalisations, whose sums and running statistics need float.
-template <class X>
-concept keeps_precision = requires { requires X::keeps_precision; };
-
-/// cast_type, but for what keeps its precision.
-template <class X, class T>
-struct mixed_type : std::type_identity<X> {};
-template <floating X, class T>
-struct mixed_type<X, T> : std::type_identity<T> {};
-template <class X, class T>
-  requires requires { typename X::template of_dtype<T>; }
-struct mixed_type<X, T> : std::type_identity<typename X::template of_dtype<T>> {};
-template <template <class...> class M, class... As, class T>
-  requires(!requires { typename M<As...>::template of_dtype<T>; } && !floating<M<As...>> && !keeps_precision<M<As...>>)
-struct mixed_type<M<As...>, T> : std::type_identity<M<typename mixed_type<As, T>::type...>> {};
-template <class X, std::size_t N, class T>
-struct mixed_type<std::array<X, N>, T> : std::type_identity<std::array<typename mixed_type<X, T>::type, N>> {};
-
 template <class T>
 struct MixWith {
+  using shares_buffers = void;
   template <class X>
-  using type = typename mixed_type<X, T>::type;
+  using type = typename cast_type<X, T>::type;
   template <class U, class D>
   auto parameter(Variable<U, D> const& v) const {
     return v.template to<T>();
   }
-  template <class U, class D>
-  auto changed(Tensor<U, D> const& x) const {
-    if constexpr (floating<U>) return x.template to<T>();
-    else return x;
+  template <class H, class U, class D>
+  static auto buffer(H const& x, Tensor<U, D> const*) {
+    return CastBuffer<T, U, D, H>{x};
   }
 };
 
@@ -46711,7 +47356,7 @@ struct MixWith {
 
 /// The network with its parameters rounded to T, as one recorded step: a backward through it gives the gradients of net's own parameters.
 ///
-/// Normalisation layers (what has a member `static constexpr bool keeps_precision = true`) are net's own, and compute in float.
+/// Running statistics, which stay float, are net's own, and move with the batches that the result sees. Sums within normalisations are float as ever.
 /// Cost      one pass over the parameters, at each call: call it once for a step.
 /// Source    Micikevicius et al., Mixed Precision Training, 2018.
 template <floating T, any_module M>
@@ -46719,7 +47364,7 @@ auto mixed(M const& net) {
   if constexpr (std::is_same_v<value_of<detail::parameter_type<M>>, T>) {
     return net;
   } else {
-    static_assert(!std::is_same_v<typename detail::mixed_type<M, T>::type, M>,
+    static_assert(!std::is_same_v<typename detail::cast_type<M, T>::type, M>,
                   "situ::mixed<T>(net): this module's type names no element type to replace: make it a template, as in template <class T, class Device> struct Net");
     return detail::changed_module(net, detail::MixWith<T>{});
   }
@@ -46772,7 +47417,6 @@ struct LayerNorm {
   std::optional<Variable<T, Device>> weight, bias;
   Shape normalized_shape;
   layer_norm_options options;
-  static constexpr bool keeps_precision = true;
 
   explicit LayerNorm(Shape const& normalized, layer_norm_options const& given = {})
       : normalized_shape(detail::checked_normalized(normalized, "LayerNorm")), options(given) {
@@ -46812,7 +47456,6 @@ struct RMSNorm {
   std::optional<Variable<T, Device>> weight;
   Shape normalized_shape;
   rms_norm_options options;
-  static constexpr bool keeps_precision = true;
 
   explicit RMSNorm(Shape const& normalized, rms_norm_options const& given = {})
       : normalized_shape(detail::checked_normalized(normalized, "RMSNorm")), options(given) {
@@ -54204,6 +54847,7 @@ class Progress {
 
 #include <cstdio>
 #include <limits>
+#include <tuple>
 
 
 namespace situ::inline SITU_ABI {
@@ -54243,6 +54887,50 @@ struct TrainerOptions {
   std::string svg = {};       ///< the learning curves, written after each epoch
   std::FILE* progress = stdout;  ///< null: silent
 };
+
+}  // namespace train
+
+namespace detail {
+
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
+template <class T, class D>
+class LateSum {
+ public:
+  void add(Tensor<T, D> number, int64_t weight) {
+    weights_ += static_cast<double>(weight);
+    late_.push_back({std::move(number), static_cast<double>(weight)});
+    if (late_.size() >= 256) read(late_.size() - 16);
+  }
+  /// The mean of all; waits for them.
+  double mean() {
+    read(late_.size());
+    return sum_ / weights_;
+  }
+
+ private:
+  struct Late {
+    Tensor<T, D> number;
+    double weight;
+  };
+  void read(std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
+    late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  std::vector<Late> late_;
+  double sum_ = 0, weights_ = 0;
+};
+/// A Tensor of a loss or a metric, whatever it comes as.
+template <class E>
+auto number_of(E const& e) {
+  if constexpr (differentiable<E>) return Variable(e).value();
+  else return Tensor(e);
+}
+template <class E>
+using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
+
+}  // namespace detail
+
+namespace train {
 
 inline namespace SITU_ABI_CUDA {
 
@@ -54355,7 +55043,7 @@ class Trainer {
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      Tensor<double, D> total = zeros<double>({}, device);
+      detail::late_sum_of<decltype(loss_of(output_of<Compute>(computing<Compute>(model), std::get<0>(*batches.begin())), std::get<1>(*batches.begin())))> losses;  // unevaluated
       decltype(optim::clip_grad_norm(weights, 1.)) norm;
       int64_t batch = 0;
       for (auto const& [x, y] : batches) {
@@ -54363,7 +55051,7 @@ class Trainer {
         auto const net_now = computing<Compute>(model);
         Variable loss = loss_of(output_of<Compute>(net_now, x), y);
         int64_t const samples = x.size(0);
-        total += static_cast<double>(samples) * cast<double>(loss.value());
+        losses.add(loss.value(), samples);
         epoch.samples += samples;
         ++batch;
         bool const last = batch % options_.accumulate == 0 || batch == batches.size();
@@ -54379,10 +55067,10 @@ class Trainer {
           if (options_.schedule_steps) schedule.step();
         }
         if (progress.wants_step()) {
-          progress.step(number, batch, batches.size(), total.item() / static_cast<double>(epoch.samples), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+          progress.step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
         }
       }
-      epoch.loss = epoch.samples > 0 ? total.item() / static_cast<double>(epoch.samples) : not_measured;
+      epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
       epoch.seconds = detail::seconds_now() - started;
       if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
       optimizer.zero_grad();
@@ -54420,19 +55108,24 @@ class Trainer {
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
     auto const net_now = computing<Compute>(model);
-    Tensor<double, D> loss_total = zeros<double>({}, device), metric_total = zeros<double>({}, device);
+    using X = decltype(std::get<0>(*batches.begin()));
+    using Y = decltype(std::get<1>(*batches.begin()));
+    using Output = decltype(Variable(output_of<Compute>(net_now, std::declval<X>())));
+    detail::late_sum_of<decltype(loss_of(std::declval<Output>(), std::declval<Y>()))> losses;
+    [[maybe_unused]] auto metrics = [&] {
+      if constexpr (std::is_same_v<Metric, none_t>) return none;
+      else return detail::late_sum_of<decltype(metric(std::declval<Output>().value(), std::declval<Y>()))>();
+    }();
     int64_t seen = 0;
     for (auto const& [x, y] : batches) {
       Variable output = output_of<Compute>(net_now, x);
-      auto const samples = static_cast<double>(x.size(0));
-      Variable loss = loss_of(output, y);
-      loss_total += samples * cast<double>(loss.value());
-      if constexpr (!std::is_same_v<Metric, none_t>) metric_total += samples * cast<double>(metric(output.value(), y));
+      losses.add(detail::number_of(loss_of(output, y)), x.size(0));
+      if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
     if (seen == 0) return;
-    epoch.validation_loss = loss_total.item() / static_cast<double>(seen);
-    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metric_total.item() / static_cast<double>(seen);
+    epoch.validation_loss = losses.mean();
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
   }
 
   bool is_better(History const& history) const {

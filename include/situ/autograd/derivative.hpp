@@ -1,7 +1,7 @@
 /// Derivatives of whole formulas, at compile time: reverse mode in registers.
 ///
-/// A formula that records is *marked*: each Variable in it becomes a *slot*, numbered from left to right, whose gradient will be
-/// asked for; what no derivative reads is left out, so that it need not be kept. From the marked formula and a *seed*, the
+/// A formula that records becomes a *marked* tree: each Variable in it is a *slot*, numbered from left to right, whose gradient will be
+/// asked for; what no derivative reads is left out, so that it need not be kept. From the marked tree and a *seed*, the
 /// gradient of the result (a formula too), one pass computes the gradients of all slots: values on the way up, kept in
 /// registers, derivatives on the way down. Nothing is stored between the two.
 ///
@@ -91,48 +91,130 @@ inline constexpr int slot_count<VariablePart<T, D>> = 1;
 template <class Op, class... Es>
 inline constexpr int slot_count<Map<Op, Es...>> = (0 + ... + slot_count<Es>);
 
-/// A formula marked, the first slot with number J. `Read` tells whether its value is wanted.
-template <int J, bool Read, class E>
-  requires(!is_recorded<E>)
-auto marked(E const& e) {
-  if constexpr (Read || is_constant<E>) return e;
-  else return Constant<value_of<E>>{};
-}
-template <int J, bool Read, class T, class D>
-auto marked(Variable<T, D> const& variable) {
-  CommonShape const shape(&variable.shape());
-  if constexpr (Read) return map_of(functions::slot<J>{}, Fields<Tensor<T, D>>{values_of(variable), {}}, shape);
-  else return map_of(functions::slot<J>{}, Fields<Constant<T>>{Constant<T>{}, {}}, shape);
-}
-template <int J, bool Read, class Op, class... Es>
+/// How many tensors a formula keeps for its backward. `Read` tells whether its value is wanted.
+template <bool Read, class E>
+inline constexpr int kept_count = Read ? leaf_count<E> : 0;
+template <bool Read, class T, class D>
+inline constexpr int kept_count<Read, Variable<T, D>> = Read ? 1 : 0;
+template <bool Read, class Op, class... Es>
   requires(is_recorded<Es> || ...)
-auto marked(Map<Op, Es...> const& map);
+inline constexpr int kept_count<Read, Map<Op, Es...>> = [] {
+  constexpr unsigned read = Read ? ~0u : operands_read<Op, is_recorded<Es>...>();
+  return []<std::size_t... Ks>(std::index_sequence<Ks...>) { return (0 + ... + kept_count<(read >> Ks & 1u) != 0, Es>); }(std::index_sequence_for<Es...>{});
+}();
 
-template <int J, unsigned Read>
-Fields<> marked_fields(Fields<> const&) {
-  return {};
-}
-template <int J, unsigned Read, class E, class... Es>
-auto marked_fields(Fields<E, Es...> const& fields) {
-  auto head = marked<J, (Read & 1u) != 0>(fields.head);
-  auto tail = marked_fields<J + slot_count<E>, (Read >> 1)>(fields.tail);
-  return [&]<class... Vs>(Fields<Vs...>&& rest) {
-    return Fields<decltype(head), Vs...>{static_cast<decltype(head)&&>(head), static_cast<Fields<Vs...>&&>(rest)};
-  }(static_cast<decltype(tail)&&>(tail));
-}
 template <class Op, class... Ts>
 inline constexpr bool is_differentiable = true;
 template <class F, class R, class... Ts>
 inline constexpr bool is_differentiable<functions::mapped<F>, R, Ts...> = has_derivative<F, Ts..., R>;
 
-template <int J, bool Read, class Op, class... Es>
+/// A formula as a marked tree, the first slot with number J and the first tensor that is kept with number First.
+template <int J, int First, bool Read, class E>
+  requires(!is_recorded<E>)
+auto marked(E const& e) {
+  if constexpr (Read || is_constant<E>) return lower<First>(e);
+  else return Constant<value_of<E>>{};
+}
+template <int J, int First, bool Read, class T, class D>
+auto marked(Variable<T, D> const&) {
+  if constexpr (Read) return Apply<functions::slot<J>, Input<T, First>>{};
+  else return Apply<functions::slot<J>, Constant<T>>{};
+}
+template <int J, int First, bool Read, class Op, class... Es>
+  requires(is_recorded<Es> || ...)
+auto marked(Map<Op, Es...> const& map);
+
+template <int J, int First, unsigned Read>
+Fields<> marked_fields(Fields<> const&) {
+  return {};
+}
+template <int J, int First, unsigned Read, class E, class... Es>
+auto marked_fields(Fields<E, Es...> const& fields) {
+  return prepend(marked<J, First, (Read & 1u) != 0>(fields.head),
+                 marked_fields<J + slot_count<E>, First + kept_count<(Read & 1u) != 0, E>, (Read >> 1)>(fields.tail));
+}
+template <int J, int First, bool Read, class Op, class... Es>
   requires(is_recorded<Es> || ...)
 auto marked(Map<Op, Es...> const& map) {
   static_assert(is_differentiable<Op, typename Map<Op, Es...>::value_type, typename Es::value_type...>,
                 "situ::map: this_function_has_no_derivative: give its type a `static derivative(x..., y)` beside its value, or map it over v.value()");
   constexpr unsigned read = Read ? ~0u : operands_read<Op, is_recorded<Es>...>();
-  return map_of(map.op, marked_fields<J, read>(map.operands), map.common);
+  return make_apply(map.op, marked_fields<J, First, read>(map.operands));
 }
+
+/// The tensors that a marked formula keeps, in their order, as f(tensor).
+template <bool Read, class T, class D, class F>
+SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F const& f) {
+  if constexpr (Read) f(variable.state()->value);
+}
+template <bool Read, class E, class F>
+  requires(!is_recorded<E>)
+SITU_INLINE void for_each_kept(E const& e, F const& f) {
+  if constexpr (Read) for_each_leaf(e, f);
+}
+template <bool Read, class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f);
+template <unsigned Read, class F>
+SITU_INLINE void for_each_kept_of(Fields<> const&, F const&) {}
+template <unsigned Read, class E, class... Es, class F>
+SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F const& f) {
+  for_each_kept<(Read & 1u) != 0>(fields.head, f);
+  for_each_kept_of<(Read >> 1)>(fields.tail, f);
+}
+template <bool Read, class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f) {
+  for_each_kept_of<(Read ? ~0u : operands_read<Op, is_recorded<Es>...>())>(map.operands, f);
+}
+
+/// The Variables of a formula, from left to right, as f(variable).
+template <class T, class D, class F>
+SITU_INLINE void for_each_variable(Variable<T, D> const& v, F&& f) {
+  f(v);
+}
+template <class E, class F>
+  requires(!is_recorded<E>)
+SITU_INLINE void for_each_variable(E const&, F&&) {}
+template <class F>
+SITU_INLINE void for_each_variable(Fields<> const&, F&&) {}
+template <class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f);
+template <class E, class... Es, class F>
+SITU_INLINE void for_each_variable(Fields<E, Es...> const& fields, F&& f) {
+  for_each_variable(fields.head, f);
+  for_each_variable(fields.tail, f);
+}
+template <class Op, class... Es, class F>
+  requires(is_recorded<Es> || ...)
+SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f) {
+  for_each_variable(map.operands, f);
+}
+
+/// The types of a formula's Variables, from left to right.
+template <class... As, class... Bs>
+Fields<As..., Bs...> joined_types(Fields<As...>*, Fields<Bs...>*);
+template <class E>
+struct variable_types {
+  using type = Fields<>;
+};
+template <class T, class D>
+struct variable_types<Variable<T, D>> {
+  using type = Fields<Variable<T, D>>;
+};
+template <class... Es>
+struct variable_types<Fields<Es...>> {
+  using type = Fields<>;
+};
+template <class E, class... Es>
+struct variable_types<Fields<E, Es...>> {
+  using type = decltype(joined_types(static_cast<typename variable_types<E>::type*>(nullptr), static_cast<typename variable_types<Fields<Es...>>::type*>(nullptr)));
+};
+template <class T, class D>
+struct variable_types<VariablePart<T, D>> : variable_types<Variable<T, D>> {};
+template <class Op, class... Es>
+struct variable_types<Map<Op, Es...>> : variable_types<Fields<Es...>> {};
 
 /// Whether a tree has a slot.
 template <class Tree>
@@ -238,7 +320,7 @@ struct Reverse {
   template <bool Guarded, bool Chooses, class X>
   SITU_HOST_DEVICE SITU_INLINE static X times(X const& seed, X const& slope) {
     X const zero(lane_value_t<X>(0));
-    if constexpr (Guarded && Chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
+    if constexpr (Guarded && Chooses) return select(seed == zero, zero, on_its_own(select(slope == zero, zero, seed * slope)));
     else if constexpr (Guarded) return select(seed == zero, zero, seed * slope);
     else if constexpr (Chooses) return select(slope == zero, zero, seed * slope);
     else return seed * slope;

@@ -36,75 +36,55 @@ struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
   BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
 };
 
-/// The Variables of a formula, from left to right, as f(variable).
-template <class T, class D, class F>
-void for_each_variable(Variable<T, D> const& v, F&& f) {
-  f(v);
-}
-template <class E, class F>
-  requires(!is_recorded<E>)
-void for_each_variable(E const&, F&&) {}
-template <class Op, class... Es, class F>
-void for_each_variable(Map<Op, Es...> const& map, F&& f);
-template <class F>
-void for_each_variable(Fields<> const&, F&&) {}
-template <class E, class... Es, class F>
-void for_each_variable(Fields<E, Es...> const& fields, F&& f) {
-  for_each_variable(fields.head, f);
-  for_each_variable(fields.tail, f);
-}
-template <class Op, class... Es, class F>
-  requires(is_recorded<Es> || ...)
-void for_each_variable(Map<Op, Es...> const& map, F&& f) {
-  for_each_variable(map.operands, f);
-}
-
-/// Variables as arguments: f(v0, v1, ...).
-template <class F, class... Done>
-auto with_variables(F const& f, Fields<> const&, Done const&... done) {
-  return f(done...);
-}
-template <class F, class V, class... Vs, class... Done>
-auto with_variables(F const& f, Fields<V, Vs...> const& rest, Done const&... done) {
-  return with_variables(f, rest.tail, done..., rest.head);
-}
-/// The Variables of a formula, from left to right.
+/// What a backward pass asks of a Variable, with its type forgotten: a node's State<T, D> behind functions that formulas share.
+struct SlotFunctions {
+  int size;                                                     ///< of an element
+  void* (*begin)(Node* node, Shape const& shape);               ///< memory for its first gradient, which becomes what has arrived
+  void* (*own)(Node* node);                                     ///< of what has arrived, where nobody else sees it; else null
+  Handle (*fresh)(Shape const& shape, void*& memory);           ///< a gradient apart
+  Handle (*fresh_sums)(Shape const& shape, void*& memory);      ///< sums of gradients
+  void (*add)(Flow& flow, Node* node, Handle const& gradient);  ///< of its shape, or of one that it was broadcast to
+  void (*add_sums)(Flow& flow, Node* node, Handle const& sums);
+};
 template <class T, class D>
-Fields<Variable<T, D>> variables_of(Variable<T, D> const& v) {
-  return {v, {}};
-}
-template <class E>
-  requires(!is_recorded<E>)
-Fields<> variables_of(E const&) {
-  return {};
-}
-template <class Op, class... Es>
-  requires(is_recorded<Es> || ...)
-auto variables_of(Map<Op, Es...> const& map);
-inline Fields<> variables_of(Fields<> const&) { return {}; }
-template <class... Bs>
-Fields<Bs...> joined(Fields<> const&, Fields<Bs...> const& b) {
-  return b;
-}
-template <class A, class... As, class... Bs>
-Fields<A, As..., Bs...> joined(Fields<A, As...> const& a, Fields<Bs...> const& b) {
-  return {a.head, joined(a.tail, b)};
-}
-template <class E, class... Es>
-auto variables_of(Fields<E, Es...> const& fields) {
-  return joined(variables_of(fields.head), variables_of(fields.tail));
-}
-template <class Op, class... Es>
-  requires(is_recorded<Es> || ...)
-auto variables_of(Map<Op, Es...> const& map) {
-  return variables_of(map.operands);
-}
+struct SlotOf {
+  using Gradient = Tensor<T, D>;
+  using Sums = Tensor<compute_t<T>, result_device_t<D>>;
+  static void* begin(Node* node, Shape const& shape) {
+    auto* const state = static_cast<State<T, D>*>(node);
+    state->incoming = Gradient::uninitialized(shape, "backward");
+    return state->incoming.data();
+  }
+  static void* own(Node* node) {
+    auto* const state = static_cast<State<T, D>*>(node);
+    return state->is_own(state->incoming) ? state->incoming.data() : nullptr;
+  }
+  static Handle fresh(Shape const& shape, void*& memory) { return made(Gradient::uninitialized(shape, "backward"), memory); }
+  static Handle fresh_sums(Shape const& shape, void*& memory) { return made(Sums::uninitialized(shape, "backward"), memory); }
+  static void add(Flow& flow, Node* node, Handle const& gradient) { Into<T, D>(flow, node).add(Gradient::from_handle(gradient)); }
+  static void add_sums(Flow& flow, Node* node, Handle const& handle) {
+    Sums const sums = Sums::from_handle(handle);
+    Into<T, D>(flow, node).add_sum((sums.size(0) == 1 ? sums : situ::sum(sums, 0)).reshape(node->shape));
+  }
 
-/// Where the gradient of one slot goes: memory of the formula's shape; null where it is not needed.
+ private:
+  template <class G>
+  static Handle made(G gradient, void*& memory) {
+    memory = gradient.data();
+    return gradient.handle();
+  }
+};
+template <class T, class D>
+inline constexpr SlotFunctions slot_functions{static_cast<int>(sizeof(T)),    &SlotOf<T, D>::begin, &SlotOf<T, D>::own,      &SlotOf<T, D>::fresh,
+                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums};
+
+/// Where the gradient of one slot goes: memory of the formula's shape, or for sums over it; null where it is not needed.
 struct SlotTarget {
   void* memory = nullptr;
-  bool accumulates = false;       ///< on top of what is there
-  Layout const* sum = nullptr;    ///< of a Variable that was broadcast: memory for one such sum of each group of the space, in the computing type
+  bool accumulates = false;  ///< on top of what is there
+  bool sums = false;         ///< of a Variable that was broadcast: one for each group of the space, in the computing type
+  Handle apart;              ///< what cannot be written where it belongs
+  Layout sum_layout;
 };
 
 /// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
@@ -123,167 +103,316 @@ inline bool repeats_one(Layout const& layout) {
   }
   return true;
 }
+inline Layout const& layout_of(Body const* body) { return body ? body->layout : empty_layout; }
 /// Whether every tensor of a formula is contiguous and of this shape, or of one element.
-template <class D, class E>
-bool is_plain(E const& e, Shape const& shape) {
-  bool result = true;
-  for_each_leaf(e, [&](auto const& leaf) { result = result && ((leaf.is_contiguous() && same_shape(leaf.shape(), shape)) || repeats_one(leaf.layout())); });
-  return result;
+inline bool is_plain(Body const* const* bodies, int count, Shape const& shape) {
+  for (int k = 0; k < count; ++k) {
+    Layout const& layout = layout_of(bodies[k]);
+    if (!((!bodies[k] || bodies[k]->contiguous) && same_shape(layout.shape, shape)) && !repeats_one(layout)) return false;
+  }
+  return true;
 }
 
-/// Runs the backward kernel of a marked formula over `whole`. `plain`: that everything is contiguous; else nothing accumulates.
-template <class D, class F, class S, class... Ts>
-void propagate(F const& formula, S const& seed, Layout const& whole, bool plain, [[maybe_unused]] int64_t groups, SlotTarget const* targets, Fields<Ts...>*) {
-  constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = leaf_count<F> + leaf_count<S>, operands = outputs + inputs;
-  void* data[operands];
-  Layout const* all_layouts[operands + 1] = {&whole};
-  Layout const** const layouts = all_layouts + 1;
-  void* any = nullptr;
-  uint64_t needed = 0, accumulated = 0, summed = 0;
-  for (int j = 0; j < outputs; ++j) {
-    if (!targets[j].memory) continue;
-    any = targets[j].memory;
-    needed |= uint64_t{1} << j;
-    if (targets[j].accumulates) accumulated |= uint64_t{1} << j;
-    if (targets[j].sum) summed |= uint64_t{1} << j;
-  }
-  if (!any || whole.size() == 0) return;
-  for (int j = 0; j < outputs; ++j) data[j] = targets[j].memory ? targets[j].memory : any, layouts[j] = targets[j].sum ? targets[j].sum : &whole;
-  int o = outputs;
-  auto const collect = [&](auto const& leaf) {
-    data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o] = &leaf.layout();
-    ++o;
-  };
-  for_each_leaf(formula, collect);
-  for_each_leaf(seed, collect);
-  auto const f = lower<0>(formula);
-  auto const s = lower<leaf_count<F>>(seed);
-  using FTree = std::remove_cv_t<decltype(f)>;
-  using STree = std::remove_cv_t<decltype(s)>;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::BoundBackward<operands, cpu::tree_bytes<cpu::BackwardTrees<FTree, STree>>> bound;
-    cpu::bind_backward<FTree, STree, inputs>(bound, f, s, static_cast<Fields<Ts...>*>(nullptr));
-    bound.masks = {needed, accumulated, summed};
-    constexpr int computed[] = {static_cast<int>(sizeof(compute_t<Ts>))...};
-    for (int k = 0; k < operands; ++k) {
-      if (k < outputs && (summed >> k & 1u)) bound.sizes[k] = computed[k];
-      bound.data[k] = data[k];
-      if (k < outputs && !(needed >> k & 1u)) bound.movers[k] = nullptr;
-      if (plain && k >= outputs && whole.size() > 1 && repeats_one(*layouts[k])) bound.repeated |= uint64_t{1} << k;
+/// What a node of a formula is made of, beside its State: arrays behind it, in one block with it.
+struct FormulaParts {
+  Shape whole;                ///< of the formula
+  Node** edges;               ///< the Variables
+  Handle* kept;               ///< the tensors that derivatives read
+  uint32_t* versions;         ///< of these, as they were
+  void* payload;              ///< the marked tree, the seed, and the formula where the seed reads it
+  SlotFunctions const* const* functions;
+  int slots, kept_count;
+};
+
+/// One backward pass of a formula: where its gradients go. Nothing of it depends on the formula.
+template <class D>
+struct FormulaPass {
+  FormulaParts const& formula;
+  Flow& flow;
+  Body const* const* bodies;  ///< of all tensors that are read
+  int count;
+  SlotTarget* targets;
+  Layout whole;
+  int64_t groups = 0;
+  bool plain = false;
+
+  /// `targets`: one for each slot.
+  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to)
+      : formula(parts), flow(f), bodies(read), count(read_count), targets(to), whole(parts.whole) {
+    for (int k = 0; k < count; ++k) {
+      if (!bodies[k]) continue;
+      before_read<D>(bodies[k]->storage.head());
+      if constexpr (std::is_same_v<D, Cpu>) before_read<Pinned>(bodies[k]->storage.head());
     }
-    if (plain && !summed) cpu::launch_contiguous_backward<D>(bound, whole.size());
-    else cpu::launch_strided_backward<D>(bound, all_layouts, groups);
-  } else {
-    BackwardProgram<FTree, STree, Fields<Ts...>, inputs> program(f, s);
-    auto& where = program.where;
-    program.needed = needed;
-    program.accumulated = accumulated;
-    for (int k = 0; k < operands; ++k) where.data[k] = data[k];
-    where.contiguous = plain;
-    for (int k = outputs; k < operands; ++k) where.contiguous = where.contiguous && (whole.size() == 1 || !repeats_one(*layouts[k]));
-    where.rank = 1;
-    where.sizes[0] = whole.size();
-    if (!where.contiguous) where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
-    launch_backward<D>(typename device_traits<D>::kernels{}, program);
-  }
-}
-
-/// A marked formula with the versions of what it reads: the backward of a formula, for any gradient of its value.
-template <class Marked>
-class SavedFormula {
- public:
-  explicit SavedFormula(Marked formula) : formula_(std::move(formula)) {
-    int k = 0;
-    for_each_leaf(formula_, [&](auto const& leaf) { versions_[k++] = leaf.storage_head() ? leaf.storage_head()->version : 0; });
-  }
-  /// The formula of tensors, for seeds that need its value; only where it was marked as read.
-  Marked const& values() const { return formula_; }
-  void check() const {
-    int k = 0;
-    for_each_leaf(formula_, [&](auto const& leaf) { check_unchanged(leaf.storage_head(), versions_[k++], leaf.shape()); });
-  }
-  /// Sends seed × derivative to the Variables of the formula, whose shape is given. The seed is a tensor or an expression that broadcasts
-  /// to it, or a Constant. Variables that were broadcast get sums.
-  template <class D, class Seed, class... Intos>
-  void send(Shape const& shape, Seed const& seed, Intos const&... intos) const {
-    SlotTarget targets[sizeof...(Intos)];
-    Layout sum_layouts[sizeof...(Intos)];
-    Layout const whole(shape);
-    int64_t groups = 0, sums = 0;
+    int64_t sums = 0;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-      ((sums += into_sum(intos, shape)), ...);
+      for (int j = 0; j < formula.slots; ++j) {
+        Node const* const to_node = formula.edges[j];
+        if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
+      }
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
-    bool const plain = groups == 0 && is_plain<D>(formula_, shape) && is_plain<D>(seed, shape);
-    slots<D, 0>(whole, seed, plain, groups, targets, sum_layouts, static_cast<Fields<value_of<Intos>...>*>(nullptr), intos...);
+    plain = groups == 0 && is_plain(bodies, count, whole.shape);
+    for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
+  }
+  /// Sends what could not be written where it belongs.
+  SITU_NOINLINE void finish() {
+    for (int j = formula.slots - 1; j >= 0; --j) {
+      if (!targets[j].apart.body()) continue;
+      if (targets[j].sums) formula.functions[j]->add_sums(flow, formula.edges[j], targets[j].apart);
+      else formula.functions[j]->add(flow, formula.edges[j], targets[j].apart);
+    }
   }
 
  private:
-  /// How many sums the gradient of a Variable has that was broadcast.
-  template <class I>
-  static int64_t into_sum(I const& into, Shape const& whole) {
-    return into.needed() && !same_shape(into.shape(), whole) ? product(into.shape()) : 0;
-  }
-
-  template <class D, int J, class Seed, class Types, class I, class... Is>
-  void slots(Layout const& whole, Seed const& seed, bool plain, int64_t groups, SlotTarget* targets, Layout* sum_layouts, Types* types, I const& into, Is const&... rest) const {
-    using T = value_of<I>;
-    using Gradient = Tensor<T, device_of<I>>;
-    using Sums = Tensor<compute_t<T>, result_device_t<device_of<I>>>;
-    Gradient apart;  // what cannot be written where it belongs
-    Sums sums;       // of each group
-    if (into.needed()) {
-      auto* const state = into.state();
-      bool const fits = same_shape(into.shape(), whole.shape);
-      if (!fits && groups > 0) {
-        sum_layouts[J] = Layout(Shape(into.shape()));
-        sums = Sums::uninitialized(Shape{groups, sum_layouts[J].size()}, "backward");
-        targets[J] = {sums.data(), false, sum_layouts + J};
-      } else if (fits && !state->queued) {
-        state->incoming = Gradient::uninitialized(whole.shape, "backward");
-        into.flow().arrived(state);
-        targets[J].memory = state->incoming.data();
-      } else if (fits && plain && state->is_own(state->incoming)) {
-        targets[J] = {state->incoming.data(), true};
-      } else {
-        apart = Gradient::uninitialized(whole.shape, "backward");
-        targets[J].memory = apart.data();
-      }
+  void choose(Node* node, SlotFunctions const& functions, SlotTarget& target) {
+    if (!flow.wants(node)) return;
+    bool const fits = same_shape(node->shape, whole.shape);
+    if (!fits && groups > 0) {
+      target.sums = true;
+      target.sum_layout = Layout(node->shape);
+      target.apart = functions.fresh_sums(Shape{groups, target.sum_layout.size()}, target.memory);
+    } else if (fits && !node->queued) {
+      target.memory = functions.begin(node, whole.shape);
+      flow.arrived(node);
+    } else if (void* const own = fits && plain ? functions.own(node) : nullptr) {
+      target.memory = own;
+      target.accumulates = true;
+    } else {
+      target.apart = functions.fresh(whole.shape, target.memory);
     }
-    if constexpr (sizeof...(Is) > 0) slots<D, J + 1>(whole, seed, plain, groups, targets, sum_layouts, types, rest...);
-    else propagate<D>(formula_, seed, whole, plain, groups, targets, types);
-    if (!into.needed()) return;
-    if (sums.body()) into.add_sum((groups == 1 ? sums : situ::sum(sums, 0)).reshape(into.shape()));
-    else if (apart.body()) into.add(apart);
   }
-
-  Marked formula_;
-  uint32_t versions_[leaf_count<Marked> > 0 ? leaf_count<Marked> : 1];
 };
 
-/// A rule that has a second derivative, or has not.
+/// Where the operands of a backward kernel lie: gradients first, then what is read. `memory` of a gradient that is not needed is any.
+struct BackwardOperands {
+  void** data;
+  Layout const** layouts;  ///< of the space, then of the operands
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+
+  /// False where nothing is to be done.
+  template <class D>
+  bool bind(FormulaPass<D> const& pass) {
+    void* any = nullptr;
+    int const slots = pass.formula.slots;
+    layouts[0] = &pass.whole;
+    for (int j = 0; j < slots; ++j) {
+      SlotTarget const& target = pass.targets[j];
+      if (!target.memory) continue;
+      any = target.memory;
+      needed |= uint64_t{1} << j;
+      if (target.accumulates) accumulated |= uint64_t{1} << j;
+      if (target.sums) summed |= uint64_t{1} << j;
+    }
+    if (!any || pass.whole.size() == 0) return false;
+    for (int j = 0; j < slots; ++j) {
+      SlotTarget const& target = pass.targets[j];
+      data[j] = target.memory ? target.memory : any;
+      layouts[j + 1] = target.sums ? &target.sum_layout : &pass.whole;
+    }
+    for (int k = 0; k < pass.count; ++k) {
+      data[slots + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
+      layouts[slots + k + 1] = &layout_of(pass.bodies[k]);
+    }
+    return true;
+  }
+};
+
+/// Runs a formula's backward kernel on the CPU.
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies, SlotTarget* targets) {
+  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets);
+  cpu::BoundBackward<Most, TreeBytes> bound;
+  Layout const* layouts[Most + 1];
+  BackwardOperands operands{bound.data, layouts};
+  if (operands.bind(pass)) {
+    bound.code = &code;
+    bound.formula = code.formula;
+    bound.masks = {operands.needed, operands.accumulated, operands.summed};
+    bound.repeated = 0;
+    __builtin_memcpy(bound.trees, trees, static_cast<std::size_t>(tree_bytes));
+    if (pass.plain && !operands.summed) {
+      for (int k = code.outputs; k < code.operands && pass.whole.size() > 1; ++k) {
+        if (repeats_one(*layouts[k + 1])) bound.repeated |= uint64_t{1} << k;
+      }
+      cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+    } else {
+      cpu::launch_strided_backward<D>(bound, layouts, pass.groups);
+    }
+  }
+  pass.finish();
+}
+
+/// The same elsewhere.
+template <class D, class F, class S, class Slots, int Inputs>
+void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies, SlotTarget* targets) {
+  using Program = BackwardProgram<F, S, Slots, Inputs>;
+  FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
+  Program program(formula, seed);
+  auto& where = program.where;
+  Layout const* layouts[Program::operands + 1];
+  BackwardOperands operands{where.data, layouts};
+  if (operands.bind(pass)) {
+    program.needed = operands.needed;
+    program.accumulated = operands.accumulated;
+    where.contiguous = pass.plain;
+    for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
+    where.rank = 1;
+    where.sizes[0] = pass.whole.size();
+    if (!where.contiguous) where.rank = bind_strides(layouts + 1, Program::operands, where.sizes, &where.strides[0][0]);
+    launch_backward<D>(typename device_traits<D>::kernels{}, program);
+  }
+  pass.finish();
+}
+
+template <class T, class D>
+struct FormulaState;
+
+/// What is known of a node of a formula when it is compiled.
+template <class T, class D>
+struct FormulaCode {
+  void (*send)(FormulaState<T, D>& node, Flow& flow);
+  void (*send_recorded)(FormulaState<T, D>& node, Flow& flow);  ///< under create_graph; null where there is no second derivative
+  void (*destroy)(void* payload) noexcept;                        ///< null where there is nothing to be done
+  SlotFunctions const* const* functions;
+  int slots, kept, payload_bytes;
+};
+
+/// The node of an operation on a formula: its result, and what its backward needs, types forgotten.
+template <class T, class D>
+struct FormulaState final : State<T, D>, FormulaParts {
+  FormulaCode<T, D> const* code;
+
+  /// The payload is still to be made.
+  static FormulaState* make(char const* name, Tensor<T, D>&& value, Shape const& whole, FormulaCode<T, D> const& code) {
+    auto const slots = static_cast<std::size_t>(code.slots), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
+    std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
+    char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
+    auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
+    state->name = name;
+    state->payload = block + own;
+    state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
+    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
+    state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
+    state->input_count = code.slots;
+    for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
+    for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
+    state->requires_grad = true;
+    return state;
+  }
+  ~FormulaState() override {
+    if (!this->released) end_parts();
+  }
+
+  template <class V>
+  void connect(int k, V const& from) {
+    check_view(from);
+    if (from.requires_grad()) connect_to(k, from.state());
+  }
+  void keep(int k, Handle const& tensor) {
+    this->FormulaParts::kept[k] = tensor;
+    versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+  }
+
+  void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    for (int k = 0; k < kept_count; ++k) {
+      if (Body const* const body = this->FormulaParts::kept[k].body()) check_unchanged(body->storage.head(), versions[k], body->layout.shape);
+    }
+    if (!flow.creates_graph()) code->send(*this, flow);
+    else if (code->send_recorded) code->send_recorded(*this, flow);
+    else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
+  }
+  void release() noexcept override {
+    if (!std::exchange(this->released, true)) end_parts();
+  }
+
+ private:
+  FormulaState(Tensor<T, D>&& value, Shape const& formula, FormulaCode<T, D> const& c)
+      : State<T, D>(std::move(value)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
+  void connect_to(int k, Node* from) {
+    edges[k] = from;
+    count_up(from->references);
+    if (from->depth >= this->depth) this->depth = from->depth + 1;
+  }
+  SITU_NOINLINE void end_parts() noexcept {
+    if (code->destroy) code->destroy(payload);
+    for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
+    drop_inputs(*this);
+  }
+};
+
+/// In place of a formula that a seed does not read.
+struct no_values {
+  int shape() const;
+};
+/// A formula and the seed of the operation on it, as its node keeps them. Seed says the gradient of the formula's value, an expression, from that of
+/// the result.
+template <bool Read, class E, class Seed>
+struct FormulaPayload {
+  using Tree = decltype(marked<0, 0, Read>(std::declval<E const&>()));
+  using Values = std::conditional_t<Read, std::remove_cvref_t<decltype(values_of(std::declval<E const&>()))>, no_values>;
+  using Variables = typename variable_types<E>::type;
+  static constexpr int kept = kept_count<Read, E>;
+  Tree tree;
+  Seed seed;
+  Values values;
+};
+
+template <class T, class D, bool Read, class Where, class Payload, class Variables>
+struct FormulaRule;
+template <class T, class D, bool Read, class Where, class Payload, class... Vs>
+struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
+  using Tree = typename Payload::Tree;
+  static constexpr int slots = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
+  static_assert(alignof(Payload) <= 16);
+
+  static void send(FormulaState<T, D>& node, Flow& flow) {
+    auto const& payload = *static_cast<Payload const*>(node.payload);
+    auto const gradient = payload.seed(std::as_const(node.incoming), payload.values);
+    auto const seed = lower<kept>(gradient);
+    using S = std::remove_cv_t<decltype(seed)>;
+    constexpr int inputs = kept + leaf_count<std::remove_cv_t<decltype(gradient)>>;
+    Body const* bodies[inputs > 0 ? inputs : 1];
+    for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
+    int at = kept;
+    for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
+    SlotTarget targets[slots];
+    using Types = Fields<value_of<Vs>...>;
+    if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
+      cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
+      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
+      constexpr bool small = operands <= 12 && bytes <= 128;
+      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies, targets);
+    } else {
+      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies, targets);
+    }
+  }
+  static void send_twice(FormulaState<T, D>& node, Flow& flow) {
+    auto const& payload = *static_cast<Payload const*>(node.payload);
+    send_recorded<Read, Where, Fields<Vs...>>(payload.tree, node.FormulaParts::kept, node.edges, node.whole, payload.seed, *node.incoming_recorded, flow);
+  }
+  static void destroy(void* payload) noexcept { static_cast<Payload*>(payload)->~Payload(); }
+
+  static constexpr SlotFunctions const* functions[] = {&slot_functions<value_of<Vs>, device_of<Vs>>...};
+  static constexpr bool has_second = differentiable_seed<decltype(Payload::seed), compute_t<typename Tree::value_type>, Where> && !maps_functions<Tree>;
+  static constexpr auto second() {
+    if constexpr (has_second) return &send_twice;
+    else return static_cast<void (*)(FormulaState<T, D>&, Flow&)>(nullptr);
+  }
+  static constexpr auto end() {
+    if constexpr (std::is_trivially_destructible_v<Payload>) return static_cast<void (*)(void*) noexcept>(nullptr);
+    else return &destroy;
+  }
+  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slots, kept, static_cast<int>(sizeof(Payload))};
+};
+
+/// The rule of an operation on a Variable alone, whose gradient is a tensor.
 struct differentiable_rule {
   using twice = void;
 };
 struct final_rule {};
-
-/// The rule of an operation on a formula: Seed says the gradient of the formula's value, an expression, from that of the result.
-template <class D, bool Read, class Marked, class Seed>
-struct FormulaRule
-    : std::conditional_t<differentiable_seed<Seed, compute_t<value_of<Marked>>, D> && !maps_functions<Marked>, differentiable_rule, final_rule> {
-  SavedFormula<Marked> saved;
-  Shape shape;
-  Seed seed;
-  FormulaRule(Marked&& formula, Shape const& whole, Seed const& s) : saved(static_cast<Marked&&>(formula)), shape(whole), seed(s) {}
-  template <class G, class... Intos>
-  void operator()(G const& g, Intos const&... intos) const {
-    saved.check();
-    if constexpr (is_recorded<G>) send_recorded<Read, D>(saved.values(), shape, seed, g, intos...);
-    else saved.template send<D>(shape, seed(g, saved.values()), intos...);
-  }
-};
-/// The same for a Variable alone.
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
   Saved<T, D> saved;
@@ -303,26 +432,36 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
     }
   }
 };
+template <class E>
+inline constexpr bool is_tensor = false;
+template <class T, class D>
+inline constexpr bool is_tensor<Tensor<T, D>> = true;
 
 /// Records `value`, an operation's result on the formula e. In backward, seed(g, x) gives the gradient of e's value from that of the
 /// result: an expression, that reads x, the value of e as an expression, only if `Read` says so. It becomes part of the one kernel
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
-  if constexpr (is_recorded<E> && slot_count<E> == 1 && requires { e.state(); }) {
+  bool records = false;
+  for_each_variable(e, [&](auto const& v) { records = records || v.requires_grad(); });
+  if (!(records && records_gradients)) return Variable<T, D>(std::move(value), false);
+  constexpr bool alone = requires { e.state(); };
+  if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
     using Rule = VariableRule<value_of<E>, device_of<E>, Read, Seed>;
-    if (!is_recording(e)) return Variable<T, D>(std::move(value), false);
-    if constexpr (Read) return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(e), seed), e);
-    else return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(), seed), e);
+    Variable<value_of<E>, device_of<E>> const& v = e;
+    if constexpr (Read) return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(v), seed), v);
+    else return record(name, std::move(value), Rule(Saved<value_of<E>, device_of<E>>(), seed), v);
   } else {
-    return with_variables(
-        [&](auto const&... vs) {
-          if (!is_recording(vs...)) return Variable<T, D>(std::move(value), false);
-          using Marked = decltype(marked<0, Read>(e));
-          using Rule = FormulaRule<result_device_t<device_of<E>>, Read, Marked, Seed>;
-          return record(name, std::move(value), Rule(marked<0, Read>(e), e.shape(), seed), vs...);
-        },
-        variables_of(e));
+    using Payload = FormulaPayload<Read, E, Seed>;
+    using Rule = FormulaRule<T, D, Read, result_device_t<device_of<E>>, Payload, typename Payload::Variables>;
+    auto* const state = FormulaState<T, D>::make(name, std::move(value), e.shape(), Rule::code);
+    if constexpr (Read) ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, values_of(e)};
+    else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
+    Variable<T, D> result = Variable<T, D>::adopt(state);
+    int slot = 0, kept = 0;
+    for_each_variable(e, [&](auto const& v) { state->connect(slot++, v); });
+    for_each_kept<Read>(e, [&](auto const& tensor) { state->keep(kept++, tensor.handle()); });
+    return result;
   }
 }
 

@@ -29,10 +29,6 @@ namespace detail {
 
 /// A type in words: of other things than tensors, as the compiler writes it.
 template <class X>
-inline constexpr bool is_tensor = false;
-template <class T, class D>
-inline constexpr bool is_tensor<Tensor<T, D>> = true;
-template <class X>
 std::string type_in_words() {
   if constexpr (is_tensor<X>) {
     return text("a Tensor of ", dtype_name<value_of<X>>(), " on ", device_traits<device_of<X>>::name());

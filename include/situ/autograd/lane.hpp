@@ -3,11 +3,12 @@
 /// The derivatives of functions, the entries of expr/functions.hpp, are formulas of lanes. In kernels these are packs; here each is a
 /// Variable, or a number that all elements share, and each function of Lanes is a node whose own gradient is again made of Lanes. So
 /// derivatives of any order need no formula of their own, and no kernel per formula: kernels are those of single functions, which a
-/// program shares. Numbers are folded: 1 * x is x.
+/// program shares, and functions are told by data (LaneFunction): one node serves all. Numbers are folded: 1 * x is x.
 #pragma once
 
 #include <situ/autograd/derivative.hpp>
 #include <situ/autograd/record.hpp>
+#include <situ/expr/cpu/launch.hpp>
 
 // Small code rather than fast code: most programs carry this, few run it, and kernels take the time.
 #define SITU_SELDOM __attribute__((noinline, cold))
@@ -48,7 +49,7 @@ namespace detail {
 template <class C, class D>
 class Lane;
 template <class D>
-struct LaneMask;
+class LaneMask;
 template <class C, class D>
 struct lane_value<Lane<C, D>> {
   using type = C;
@@ -59,13 +60,22 @@ SITU_SELDOM Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs);
 template <class C, class D>
 SITU_SELDOM Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b);
 
-/// Truth values: constants.
+/// Truth values: constants. For both sides in name, as Lanes are.
 template <class D>
-struct LaneMask {
-  Tensor<bool, D> values;
-  explicit LaneMask(Tensor<bool, D> const& t) : values(t) {}
-  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values && b.values)); }
-  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values || b.values)); }
+class LaneMask {
+ public:
+  SITU_SELDOM explicit LaneMask(Tensor<bool, D> const& t) : values_(new Tensor<bool, D>(t)) {}
+  SITU_HOST_DEVICE LaneMask(LaneMask const& other) : values_(copied(other.values_)) {}
+  LaneMask& operator=(LaneMask const&) = delete;
+  SITU_HOST_DEVICE ~LaneMask() { end(values_); }
+  Tensor<bool, D> const& values() const { return *values_; }
+  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() && b.values())); }
+  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() || b.values())); }
+
+ private:
+  SITU_SELDOM static Tensor<bool, D>* copied(Tensor<bool, D> const* values) { return new Tensor<bool, D>(*values); }
+  SITU_SELDOM static void end(Tensor<bool, D>* values) noexcept { delete values; }
+  Tensor<bool, D>* values_;
 };
 
 /// Elements of C, float or double, with their history, or one number. Shapes broadcast.
@@ -196,21 +206,26 @@ Lane<To, D> converted_lane(Lane<From, D> const& x) {
   else return Lane<To, D>(x.variable().template to<To>());
 }
 
-/// Adds a gradient of `whole`'s shape to an input's; G tells whether with its history.
-template <class G, class C, class D, class I>
-SITU_SELDOM void add_lane(Lane<C, D> const& gradient, Shape const& whole, I const& into) {
+/// Adds a gradient of `whole`'s shape to an input's, with its history or without.
+template <class T, class D>
+SITU_SELDOM void add_lane_to(Lane<T, D> const& gradient, Shape const& whole, Into<T, D> const& into, bool records) {
+  Variable<T, D> v = gradient.variable();
+  if (!(v.shape() == whole)) v = v.expand(whole);
+  if (records) into.add(v);
+  else into.add(v.value());
+}
+/// The same from Lanes of C; G tells whether with its history.
+template <class G, class C, class D, class T, class E>
+void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& into) {
   if (!into.needed()) return;
-  Lane<value_of<I>, D> const as_input = [&] {
-    if constexpr (std::is_same_v<value_of<I>, C>) return gradient;
-    else return lane_of<value_of<I>>(gradient.variable());
-  }();
-  auto const add = [&](auto const& v) {
+  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
+    add_lane_to(gradient, whole, into, is_recorded<G>);
+  } else {
+    auto v = lane_of<T>(gradient.variable()).variable();
+    if (!(v.shape() == whole)) v = v.expand(whole);
     if constexpr (is_recorded<G>) into.add(v);
     else into.add(v.value());
-  };
-  auto const v = as_input.variable();
-  if (v.shape() == whole) add(v);
-  else add(v.expand(whole));
+  }
 }
 
 /// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
@@ -221,81 +236,172 @@ SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const&
   if (guarded && chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
   return select((guarded ? seed : slope) == zero, zero, seed * slope);
 }
+/// The same where nothing chooses.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> plain_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool, bool) {
+  return seed * slope;
+}
 
+template <class T, class D>
+SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& flow) {
+  auto* const state = static_cast<State<T, D>*>(flow.running());
+  if (!state->value.body()) state->value = value.tensor();
+  return Variable<T, D>::from_state(state);
+}
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
 template <class T, class D, class G, class I>
 auto own_result(Saved<T, D> const& value, G const&, I const& into) {
   if constexpr (!is_recorded<G>) return value.tensor();
-  else {
-    auto* const state = static_cast<State<T, D>*>(into.flow().running());
-    if (!state->value.body()) state->value = value.tensor();
-    return Variable<T, D>::from_state(state);
-  }
+  else return own_variable(value, into.flow());
 }
-
-/// A function of N Lanes as its rule sees it: its derivatives, and what they read.
+/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read.
 template <class C, class D>
 struct LaneFunction {
-  void (*slopes)(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* partials);
+  using L = Lane<C, D>;
+  char const* name;
+  int operands;
   bool reads_operands, reads_value, chooses;
+  L (*value)(L const* xs);                                ///< numbers are folded
+  void (*slopes)(L const* xs, L const& y, L* partials);
+  L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
+  Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
+  int64_t (*start)(void const* tree, cpu::Run<4> const* run, bool stream) = nullptr;  ///< the CPU's kernel
+  Formula const* formula = nullptr;
+  int cost = 0;
 };
+
+/// On the CPU all functions share what brings operands to a kernel.
+template <class C, class D>
+SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
+  Shape const* shapes[3];
+  Layout const* layouts[4];
+  int const n = function.operands;
+  bool uniform = true;
+  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
+  CommonShape common(shapes[0]);
+  if (!uniform) common.broadcast(shapes, n, function.name);
+  Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
+  cpu::BoundTree<4, 64> bound;
+  bound.start = function.start;
+  bound.formula = function.formula;
+  bound.lanes = 64 / static_cast<int>(sizeof(C));
+  bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
+  bool contiguous = uniform;
+  bound.data[0] = result.data();
+  layouts[0] = &result.layout();
+  for (int o = 0; o < 4; ++o) bound.sizes[o] = static_cast<int>(sizeof(C)), bound.movers[o] = cpu::mover_of<C>;
+  for (int o = 1; o < 4; ++o) {  // places that the kernel does not know repeat the last one
+    Tensor<C, D> const& x = xs[o <= n ? o - 1 : n - 1];
+    bound.data[o] = const_cast<C*>(x.data());
+    layouts[o] = &x.layout();
+    contiguous = contiguous && x.is_contiguous();
+  }
+  if (contiguous) cpu::launch_contiguous<D>(bound, result.size());
+  else cpu::launch_strided<D>(bound, layouts);
+  return result;
+}
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs);
+
+template <class Op, class C, class D, class Ks>
+struct LaneFunctionOf;
 template <class Op, class C, class D, std::size_t... Ks>
-SITU_SELDOM void slopes_of(Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result, std::index_sequence<Ks...>) {
-  auto const partials = Op::derivative(xs[Ks]..., y);
-  ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
-}
-template <class Op, class C, class D, int N>
-inline constexpr LaneFunction<C, D> lane_function{
-    [](Lane<C, D> const* xs, Lane<C, D> const& y, Lane<C, D>* result) { slopes_of<Op>(xs, y, result, std::make_index_sequence<N>{}); },
-    !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>};
-
-/// The backward of a function of Lanes.
-template <class C, class D, int N>
-struct LaneRule {
-  using twice = void;
-  LaneFunction<C, D> const* function;
-  Saved<C, D> operands[N];
-  Saved<C, D> value;
-  template <class G, class I, class... Is>
-  SITU_SELDOM void operator()(G const& g, I const& into, Is const&... intos) const {
-    send(g, std::make_index_sequence<N>{}, into, intos...);
+struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
+  using L = Lane<C, D>;
+  static constexpr int n = static_cast<int>(sizeof...(Ks));
+  SITU_SELDOM static L value(L const* xs) {
+    if constexpr (std::is_same_v<Op, functions::negative>) return -xs[0];
+    else if constexpr (std::is_same_v<Op, functions::add>) return xs[0] + xs[1];
+    else if constexpr (std::is_same_v<Op, functions::subtract>) return xs[0] - xs[1];
+    else if constexpr (std::is_same_v<Op, functions::multiply>) return xs[0] * xs[1];
+    else if constexpr (std::is_same_v<Op, functions::divide>) return xs[0] / xs[1];
+    else return applied<Op>(xs[Ks]...);
   }
+  SITU_SELDOM static void slopes(L const* xs, L const& y, L* result) {
+    auto const partials = Op::derivative(xs[Ks]..., y);
+    ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
+  }
+  SITU_SELDOM static Tensor<C, D> evaluate(LaneFunction<C, D> const&, Tensor<C, D> const* xs) { return Tensor<C, D>(make_map(Op{}, xs[Ks]...)); }
+  static constexpr LaneFunction<C, D> get() {
+    LaneFunction<C, D> result{node_name_of<Op, n == 1>.text, n, !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>, &value, &slopes,
+                              functions::chooses<Op> ? &guarded_product<C, D> : &plain_product<C, D>, nullptr};
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+      using Tree = Apply<Op, Input<C, static_cast<int>(Ks)>...>;
+      result.evaluate = &evaluate_lanes<C, D>;
+      result.start = &cpu::start_tree<Tree, C, 4>;
+      result.formula = &formula_of<Tree>;
+      result.cost = Op::cost;
+    } else {
+      result.evaluate = &evaluate;
+    }
+    return result;
+  }
+};
+template <class Op, class C, class D, int N>
+inline constexpr LaneFunction<C, D> lane_function = LaneFunctionOf<Op, C, D, std::make_index_sequence<static_cast<std::size_t>(N)>>::get();
 
- private:
-  template <class G, std::size_t... Ks, class I, class... Is>
-  SITU_SELDOM void send(G const& g, std::index_sequence<Ks...>, I const& into, Is const&... intos) const {
-    Lane<C, D> const seed = lane_of<C>(g);
-    Lane<C, D> xs[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...}, y(C(0)), slopes[] = {(static_cast<void>(Ks), Lane<C, D>(C(0)))...};
-    if (function->reads_operands) ((xs[Ks] = lane_of<C>(operands[Ks].beside(g))), ...);
-    if (function->reads_value) y = lane_of<C>(own_result(value, g, into));
-    function->slopes(xs, y, slopes);
-    int k = 0;
-    auto const add = [&](auto const& to) {
-      Lane<C, D> const& slope = slopes[k++];
-      if (to.needed()) add_lane<G>(guarded_product(seed, slope, false, function->chooses), g.shape(), to);
-    };
-    add(into);
-    (add(intos), ...);
+/// The node of a function of Lanes.
+template <class C, class D>
+struct LaneState final : State<C, D> {
+  LaneFunction<C, D> const& function;
+  Node* edges[3] = {};
+  Saved<C, D> operands[3];
+  Saved<C, D> own;
+
+  SITU_SELDOM LaneState(LaneFunction<C, D> const& f, Tensor<C, D>&& value, Variable<C, D> const* xs) : State<C, D>(std::move(value)), function(f) {
+    this->name = f.name;
+    this->inputs = edges;
+    this->input_count = f.operands;
+    this->requires_grad = true;
+    if (f.reads_value) own = Saved<C, D>(this->value);
+    for (int k = 0; k < f.operands; ++k) {
+      if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
+      if (!xs[k].requires_grad()) continue;
+      auto* const state = xs[k].state();
+      edges[k] = state;
+      count_up(state->references);
+      if (state->depth >= this->depth) this->depth = state->depth + 1;
+    }
+  }
+  ~LaneState() override { drop_inputs(*this); }
+  SITU_SELDOM void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    using L = Lane<C, D>;
+    bool const records = flow.creates_graph();
+    L const seed = records ? L(*this->incoming_recorded) : L(this->incoming), zero(C(0));
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
+    for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
+    if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
+    function.slopes(xs, y, slopes);
+    Shape const whole = this->shape;
+    for (int k = 0; k < function.operands; ++k) {
+      Into<C, D> const into(flow, edges[k]);
+      if (into.needed()) add_lane_to(function.product(seed, slopes[k], false, function.chooses), whole, into, records);
+    }
+  }
+  SITU_SELDOM void release() noexcept override {
+    if (std::exchange(this->released, true)) return;
+    for (Saved<C, D>& saved : operands) saved = Saved<C, D>();
+    own = Saved<C, D>();
+    drop_inputs(*this);
   }
 };
 
-template <class C, class D, class... Vs>
-SITU_SELDOM Lane<C, D> record_lanes(char const* name, Tensor<C, D> const& value, LaneFunction<C, D> const& function, Vs const&... vs) {
-  if (!is_recording(vs...)) return Lane<C, D>(value);
-  LaneRule<C, D, static_cast<int>(sizeof...(Vs))> rule{&function, {}, {}};
-  int k = 0;
-  if (function.reads_operands) ((rule.operands[k++] = Saved<C, D>(vs)), ...);
-  if (function.reads_value) rule.value = Saved<C, D>(value);
-  return Lane<C, D>(record(name, value, std::move(rule), vs...));
+/// A function of Lanes: one kernel and one node.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
+  Variable<C, D> const none = xs[0].variable();
+  Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
+  Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
+  Tensor<C, D> result = function.evaluate(function, values);
+  if (!is_recording(vs[0], vs[1], vs[2])) return Lane<C, D>(result);
+  return Lane<C, D>(Variable<C, D>::adopt(new LaneState<C, D>(function, std::move(result), vs)));
 }
-
-/// Op of Lanes: one kernel and one node.
 template <class Op, class C, class D, class... Xs>
 Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs) {
-  constexpr int n = 1 + static_cast<int>(sizeof...(Xs));
-  return [](auto const&... vs) {
-    return record_lanes(node_name_of<Op, n == 1>.text, Tensor<C, D>(make_map(Op{}, vs.value()...)), lane_function<Op, C, D, n>, vs...);
-  }(x.variable(), xs.variable()...);
+  Lane<C, D> const all[] = {x, xs...};
+  return record_lanes(lane_function<Op, C, D, 1 + static_cast<int>(sizeof...(Xs))>, all);
 }
 
 template <class C, class D>
@@ -312,7 +418,7 @@ struct SelectRule {
 template <class C, class D>
 Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
   Variable<C, D> const x = a.variable(), y = b.variable();
-  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values, x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
+  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values(), x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
 }
 
 }  // namespace detail

@@ -7,7 +7,9 @@
 
 #include <vector>
 
+#include <situ/core/block_pool.hpp>
 #include <situ/core/error.hpp>
+#include <situ/core/shape.hpp>
 #include <situ/core/storage.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -27,11 +29,14 @@ struct Node {
   bool hooked = false;    ///< somebody wants to see its gradient first
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
+  Shape shape;            ///< of the value
 
   Node() = default;
   Node(Node const&) = delete;
   Node& operator=(Node const&) = delete;
   virtual ~Node() = default;
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* node) noexcept { give_block(node); }
 
   /// Shows the gradient that has arrived to the hooks, which may replace it.
   virtual void call_hooks() = 0;
@@ -80,40 +85,46 @@ class NodeHeap {
   NodeHeap(NodeHeap const&) = delete;
   NodeHeap& operator=(NodeHeap const&) = delete;
   ~NodeHeap() {
-    for (Node* node : nodes_) drop(node);
+    for (std::size_t k = 0; k < size_; ++k) drop(nodes_[k]);
+    if (nodes_ != few_) delete[] nodes_;
   }
-  bool empty() const { return nodes_.empty(); }
-  std::vector<Node*> const& nodes() const { return nodes_; }
+  bool empty() const { return size_ == 0; }
+  std::size_t size() const { return size_; }
+  Node* operator[](std::size_t k) const { return nodes_[k]; }
 
-  void push(Node* node) {
-    nodes_.push_back(node);
+  SITU_NOINLINE void push(Node* node) {
+    if (size_ == room_) grow();
     count_up(node->references);
-    std::size_t at = nodes_.size() - 1;
-    while (at > 0 && before(nodes_[at], nodes_[(at - 1) / 2])) {
-      std::swap(nodes_[at], nodes_[(at - 1) / 2]);
-      at = (at - 1) / 2;
-    }
+    std::size_t at = size_++;
+    for (; at > 0 && before(node, nodes_[(at - 1) / 2]); at = (at - 1) / 2) nodes_[at] = nodes_[(at - 1) / 2];
+    nodes_[at] = node;
   }
   /// The first; the reference passes to the caller.
-  Node* pop() {
-    Node* const first = nodes_.front();
-    nodes_.front() = nodes_.back();
-    nodes_.pop_back();
-    std::size_t at = 0, size = nodes_.size();
-    for (;;) {
-      std::size_t child = 2 * at + 1;
-      if (child >= size) break;
-      if (child + 1 < size && before(nodes_[child + 1], nodes_[child])) ++child;
-      if (!before(nodes_[child], nodes_[at])) break;
-      std::swap(nodes_[child], nodes_[at]);
-      at = child;
+  SITU_NOINLINE Node* pop() {
+    Node* const first = nodes_[0];
+    Node* const last = nodes_[--size_];
+    std::size_t at = 0;
+    for (std::size_t child; (child = 2 * at + 1) < size_; at = child) {
+      if (child + 1 < size_ && before(nodes_[child + 1], nodes_[child])) ++child;
+      if (!before(nodes_[child], last)) break;
+      nodes_[at] = nodes_[child];
     }
+    nodes_[at] = last;
     return first;
   }
 
  private:
   bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
-  std::vector<Node*> nodes_;
+  void grow() {
+    auto* const more = new Node*[2 * room_];
+    for (std::size_t k = 0; k < size_; ++k) more[k] = nodes_[k];
+    if (nodes_ != few_) delete[] nodes_;
+    nodes_ = more;
+    room_ *= 2;
+  }
+  Node* few_[32];
+  Node** nodes_ = few_;
+  std::size_t size_ = 0, room_ = 32;
   int sign_;
 };
 
@@ -123,9 +134,9 @@ class Flow {
   /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
   Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
   ~Flow() {  // with nodes left only when an operation has thrown
-    for (Node* node : waiting_.nodes()) {
-      node->queued = false;
-      node->forget();
+    for (std::size_t k = 0; k < waiting_.size(); ++k) {
+      waiting_[k]->queued = false;
+      waiting_[k]->forget();
     }
   }
 

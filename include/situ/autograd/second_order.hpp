@@ -12,18 +12,16 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-template <class E>
-inline constexpr bool has_marked_slot = false;
-template <class Op, class... Es>
-inline constexpr bool has_marked_slot<Map<Op, Es...>> = (has_marked_slot<Es> || ...);
-template <int J, class E>
-inline constexpr bool has_marked_slot<Map<functions::slot<J>, E>> = true;
-
-/// Whether a user's function is in a formula: its second derivative is not known.
+/// Whether a user's function is in a tree: its second derivative is not known.
 template <class E>
 inline constexpr bool maps_functions = false;
 template <class Op, class... Es>
-inline constexpr bool maps_functions<Map<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
+inline constexpr bool maps_functions<Apply<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
+/// Whether a function in a tree chooses.
+template <class E>
+inline constexpr bool has_choice = false;
+template <class Op, class... Es>
+inline constexpr bool has_choice<Apply<Op, Es...>> = functions::chooses<Op> || (has_choice<Es> || ...);
 
 /// A value on the way: in the type that it is computed in, or truth values.
 template <class D>
@@ -42,112 +40,141 @@ struct AnyLane {
 /// A node of a formula as data: children come before their parent, which is the only one. Formulas share the functions.
 template <class D>
 struct LaneNode {
-  using Function = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
-  Function up = nullptr, down = nullptr;
-  int self = 0, operands[3] = {};
+  using Step = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
+  Step up = nullptr, down = nullptr;
+  void const* function = nullptr;  ///< a LaneFunction<C, D>
+  int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
+  void const* guarded = nullptr;  ///< a GuardedProduct<C, D>, where a function above chooses and this one does not
+  bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
+  AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
+  AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
 };
 
-/// Op on Lanes of C. Froms: the types that the operands were computed in; void for constants, which are of C already.
-template <class D, class Op, class C, class... Froms>
+/// Between the types that parts of a formula are computed in.
+template <class D, class To, class From>
+SITU_SELDOM AnyLane<D> as_lane(AnyLane<D> const& from) {
+  AnyLane<D> result;
+  result.template of<To>() = converted_lane<To>(const_cast<AnyLane<D>&>(from).template of<From>());
+  return result;
+}
+
+template <class C, class D>
+using GuardedProduct = Lane<C, D> (*)(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses);
+template <class C, class D>
+inline constexpr GuardedProduct<C, D> guarded_product_of = &guarded_product<C, D>;
+
+/// Functions on Lanes of C.
+template <class D, class C>
 struct LaneStep {
   using L = Lane<C, D>;
   using Values = AnyLane<D>*;
 
+  SITU_SELDOM static L taken(Values values, LaneNode<D> const& node, int k) {
+    AnyLane<D>& value = values[node.operands[k]];
+    return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
+  }
+  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
+    if (!node.takes_seed[k]) return;
+    AnyLane<D>& to = seeds[node.operands[k]];
+    to.template of<C>() = seed;
+    if (node.given[k]) to = node.given[k](to);
+    to.guarded = guard;
+  }
   SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
-    values[node.self].template of<C>() = value(values, node, std::index_sequence_for<Froms...>{});
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const zero(C(0));
+    L xs[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    values[node.self].template of<C>() = function.value(xs);
   }
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
-    L const& seed = seeds[node.self].template of<C>();
-    if constexpr (functions::is_cast<Op>) {
-      give<0>(seed, seeds, seeds[node.self].guarded, node);
-    } else if constexpr (std::is_same_v<Op, functions::where>) {
-      LaneMask<D> const mask(values[node.operands[0]].truth);
-      L const zero(C(0));
-      give<1>(select(mask, seed, zero), seeds, true, node);
-      give<2>(select(mask, zero, seed), seeds, true, node);
-    } else {
-      share(seed, values, seeds, node, std::index_sequence_for<Froms...>{});
-    }
-  }
-
- private:
-  template <int K>
-  using from = typename nth_type<K, Froms...>::type;
-  template <int K>
-  static L taken(Values values, LaneNode<D> const& node) {
-    if constexpr (std::is_void_v<from<K>>) return values[node.operands[K]].template of<C>();
-    else return converted_lane<C>(values[node.operands[K]].template of<from<K>>());
-  }
-  template <std::size_t... Ks>
-  static L value(Values values, LaneNode<D> const& node, std::index_sequence<Ks...>) {
-    if constexpr (functions::is_cast<Op>) return taken<0>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::where>) return select(LaneMask<D>(values[node.operands[0]].truth), taken<1>(values, node), taken<2>(values, node));
-    else if constexpr (std::is_same_v<Op, functions::negative>) return -taken<0>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::add>) return taken<0>(values, node) + taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::subtract>) return taken<0>(values, node) - taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::multiply>) return taken<0>(values, node) * taken<1>(values, node);
-    else if constexpr (std::is_same_v<Op, functions::divide>) return taken<0>(values, node) / taken<1>(values, node);
-    else return applied<Op>(taken<static_cast<int>(Ks)>(values, node)...);
-  }
-  template <std::size_t... Ks>
-  static void share(L const& seed, Values values, Values seeds, LaneNode<D> const& node, std::index_sequence<Ks...>) {
-    L const xs[] = {taken<static_cast<int>(Ks)>(values, node)...};
-    L slopes[] = {(static_cast<void>(Ks), L(C(0)))...};
-    lane_function<Op, C, D, static_cast<int>(sizeof...(Ks))>.slopes(xs, values[node.self].template of<C>(), slopes);
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
     bool const guard = seeds[node.self].guarded;
-    (give_product<static_cast<int>(Ks)>(seed, slopes[Ks], seeds, guard, node), ...);
-  }
-  template <int K>
-  static void give_product(L const& seed, L const& slope, Values seeds, bool guard, LaneNode<D> const& node) {
-    if constexpr (!std::is_void_v<from<K>>) give<K>(guarded_product(seed, slope, guard, functions::chooses<Op>), seeds, guard || functions::chooses<Op>, node);
-  }
-  template <int K>
-  static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node) {
-    if constexpr (!std::is_void_v<from<K>>) {
-      seeds[node.operands[K]].template of<from<K>>() = converted_lane<from<K>>(seed);
-      seeds[node.operands[K]].guarded = guard;
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    function.slopes(xs, values[node.self].template of<C>(), slopes);
+    for (int k = 0; k < node.count; ++k) {
+      if (!node.takes_seed[k]) continue;
+      L const share = guard && !function.chooses ? (*static_cast<GuardedProduct<C, D> const*>(node.guarded))(seed, slopes[k], true, false) : function.product(seed, slopes[k], guard, function.chooses);
+      give(share, seeds, guard || function.chooses, node, k);
     }
+  }
+  SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
+  SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
+    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
+  }
+  SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
+    values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
+  }
+  SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
+    LaneMask<D> const mask(values[node.operands[0]].truth);
+    give(select(mask, seed, zero), seeds, true, node, 1);
+    give(select(mask, zero, seed), seeds, true, node, 2);
   }
 };
 
-/// What a part of a marked formula was computed in; void for constants.
+/// What a part of a marked tree was computed in; void for constants.
 template <class E>
 struct lane_type {
   using type = void;
 };
 template <class E>
-  requires(has_marked_slot<E> && floating<value_of<E>>)
+  requires(has_slot<E> && floating<typename E::value_type>)
 struct lane_type<E> {
-  using type = compute_t<value_of<E>>;
+  using type = compute_t<typename E::value_type>;
 };
 
-/// A marked formula as a row of nodes.
+/// A marked tree as a row of nodes.
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) { nodes[0].self = self, nodes[0].is_read = is_read; }
+  template <bool>
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
+    nodes[0].self = self, nodes[0].is_read = is_read;
+  }
 };
 template <class D, int J, class E>
-struct LaneTable<D, Map<functions::slot<J>, E>> {
+struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) { nodes[0].self = slots[J] = self, nodes[0].is_read = is_read; }
+  template <bool>
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+    nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
+  }
 };
 template <class D, class Op, class... Es>
-  requires has_marked_slot<Map<Op, Es...>>
-struct LaneTable<D, Map<Op, Es...>> {
+  requires has_slot<Apply<Op, Es...>>
+struct LaneTable<D, Apply<Op, Es...>> {
+  using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
-  /// `self` is the number of the first node.
+  /// `self` is the number of the first node. `Guards`: that a function chooses somewhere above.
+  template <bool Guards>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
-    using Step = LaneStep<D, Op, compute_t<value_of<Map<Op, Es...>>>, typename lane_type<Es>::type...>;
+    using Step = LaneStep<D, C>;
     LaneNode<D>& root = nodes[count - 1];
-    unsigned const reads = is_read ? ~0u : operands_read<Op, has_marked_slot<Es>...>();
+    unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count, root.operands[k++] = self + at - 1), ...);
+    ((LaneTable<D, Es>::template fill<Guards || functions::chooses<Op>>(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+      root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
+     ...);
     root.self = self + at;
+    root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
-    root.up = &Step::up;
-    root.down = &Step::down;
+    if constexpr (functions::is_cast<Op>) root.up = &Step::up_cast, root.down = &Step::down_cast;
+    else if constexpr (std::is_same_v<Op, functions::where>) root.up = &Step::up_where, root.down = &Step::down_where;
+    else root.up = &Step::up, root.down = &Step::down, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
+    if constexpr (Guards && !functions::chooses<Op>) root.guarded = &guarded_product_of<C, D>;
+  }
+
+ private:
+  template <class From>
+  static constexpr void tell(LaneNode<D>& root, int k) {
+    if constexpr (!std::is_void_v<From>) {
+      root.takes_seed[k] = true;
+      if constexpr (!std::is_same_v<From, C>) root.taken[k] = &as_lane<D, C, From>, root.given[k] = &as_lane<D, From, C>;
+    }
   }
 };
 template <class D, class E, int Slots>
@@ -155,10 +182,34 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::template fill<false>(nodes, 0, is_read, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
+
+/// A part of a tree as an expression again.
+template <class D, class T, int K>
+Tensor<T, D> expression_of(Input<T, K> const&, Handle const* kept) {
+  return Tensor<T, D>::from_handle(kept[K]);
+}
+template <class D, class T>
+Constant<T> expression_of(Constant<T> const& constant, Handle const*) {
+  return constant;
+}
+template <class D, class Op, class... Ts>
+auto expression_of(Apply<Op, Ts...> const& node, Handle const* kept);
+template <class D, class Op, class... Done>
+auto map_of_parts(Op const& op, Fields<> const&, Handle const*, Done const&... done) {
+  return make_map(op, done...);
+}
+template <class D, class Op, class E, class... Es, class... Done>
+auto map_of_parts(Op const& op, Fields<E, Es...> const& rest, Handle const* kept, Done const&... done) {
+  return map_of_parts<D>(op, rest.tail, kept, done..., expression_of<D>(rest.head, kept));
+}
+template <class D, class Op, class... Ts>
+auto expression_of(Apply<Op, Ts...> const& node, Handle const* kept) {
+  return map_of_parts<D>(node.op, node.operands, kept);
+}
 
 /// A constant part of a formula, as elements of W.
 template <class W, class D, class E>
@@ -166,9 +217,12 @@ SITU_SELDOM void set_constant(AnyLane<D>& value, E const& e) {
   using C = compute_t<W>;
   if constexpr (std::is_same_v<W, bool>) {
     if constexpr (is_constant<E>) value.truth = full<bool>({}, e.value != 0, D{});
+    else if constexpr (std::is_same_v<E, Tensor<bool, D>>) value.truth = e;
     else value.truth = Tensor<bool, D>(cast<bool>(e));
   } else if constexpr (is_constant<E>) {
     value.template of<C>() = Lane<C, D>(static_cast<C>(e.value));
+  } else if constexpr (std::is_same_v<E, Tensor<C, D>>) {
+    value.template of<C>() = Lane<C, D>(e);
   } else {
     value.template of<C>() = Lane<C, D>(Tensor<C, D>(cast<C>(e)));
   }
@@ -181,28 +235,44 @@ SITU_SELDOM void set_variable(AnyLane<D>& value, Tensor<T, E> const& tensor, Nod
   auto const variable = state ? Variable<T, E>::from_state(state) : Variable<T, E>(tensor, false);
   value.template of<compute_t<T>>() = lane_of<compute_t<T>>(record_transfer<D>(variable));
 }
-/// Sets the leaves of a formula, whose first node is at `nodes` and `values`.
-template <class W, class D, class E>
-void set_leaves(E const& e, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const*) {
-  if (nodes->is_read || std::is_same_v<W, bool>) set_constant<W>(*values, e);
-}
-template <class W, class D, int J, class E>
-void set_leaves(Map<functions::slot<J>, E> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  if constexpr (!is_constant<E>) {
-    if (nodes->is_read) set_variable(*values, map.operands.head, inputs[J]);
+/// What a formula keeps, and its nodes.
+template <class D, class Variables>
+struct LaneLeaves {
+  LaneNode<D> const* nodes;
+  AnyLane<D>* values;
+  Handle const* kept;
+  Node* const* inputs;
+
+  /// Sets the leaves of the part whose first node is number `at`.
+  template <class W, class Leaf>
+  void set(Leaf const& leaf, int at) const {
+    if (nodes[at].is_read || std::is_same_v<W, bool>) set_constant<W>(values[at], expression_of<D>(leaf, kept));
   }
-}
-template <class Op, int K, class... Es, class D, class E, class... Rest>
-void set_leaves_of(Fields<E, Rest...> const& operands, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  using W = typename Map<Op, Es...>::types::template operand<K>;
-  set_leaves<W>(operands.head, nodes, values, inputs);
-  if constexpr (sizeof...(Rest) > 0) set_leaves_of<Op, K + 1, Es...>(operands.tail, nodes + LaneTable<D, E>::count, values + LaneTable<D, E>::count, inputs);
-}
-template <class W, class D, class Op, class... Es>
-  requires has_marked_slot<Map<Op, Es...>>
-void set_leaves(Map<Op, Es...> const& map, LaneNode<D> const* nodes, AnyLane<D>* values, Node* const* inputs) {
-  set_leaves_of<Op, 0, Es...>(map.operands, nodes, values, inputs);
-}
+  template <class W, int J, class T, int K>
+  void set(Apply<functions::slot<J>, Input<T, K>> const&, int at) const {
+    using E = device_of<typename nth_in<J, Variables>::type>;
+    if (nodes[at].is_read) set_variable(values[at], Tensor<T, E>::from_handle(kept[K]), inputs[J]);
+  }
+  template <class W, int J, class T>
+  void set(Apply<functions::slot<J>, Constant<T>> const&, int) const {}
+  template <class W, class Op, class... Es>
+    requires has_slot<Apply<Op, Es...>>
+  void set(Apply<Op, Es...> const& node, int at) const {
+    set_operands<Apply<Op, Es...>, 0>(node.operands, at);
+  }
+
+ private:
+  template <int K, class List>
+  struct nth_in;
+  template <int K, class... Vs>
+  struct nth_in<K, Fields<Vs...>> : nth_type<K, Vs...> {};
+
+  template <class Parent, int K, class E, class... Es>
+  void set_operands(Fields<E, Es...> const& operands, int at) const {
+    set<typename Parent::types::template operand<K>>(operands.head, at);
+    if constexpr (sizeof...(Es) > 0) set_operands<Parent, K + 1>(operands.tail, at + LaneTable<D, E>::count);
+  }
+};
 
 /// Runs up through the nodes.
 template <class D>
@@ -224,6 +294,11 @@ SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* value
 template <class Seed, class C, class D>
 concept differentiable_seed = requires(Seed const& seed, Lane<C, D> const& lane) { seed.twice(lane, lane, lane); };
 
+/// Where a rule looks for the node that it belongs to, where it has no Into.
+struct RunningNode {
+  Flow& running;
+  Flow& flow() const { return running; }
+};
 template <class Seed, class C, class D, class G, class I>
 Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I const& into) {
   Lane<C, D> y(C(0));
@@ -231,22 +306,25 @@ Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I co
   return seed.twice(lane_of<C>(g), x, y);
 }
 
-/// Sends the gradients of a marked formula to its Variables, recorded.
-template <bool Read, class D, class Marked, class Seed, class G, class I, class... Is>
-SITU_SELDOM void send_recorded(Marked const& formula, Shape const& whole, Seed const& seed, G const& g, I const& into, Is const&... rest) {
-  using C = compute_t<value_of<Marked>>;
-  constexpr auto const& table = lane_nodes<D, Marked, 1 + static_cast<int>(sizeof...(Is)), Read>;
-  constexpr int count = table.count;
-  Node* const inputs[] = {into.input(), rest.input()...};
-  std::vector<AnyLane<D>> values(count), seeds(count);
-  set_leaves<value_of<Marked>>(formula, table.nodes, values.data(), inputs);
-  run_up(table.nodes, count, values.data());
-  seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), into);
-  run_down(table.nodes, count, values.data(), seeds.data());
-  int j = 0;
-  auto const send = [&](auto const& to) { add_lane<G>(seeds[static_cast<std::size_t>(table.slots[j++])].template of<compute_t<value_of<decltype(to)>>>(), whole, to); };
-  send(into);
-  (send(rest), ...);
+/// Sends the gradients of a marked tree to the Variables of its formula, recorded.
+template <bool Read, class D, class Variables, class Tree, class Seed, class G>
+SITU_SELDOM void send_recorded(Tree const& tree, Handle const* kept, Node* const* inputs, Shape const& whole, Seed const& seed, G const& g, Flow& flow) {
+  using C = compute_t<typename Tree::value_type>;
+  [&]<class... Vs>(std::type_identity<Fields<Vs...>>) {
+    constexpr auto const& table = lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>;
+    constexpr int count = table.count;
+    AnyLane<D> values[count], seeds[count];
+    LaneLeaves<D, Variables>{table.nodes, values, kept, inputs}.template set<typename Tree::value_type>(tree, 0);
+    run_up(table.nodes, count, values);
+    seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), RunningNode{flow});
+    run_down(table.nodes, count, values, seeds);
+    int j = 0;
+    auto const send = [&]<class V>(std::type_identity<V>) {
+      add_lane<G>(seeds[table.slots[j]].template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, inputs[j]));
+      ++j;
+    };
+    (send(std::type_identity<Vs>{}), ...);
+  }(std::type_identity<Variables>{});
 }
 
 }  // namespace detail

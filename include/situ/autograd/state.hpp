@@ -45,7 +45,6 @@ template <class T, class D>
 struct State : Node {
   int64_t handles = 1;
   Tensor<T, D> value;
-  Shape shape;
   Tensor<T, D> grad;      ///< what the user sees
   Tensor<T, D> incoming;  ///< what has arrived in this pass
   Tensor<T, D> captured;  ///< what grad() asked for
@@ -56,7 +55,7 @@ struct State : Node {
   bool is_view = false;   ///< its value lies in that of another Variable
   uint32_t version = 0;   ///< of a view: how often that had been written
 
-  explicit State(Tensor<T, D>&& v) : value(std::move(v)), shape(value.shape()) {}
+  explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
   ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);

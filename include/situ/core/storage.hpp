@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include <situ/core/block_pool.hpp>
 #include <situ/core/device.hpp>
 #include <situ/core/layout.hpp>
 #include <situ/core/scalar.hpp>
@@ -113,6 +114,9 @@ struct Body {
   int64_t size = 0;
   bool contiguous = true;
   bool apart = true;  ///< false where it lies in the storage's own block
+
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* body) noexcept { give_block(body); }
 };
 
 /// A counted pointer to a body: all that a Tensor holds. A null handle is an empty tensor.

@@ -283,7 +283,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
-SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), select(x > SITU_CONSTANT(0), SITU_CONSTANT(1), SITU_CONSTANT(0)))
+SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), one_where<X>(x > SITU_CONSTANT(0)))
 /// x * sigmoid(x)
 SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
@@ -363,12 +363,10 @@ SITU_PREDICATE(isfinite, true)
   };                                                                                                        \
   }
 
-SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), select(a, SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select(a, SITU_CONSTANT(0), SITU_CONSTANT(1)))
+SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), one_where<X>(a), SITU_CONSTANT(1) - one_where<X>(a))
 SITU_TERNARY_FUNCTOR(clamp, arithmetic, 2, minimum_of(maximum_of(a, b), c),
-                     select((a >= b) & (a <= c), SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select((a < b) & (b < c), SITU_CONSTANT(1), SITU_CONSTANT(0)),
-                     select((a > c) | (b >= c), SITU_CONSTANT(1), SITU_CONSTANT(0)))
+                     select(a >= b, one_where<X>(a <= c), SITU_CONSTANT(0)), select(a < b, one_where<X>(b < c), SITU_CONSTANT(0)),
+                     select(a > c, SITU_CONSTANT(1), one_where<X>(b >= c)))
 SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - c, c, b - a)
 
 namespace detail {

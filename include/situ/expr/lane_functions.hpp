@@ -109,6 +109,16 @@ SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
   return each_lane([](T x) { return digamma(x); }, a);
 }
 
+/// A choice that is made before the next one: g++ would join their masks, which AVX-512 kernels then take apart lane by lane.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X on_its_own(X const& x) {
+  return x;
+}
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> on_its_own(pack<T, N, Isa> const& x) {
+  return keep_order(x);
+}
+
 }  // namespace detail
 
 namespace functions {
@@ -188,7 +198,12 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
 /// The share of the gradient that an operand gets: all where it was chosen, half at a tie.
 template <class M1, class M2, class X>
 SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& chosen, M2 const& tie, X const& one) {
-  return select(chosen, one, select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one));
+  return detail::on_its_own(select(chosen, one, detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one))));
+}
+/// 1 where m holds, else 0.
+template <class X, class M>
+SITU_HOST_DEVICE SITU_INLINE X one_where(M const& m) {
+  return detail::on_its_own(select(m, X(detail::lane_value_t<X>(1)), X(detail::lane_value_t<X>(0))));
 }
 /// The functions below have no name in `math`: they are short formulas.
 template <class X>

@@ -42,14 +42,14 @@ struct MultiheadAttention {
   bool training = true;
 
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, multihead_attention_options const& options = {})
-      : in_proj_weight(Tensor<T, Device>::uninitialized({3 * embed_dim, embed_dim}, "MultiheadAttention")), out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
+      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0)),
+        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
     if (num_heads < 1 || embed_dim % num_heads != 0) {
       detail::fail<ShapeError>("MultiheadAttention: ", num_heads, " heads were asked for of ", embed_dim, " features: the heads must divide them");
     }
-    init::xavier_uniform(in_proj_weight);
     if (!options.bias) return;
-    in_proj_bias = init::zeros(Variable<T, Device>(Tensor<T, Device>::uninitialized({3 * embed_dim}, "MultiheadAttention")));
-    init::zeros(*out_proj.bias);
+    in_proj_bias.emplace(detail::drawn_constant<T>(0, {3 * embed_dim}, "MultiheadAttention").to(Device{}));
+    out_proj.bias.emplace(detail::drawn_constant<T>(0, {embed_dim}, "MultiheadAttention").to(Device{}));
   }
   MultiheadAttention(from_members_t, Variable<T, Device> weight, std::optional<Variable<T, Device>> bias, Linear<T, Device> output, int64_t heads, double dropout,
                      bool causal, bool train)

@@ -3,7 +3,7 @@
 ///     nn::BatchNorm2d<float, Cuda<0>> norm{16};   nn::BatchNorm1d<float, D> plain{128, {.affine = false}};
 ///
 /// Shape     BatchNorm1d: [N, C] or [N, C, L], BatchNorm2d: [N, C, H, W], as the input; weight, bias, running_mean, running_var [C].
-/// Dtype     that of the input. A 16-bit input may meet a layer of float, which keeps its statistics in float.
+/// Dtype     that of the input. Running statistics are float in layers of 16-bit floats too.
 /// Device    that of the layer; an input on another one does not compile.
 /// Throws    ShapeError for an input of another rank or number of channels, or in training with less than two values for each channel;
 ///           the running statistics are unchanged.
@@ -32,7 +32,7 @@ namespace detail {
 template <class T, class D>
 struct BatchNormState {
   std::optional<Variable<T, D>> weight, bias;
-  std::optional<Tensor<T, D>> running_mean, running_var;
+  std::optional<Tensor<compute_t<T>, D>> running_mean, running_var;
   std::optional<nn::Counter> num_batches_tracked;
   bool training = true;
   int64_t num_features;
@@ -42,12 +42,12 @@ struct BatchNormState {
     if (features < 0) fail<ShapeError>("BatchNorm: ", features, " channels were asked for; there are 0 or more");
     if (given.affine) weight.emplace(ones<T>({features}).to(D{})), bias.emplace(zeros<T>({features}).to(D{}));
     if (given.track_running_stats) {
-      running_mean = zeros<T>({features}).to(D{}), running_var = ones<T>({features}).to(D{});
+      running_mean = zeros<compute_t<T>>({features}).to(D{}), running_var = ones<compute_t<T>>({features}).to(D{});
       num_batches_tracked.emplace();
     }
   }
-  BatchNormState(nn::from_members_t, std::optional<Variable<T, D>> w, std::optional<Variable<T, D>> b, std::optional<Tensor<T, D>> mean,
-                 std::optional<Tensor<T, D>> var, std::optional<nn::Counter> batches, bool is_training, int64_t features, nn::batch_norm_options const& given)
+  BatchNormState(nn::from_members_t, std::optional<Variable<T, D>> w, std::optional<Variable<T, D>> b, std::optional<Tensor<compute_t<T>, D>> mean,
+                 std::optional<Tensor<compute_t<T>, D>> var, std::optional<nn::Counter> batches, bool is_training, int64_t features, nn::batch_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), running_mean(std::move(mean)), running_var(std::move(var)), num_batches_tracked(std::move(batches)),
         training(is_training), num_features(features), options(given) {}
 
@@ -61,7 +61,7 @@ struct BatchNormState {
     bool const counts = training && num_batches_tracked;
     int64_t const batches = counts ? num_batches_tracked->value() + 1 : 0;
     if (counts && !options.momentum) how.momentum = 1 / static_cast<double>(batches);
-    Tensor<T, D> const none;
+    Tensor<compute_t<T>, D> const none;
     auto result = batch_norm(x, running_mean ? *running_mean : none, running_var ? *running_var : none, parameter(weight), parameter(bias), how);
     if (counts) num_batches_tracked->set(batches);
     return result;
@@ -81,7 +81,6 @@ struct BatchNorm1d : detail::BatchNormState<T, Device> {
   using State = detail::BatchNormState<T, Device>;
   using State::State;
   using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
-  static constexpr bool keeps_precision = true;
 
   explicit BatchNorm1d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
 
@@ -99,7 +98,6 @@ struct BatchNorm2d : detail::BatchNormState<T, Device> {
   using State = detail::BatchNormState<T, Device>;
   using State::State;
   using State::weight, State::bias, State::running_mean, State::running_var, State::num_batches_tracked, State::training, State::num_features, State::options;
-  static constexpr bool keeps_precision = true;
 
   explicit BatchNorm2d(int64_t features, batch_norm_options const& given = {}) : State(features, given) {}
 

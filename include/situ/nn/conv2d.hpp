@@ -3,7 +3,7 @@
 ///     nn::Conv2d<float, Cuda<0>> conv{1, 16, 3, {.padding = 1}};   nn::Conv2d<float, D> depthwise{64, 64, {3, 5}, {.stride = 2, .groups = 64, .bias = false}};
 ///
 /// Shape     [N, in, H, W] or [in, H, W] → [N, out, H', W'] or [out, H', W'], as conv2d (ops/conv2d.hpp); weight [out, in / groups, kh, kw], bias [out].
-/// Dtype     input and weights promote.
+/// Dtype     input and weights promote; layers of 16-bit floats convert an input of float or double.
 /// Device    that of the weights; an input on another one does not compile.
 /// Throws    ShapeError where groups do not divide the channels, for an input with other channels, and for a kernel larger than the padded image.
 /// Gradient  see autograd/conv2d.hpp.
@@ -52,10 +52,11 @@ struct Conv2d {
       detail::fail<ShapeError>("Conv2d: an input of shape ", shape, " does not fit weights of shape ", weight.shape(), ": images are [N, ", in_channels(), ", H, W] or [",
                                in_channels(), ", H, W]");
     }
-    using Options = detail::recorded_convolution_options<std::remove_cvref_t<decltype(x)>, Variable<T, Device>>;
+    auto const& images = detail::layer_input<T>(x);
+    using Options = detail::recorded_convolution_options<std::remove_cvref_t<decltype(images)>, Variable<T, Device>>;
     Options options{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
     if (bias) options.bias = *bias;
-    return conv2d(x, weight, options);
+    return conv2d(images, weight, options);
   }
 
   SITU_MODULE(weight, bias, stride, padding, dilation, groups)

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <situ/autograd/operands.hpp>
-#include <situ/nn/cpu/cross_entropy.hpp>
+#include <situ/nn/cpu/cross_entropy_probabilities.hpp>
 #include <situ/tensor/factories.hpp>
 #if defined(__CUDACC__)
 #include <situ/nn/cuda/cross_entropy.hpp>

@@ -3,7 +3,7 @@
 ///     nn::Linear<float, Cuda<0>> fc{784, 128};   nn::Linear<float, D> projection{64, 64, {.bias = false}};   nn::LazyLinear<float, D> head{10};
 ///
 /// Shape     (…, in) → (…, out); weight [out, in], bias [out].
-/// Dtype     input and weights promote.
+/// Dtype     input and weights promote; layers of 16-bit floats convert an input of float or double.
 /// Device    that of the weights; an input on another one does not compile.
 /// Throws    ShapeError for an input of another last extent.
 /// Gradient  see autograd/matmul.hpp.
@@ -16,13 +16,20 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+/// What a layer of T computes with: layers of 16-bit floats convert inputs of float and double, so that a network in mixed precision stays in it.
+template <class T, class X>
+decltype(auto) layer_input(X const& x) {
+  if constexpr (sizeof(T) == 2 && floating<value_of<X>> && sizeof(value_of<X>) > 2) return cast<T>(x);
+  else return (x);
+}
+
 /// x wᵀ + b of the layer `who`.
 template <class X, class T, class D>
 auto apply_linear(X const& x, Variable<T, D> const& weight, std::optional<Variable<T, D>> const& bias, char const* who) {
   if (x.rank() < 1 || x.shape().back() != weight.shape()[1]) {
     fail<ShapeError>(who, ": an input of shape ", x.shape(), " does not fit weights of shape ", weight.shape(), ": its last extent must be ", weight.shape()[1]);
   }
-  return bias ? linear(x, weight, *bias) : linear(x, weight);
+  return bias ? linear(layer_input<T>(x), weight, *bias) : linear(layer_input<T>(x), weight);
 }
 
 /// The width of a layer's initial weights and biases, 1 / √(fan in), as PyTorch has it.

@@ -60,9 +60,7 @@ struct LSTM {
       detail::fail<ShapeError>("LSTM: ", options.num_layers, " layers of ", hidden_size, " cells were asked for; there is one or more of each");
     }
     double const bound = 1 / detail::root(static_cast<double>(hidden_size));
-    auto const add = [&](Shape const& shape) {
-      parameters.push_back(init::uniform(Variable<T, Device>(Tensor<T, Device>::uninitialized(shape, "LSTM")), -bound, bound));
-    };
+    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound)); };
     for (int64_t layer = 0; layer < options.num_layers; ++layer) {
       add({4 * hidden_size, layer == 0 ? input_size : hidden_size});
       add({4 * hidden_size, hidden_size});

@@ -71,6 +71,25 @@ struct MoveTo : Changed<MoveTo<D>> {
   Tensor<T, D> changed(Tensor<T, From> const& x) const {
     return x.to(D{});
   }
+  template <class H, class T, class From>
+  static auto buffer(H const& x, Tensor<T, From> const*) {
+    if constexpr (is_optional<H>) return x ? std::optional<Tensor<T, D>>(x->to(D{})) : std::optional<Tensor<T, D>>();
+    else return x.to(D{});
+  }
+};
+/// A buffer for a member that is of another element type, or of its own: modules of 16-bit floats keep their running statistics in float. `H` is Tensor,
+/// or an optional one.
+template <class T, class U, class D, class H = Tensor<U, D>>
+struct CastBuffer {
+  H x;
+  using Other = typename cast_type<H, T>::type;
+  operator H() const { return x; }
+  template <class V>
+    requires(std::is_same_v<V, Other> && !std::is_same_v<V, H>)
+  operator V() const {
+    if constexpr (is_optional<H>) return x ? V(x->template to<T>()) : V();
+    else return x.template to<T>();
+  }
 };
 template <class T>
 struct CastTo : Changed<CastTo<T>> {
@@ -78,8 +97,11 @@ struct CastTo : Changed<CastTo<T>> {
   using type = typename cast_type<X, T>::type;
   template <class U, class D>
   auto changed(Tensor<U, D> const& x) const {
-    if constexpr (floating<U>) return x.template to<T>();
-    else return x;
+    return x.template to<T>();
+  }
+  template <class H, class U, class D>
+  static auto buffer(H const& x, Tensor<U, D> const*) {
+    return CastBuffer<T, U, D, H>{x};
   }
 };
 struct Clone : Changed<Clone> {
@@ -111,14 +133,17 @@ auto changed_module(X const& x, Change const& change) {
   } else if constexpr (is_parameter<X>) {
     return change.parameter(x);
   } else if constexpr (std::is_same_v<X, nn::Counter>) {
-    return x.clone();
+    if constexpr (requires { typename Change::shares_buffers; }) return x;
+    else return x.clone();
   } else if constexpr (is_buffer<X>) {
-    return change.changed(x);
+    return change.buffer(x, &x);
   } else if constexpr (any_module<X>) {
     for_each_member(x, [](auto const&) {});  // their order
     return x.situ_members([&](auto const&... members) { return module_from<R>(changed_module(members, change)...); });
   } else if constexpr (is_optional<X>) {
-    return x ? R(changed_module(*x, change)) : R();
+    using Held = typename X::value_type;
+    if constexpr (is_buffer<Held> && !std::is_same_v<Held, nn::Counter>) return change.buffer(x, static_cast<Held const*>(nullptr));
+    else return x ? R(changed_module(*x, change)) : R();
   } else if constexpr (several<X>) {
     if constexpr (holds_state<X>) {
       if constexpr (requires { x.get_allocator(); }) {

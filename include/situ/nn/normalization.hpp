@@ -45,7 +45,6 @@ struct LayerNorm {
   std::optional<Variable<T, Device>> weight, bias;
   Shape normalized_shape;
   layer_norm_options options;
-  static constexpr bool keeps_precision = true;
 
   explicit LayerNorm(Shape const& normalized, layer_norm_options const& given = {})
       : normalized_shape(detail::checked_normalized(normalized, "LayerNorm")), options(given) {
@@ -85,7 +84,6 @@ struct RMSNorm {
   std::optional<Variable<T, Device>> weight;
   Shape normalized_shape;
   rms_norm_options options;
-  static constexpr bool keeps_precision = true;
 
   explicit RMSNorm(Shape const& normalized, rms_norm_options const& given = {})
       : normalized_shape(detail::checked_normalized(normalized, "RMSNorm")), options(given) {

@@ -49,10 +49,9 @@ inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who
   return bits;
 }
 
-template <class Reducer, class E>
-auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
-  using D = result_device_t<device_of<E>>;
-  Shape shape, source = e.shape();
+/// The shape that is left of `source` when the axes whose bit is set in `reduced` are.
+SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, bool keep, char const* who, bool empty_is_defined) {
+  Shape shape;
   int64_t count = 1;
   for (int k = 0; k < source.rank(); ++k) {
     bool const gone = reduced >> k & 1u;
@@ -60,12 +59,16 @@ auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double par
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  auto result = Tensor<typename Reducer::result, D>::uninitialized(shape, Reducer::name);
-  if constexpr (!Reducer::empty_is_defined) {
-    if (count == 0 && result.size() > 0) {
-      fail<ShapeError>(Reducer::name, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
-    }
+  if (count == 0 && !empty_is_defined && product(shape) > 0) {
+    fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
+  return shape;
+}
+
+template <class Reducer, class E>
+auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
+  using D = result_device_t<device_of<E>>;
+  auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
   ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
   program.parameter = parameter;
   bind_reduction(program, result.data(), e, reduced);

@@ -34,57 +34,71 @@ SITU_HOST_DEVICE SITU_INLINE typename R::result finished(A const& total, int64_t
   else return R::finish(total, count);
 }
 
+/// Where the operands of a reduction lie, with the types forgotten: see ReduceProgram.
+struct ReductionPlaces {
+  int64_t* sizes;
+  int64_t* strides;  ///< of operand o along axis k at [o * max_rank + k]
+  int rank = 0, kept_rank = 0;
+  int64_t outputs = 1, count = 1;
+
+  /// layouts: of the inputs, numbers 1 to operands - 1. The reduced axes stay in order, or get into that of memory, by the first input.
+  SITU_NOINLINE void bind(Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced, bool order_matters) {
+    int const all = shape.rank();
+    int order[max_rank];
+    int kept = 0, at = 0;
+    for (int k = 0; k < all; ++k) {
+      if (!(reduced >> k & 1u)) order[at++] = k;
+    }
+    kept = at;
+    for (int k = 0; k < all; ++k) {
+      if (reduced >> k & 1u) order[at++] = k;
+    }
+    int64_t own[max_rank];
+    if (!order_matters && operands > 1) {
+      broadcast_strides(*layouts[1], shape, own);
+      auto magnitude = [&](int axis) { return own[axis] < 0 ? -own[axis] : own[axis]; };
+      for (int k = kept + 1; k < all; ++k) {
+        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+      }
+    }
+    int64_t step = 1;
+    for (int k = kept - 1; k >= 0; --k) {
+      strides[k] = step;
+      step *= shape[order[k]];
+    }
+    for (int k = 0; k < all; ++k) {
+      sizes[k] = shape[order[k]];
+      (k < kept ? outputs : count) *= sizes[k];
+      if (k >= kept) strides[k] = 0;
+    }
+    for (int o = 1; o < operands; ++o) {
+      broadcast_strides(*layouts[o], shape, own);
+      for (int k = 0; k < all; ++k) strides[o * max_rank + k] = own[order[k]];
+    }
+    kept_rank = kept;
+    rank = coalesce(sizes, strides, operands, all, &kept_rank);
+  }
+};
+
 /// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
 template <class Reducer, class E>
 void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, typename Reducer::result* data, E const& e, unsigned reduced) {
-  Shape const& shape = e.shape();
-  int const rank = shape.rank();
   constexpr int operands = leaf_count<E> + 1;
   auto& where = program.where;
   where.data[0] = data;
   where.contiguous = false;
-  int order[max_rank];
-  int kept = 0, at = 0;
-  for (int k = 0; k < rank; ++k) {
-    if (!(reduced >> k & 1u)) order[at++] = k;
-  }
-  kept = at;
-  for (int k = 0; k < rank; ++k) {
-    if (reduced >> k & 1u) order[at++] = k;
-  }
-  if constexpr (!requires { Reducer::order_matters; }) {  // the reduced axes in the order of memory, by the first input
-    bool first = true;
-    for_each_leaf(e, [&](auto const& leaf) {
-      if (!std::exchange(first, false)) return;
-      int64_t strides[max_rank];
-      broadcast_strides(leaf.layout(), shape, strides);
-      auto magnitude = [&](int axis) { return strides[axis] < 0 ? -strides[axis] : strides[axis]; };
-      for (int k = kept + 1; k < rank; ++k) {
-        for (int j = k; j > kept && magnitude(order[j]) > magnitude(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
-      }
-    });
-  }
-  program.outputs = program.count = 1;
-  int64_t step = 1;
-  for (int k = kept - 1; k >= 0; --k) {
-    where.strides[0][k] = step;
-    step *= shape[order[k]];
-  }
-  for (int k = 0; k < rank; ++k) {
-    where.sizes[k] = shape[order[k]];
-    (k < kept ? program.outputs : program.count) *= where.sizes[k];
-    if (k >= kept) where.strides[0][k] = 0;
-  }
+  Layout const* layouts[operands] = {};
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) {
     where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    int64_t strides[max_rank];
-    broadcast_strides(leaf.layout(), shape, strides);
-    for (int k = 0; k < rank; ++k) where.strides[o][k] = strides[order[k]];
-    ++o;
+    layouts[o++] = &leaf.layout();
   });
-  program.kept_rank = kept;
-  where.rank = coalesce(where.sizes, &where.strides[0][0], operands, rank, &program.kept_rank);
+  ReductionPlaces places{where.sizes, &where.strides[0][0]};
+  places.bind(layouts, operands, e.shape(), reduced, requires { Reducer::order_matters; });
+  program.outputs = places.outputs;
+  program.count = places.count;
+  program.kept_rank = places.kept_rank;
+  where.rank = places.rank;
 }
 
 }  // namespace detail

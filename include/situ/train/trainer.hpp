@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <limits>
+#include <tuple>
 
 #include <situ/data/loader.hpp>
 #include <situ/device/any.hpp>
@@ -58,6 +59,50 @@ struct TrainerOptions {
   std::string svg = {};       ///< the learning curves, written after each epoch
   std::FILE* progress = stdout;  ///< null: silent
 };
+
+}  // namespace train
+
+namespace detail {
+
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
+template <class T, class D>
+class LateSum {
+ public:
+  void add(Tensor<T, D> number, int64_t weight) {
+    weights_ += static_cast<double>(weight);
+    late_.push_back({std::move(number), static_cast<double>(weight)});
+    if (late_.size() >= 256) read(late_.size() - 16);
+  }
+  /// The mean of all; waits for them.
+  double mean() {
+    read(late_.size());
+    return sum_ / weights_;
+  }
+
+ private:
+  struct Late {
+    Tensor<T, D> number;
+    double weight;
+  };
+  void read(std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
+    late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  std::vector<Late> late_;
+  double sum_ = 0, weights_ = 0;
+};
+/// A Tensor of a loss or a metric, whatever it comes as.
+template <class E>
+auto number_of(E const& e) {
+  if constexpr (differentiable<E>) return Variable(e).value();
+  else return Tensor(e);
+}
+template <class E>
+using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
+
+}  // namespace detail
+
+namespace train {
 
 inline namespace SITU_ABI_CUDA {
 
@@ -170,7 +215,7 @@ class Trainer {
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      Tensor<double, D> total = zeros<double>({}, device);
+      detail::late_sum_of<decltype(loss_of(output_of<Compute>(computing<Compute>(model), std::get<0>(*batches.begin())), std::get<1>(*batches.begin())))> losses;  // unevaluated
       decltype(optim::clip_grad_norm(weights, 1.)) norm;
       int64_t batch = 0;
       for (auto const& [x, y] : batches) {
@@ -178,7 +223,7 @@ class Trainer {
         auto const net_now = computing<Compute>(model);
         Variable loss = loss_of(output_of<Compute>(net_now, x), y);
         int64_t const samples = x.size(0);
-        total += static_cast<double>(samples) * cast<double>(loss.value());
+        losses.add(loss.value(), samples);
         epoch.samples += samples;
         ++batch;
         bool const last = batch % options_.accumulate == 0 || batch == batches.size();
@@ -194,10 +239,10 @@ class Trainer {
           if (options_.schedule_steps) schedule.step();
         }
         if (progress.wants_step()) {
-          progress.step(number, batch, batches.size(), total.item() / static_cast<double>(epoch.samples), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+          progress.step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
         }
       }
-      epoch.loss = epoch.samples > 0 ? total.item() / static_cast<double>(epoch.samples) : not_measured;
+      epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
       epoch.seconds = detail::seconds_now() - started;
       if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
       optimizer.zero_grad();
@@ -235,19 +280,24 @@ class Trainer {
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
     auto const net_now = computing<Compute>(model);
-    Tensor<double, D> loss_total = zeros<double>({}, device), metric_total = zeros<double>({}, device);
+    using X = decltype(std::get<0>(*batches.begin()));
+    using Y = decltype(std::get<1>(*batches.begin()));
+    using Output = decltype(Variable(output_of<Compute>(net_now, std::declval<X>())));
+    detail::late_sum_of<decltype(loss_of(std::declval<Output>(), std::declval<Y>()))> losses;
+    [[maybe_unused]] auto metrics = [&] {
+      if constexpr (std::is_same_v<Metric, none_t>) return none;
+      else return detail::late_sum_of<decltype(metric(std::declval<Output>().value(), std::declval<Y>()))>();
+    }();
     int64_t seen = 0;
     for (auto const& [x, y] : batches) {
       Variable output = output_of<Compute>(net_now, x);
-      auto const samples = static_cast<double>(x.size(0));
-      Variable loss = loss_of(output, y);
-      loss_total += samples * cast<double>(loss.value());
-      if constexpr (!std::is_same_v<Metric, none_t>) metric_total += samples * cast<double>(metric(output.value(), y));
+      losses.add(detail::number_of(loss_of(output, y)), x.size(0));
+      if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
     if (seen == 0) return;
-    epoch.validation_loss = loss_total.item() / static_cast<double>(seen);
-    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metric_total.item() / static_cast<double>(seen);
+    epoch.validation_loss = losses.mean();
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
   }
 
   bool is_better(History const& history) const {

@@ -46,6 +46,14 @@ struct BackwardTrees {
   S seed;
 };
 
+/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
+struct BackwardRun {
+  void* const* data;
+  int64_t const* mask;
+  int64_t count;
+  int64_t origin;
+};
+
 /// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
 struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
@@ -67,7 +75,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   /// Stores gradients: over what is there, or on top of it.
   template <class Isa>
   struct Sink {
-    Run<operands> const& run;
+    void* const* data;
     int64_t i;
     uint64_t needed, accumulated, summed;
     template <int J, class T, class X>
@@ -75,27 +83,30 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       constexpr int N = lanes_in<Isa>;
       if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
       if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
-        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(run.data[J]) + i);
+        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
       }
-      T* const to = static_cast<T*>(run.data[J]) + i;
+      T* const to = static_cast<T*>(data[J]) + i;
       if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
       else store_lanes<T, N, Isa>(gradient, to);
     }
   };
 
   template <class Isa>
-  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, Run<operands> const* run_, BackwardMasks const* masks_) {
+  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
     constexpr int N = lanes_in<Isa>;
     using Lanes = PackLanes<Isa, N>;
     BackwardTrees<F, S> const trees = *trees_;
-    Run<operands> const run = *run_;
     BackwardMasks const masks = *masks_;
+    void* data[operands];
+    int64_t mask[operands];
+    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
+    int64_t const count = run->count, origin = run->origin;
     int64_t i = 0;
-    for (; i + N <= run.count; i += N) {
-      Source<Isa, N> const source{run.data + (outputs - 1), run.mask + (outputs - 1), i, run.origin};
+    for (; i + N <= count; i += N) {
+      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
       auto const kept = Reverse<Lanes>::up(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa> sink{run, i, masks.needed, masks.accumulated, masks.summed};
+      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
     }
     return i;
@@ -103,74 +114,116 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
 };
 
 template <class F, class S, class Slots, int Inputs>
-SITU_NOINLINE int64_t start_backward(void const* trees, Run<BackwardBody<F, S, Slots, Inputs>::operands> const* run, BackwardMasks const* masks) {
+SITU_NOINLINE int64_t start_backward(void const* trees, BackwardRun const* run, BackwardMasks const* masks) {
   return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
 }
 
-/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable.
-template <int Operands, int TreeBytes>
-struct BoundBackward {
-  static_assert(Operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  void* data[Operands];
-  int64_t (*start)(void const*, Run<Operands> const*, BackwardMasks const*);
-  int sizes[Operands];
-  MoverFunctions const* movers[Operands];
-  BackwardMasks masks;
-  uint64_t repeated;  ///< inputs of one element, which stands for all
-  int outputs;
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
+
+/// What is known of a backward kernel when it is compiled. All that formulas have of their own is the kernel and this.
+struct BackwardCode {
+  int64_t (*start)(void const* trees, BackwardRun const* run, BackwardMasks const* masks);  ///< whole packs; gives how many elements
+  int outputs, operands;
   int lanes;  ///< elements of an AVX-512 pack
   int64_t grain;
+  Formula const* formula;
+  int sizes[max_operands] = {};                    ///< of an element
+  int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
+  MoverFunctions const* movers[max_operands] = {};
+  AccumulateFunction accumulate[max_operands] = {};  ///< of gradients
+};
+
+template <class T, int K>
+constexpr void tell_inputs(std::type_identity<Input<T, K>>, BackwardCode& code) {
+  code.sizes[code.outputs + K] = static_cast<int>(sizeof(T));
+  code.movers[code.outputs + K] = mover_of<T>;
+}
+template <class Leaf>
+constexpr void tell_inputs(std::type_identity<Leaf>, BackwardCode&) {}
+template <class Op, class... Ts>
+constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& code) {
+  (tell_inputs(std::type_identity<Ts>{}, code), ...);
+}
+
+template <class F, class S, class Slots, int Inputs>
+inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+  using Body = BackwardBody<F, S, Slots, Inputs>;
+  static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
+  static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
+  BackwardCode code{&start_backward<F, S, Slots, Inputs>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  int o = 0;
+  ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
+    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
+   ...);
+  tell_inputs(std::type_identity<F>{}, code);
+  tell_inputs(std::type_identity<S>{}, code);
+  return code;
+}(std::type_identity<Slots>{});
+
+/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable. Passes of up to `Most` operands share it.
+template <int Most, int TreeBytes>
+struct BoundBackward {
+  void* data[Most];
+  BackwardCode const* code;
+  Formula const* formula;
+  BackwardMasks masks;
+  uint64_t repeated;  ///< inputs of one element, which stands for all
   alignas(16) unsigned char trees[TreeBytes];
 
-  void run_contiguous(Run<Operands> const& run) const {
-    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : start(trees, &run, &masks);
+  int operands() const { return code->operands; }
+  bool writes(int o) const { return o < code->outputs && (masks.needed >> o & 1u); }
+  bool sums(int o) const { return o < code->outputs && (masks.summed >> o & 1u); }
+  int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
+
+  void run_contiguous(BackwardRun const& run) const {
+    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : code->start(trees, &run, &masks);
     if (done != run.count) run_tail(run, done);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
-    alignas(64) unsigned char buffers[Operands][64];
-    Run<Operands> tail;
+  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
+    alignas(64) unsigned char buffers[Most][64];
+    void* tail[Most];
     int const left = static_cast<int>(run.count - done);
-    for (int o = 0; o < Operands; ++o) {
-      tail.data[o] = buffers[o];
-      tail.mask[o] = run.mask[o];
-      bool const is_output = o < outputs;
+    for (int o = 0; o < operands(); ++o) {
+      tail[o] = buffers[o];
+      bool const is_output = o < code->outputs;
       if (run.mask[o] == 0) {
-        tail.data[o] = run.data[o];
+        tail[o] = run.data[o];
         continue;
       }
-      if (is_output && !(masks.needed >> o & 1u)) continue;
+      if (is_output && !writes(o)) continue;
       bool shared = false;
       for (int p = 0; is_output && p < o; ++p) {
-        if ((masks.needed >> p & 1u) && run.data[p] == run.data[o]) tail.data[o] = tail.data[p], shared = true;
+        if (writes(p) && run.data[p] == run.data[o]) tail[o] = tail[p], shared = true;
       }
-      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * sizes[o], left, sizes[o]);
+      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
     }
-    tail.count = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    tail.origin = run.origin + done;
-    start(trees, &tail, &masks);
-    for (int o = 0; o < outputs; ++o) {
-      if (masks.needed >> o & 1u) copy_short(static_cast<char*>(run.data[o]) + done * sizes[o], tail.data[o], left * sizes[o]);
+    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
+    code->start(trees, &last, &masks);
+    for (int o = 0; o < code->outputs; ++o) {
+      if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
 };
 
-template <int Operands, int TreeBytes>
+template <int Most, int TreeBytes>
 struct ContiguousBackward {
-  BoundBackward<Operands, TreeBytes> bound;
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
   void operator()(int64_t first, int64_t last) const {
-    alignas(64) unsigned char copies[Operands][64];
-    Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) {
+    alignas(64) unsigned char copies[Most][64];
+    void* data[Most];
+    int64_t mask[Most];
+    for (int o = 0; o < bound.operands(); ++o) {
       bool const repeats = bound.repeated >> o & 1u;
-      run.mask[o] = repeats ? 0 : -1;
-      run.data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.sizes[o]);
-      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.sizes[o]);
+      mask[o] = repeats ? 0 : -1;
+      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
+      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
     }
-    run.count = last - first;
-    run.origin = first;
-    bound.run_contiguous(run);
+    bound.run_contiguous({data, mask, last - first, first});
   }
 };
 
@@ -232,95 +285,73 @@ void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step,
 
 /// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
 /// that the result does not depend on who runs what.
-template <int Operands, int TreeBytes>
+template <int Most, int TreeBytes>
 struct StridedBackward {
-  BoundBackward<Operands, TreeBytes> bound;
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
   TileGrid grid;
   int rank;
   int64_t groups;
-  int64_t sum_sizes[Operands];  ///< bytes of a group's sum
-  AccumulateFunction accumulate[Operands];
   int64_t sizes[max_rank];
-  int64_t strides[Operands + 1][max_rank];  ///< the first are those of the space itself
+  int64_t strides[Most + 1][max_rank];  ///< the first are those of the space itself
+  MoverFunctions const* movers[Most];
+  AccumulateFunction accumulate[Most];
+  int64_t sum_bytes[Most];  ///< of a group's sum
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[1][0], data, false, bound.movers, {}, bound.outputs, bound.masks.summed ? accumulate : nullptr};
-    for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
+    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
+    for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
     return space;
   }
   void operator()(int64_t first, int64_t last) const {
     if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
     for (int64_t g = first; g < last; ++g) {
-      void* data[Operands];
-      for (int o = 0; o < Operands; ++o) {
+      void* data[Most];
+      for (int o = 0; o < bound.operands(); ++o) {
         data[o] = bound.data[o];
-        if (!(o < bound.outputs && (bound.masks.summed >> o & 1u))) continue;
-        data[o] = static_cast<char*>(data[o]) + g * sum_sizes[o];
-        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_sizes[o]));
+        if (!bound.sums(o)) continue;
+        data[o] = static_cast<char*>(data[o]) + g * sum_bytes[o];
+        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_bytes[o]));
       }
       run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
     }
   }
 
  private:
-  static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool) {
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask_, int64_t count, bool) {
     auto const& self = *static_cast<StridedBackward const*>(self_);
-    Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = o < self.bound.outputs ? -1 : mask[o];
-    run.count = count;
-    run.origin = 0;
-    self.bound.run_contiguous(run);
+    int64_t mask[Most];
+    for (int o = 0; o < self.bound.operands(); ++o) mask[o] = o < self.bound.code->outputs ? -1 : mask_[o];
+    self.bound.run_contiguous({data, mask, count, 0});
   }
 };
 
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Operands, TreeBytes> const& bound, int64_t n) {
-  ContiguousBackward<Operands, TreeBytes> const kernel{bound};
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
+  ContiguousBackward<Most, TreeBytes> const kernel{bound};
   if constexpr (is_immediate<D>) {
-    if (n <= bound.grain) return kernel(0, n);
+    if (n <= bound.code->grain) return kernel(0, n);
   }
-  device_traits<D>::launch(kernel, n, bound.grain);
+  device_traits<D>::launch(kernel, n, bound.code->grain);
 }
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void launch_strided_backward(BoundBackward<Operands, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
-  StridedBackward<Operands, TreeBytes> kernel;
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
+  StridedBackward<Most, TreeBytes> kernel;
   kernel.bound = bound;
   kernel.grid = {};
-  kernel.rank = bind_strides(layouts, Operands + 1, kernel.sizes, &kernel.strides[0][0]);
+  kernel.rank = bind_strides(layouts, bound.operands() + 1, kernel.sizes, &kernel.strides[0][0]);
   kernel.groups = groups;
-  for (int o = 0; o < bound.outputs; ++o) {
-    bool const sums = bound.masks.summed >> o & 1u;
-    kernel.sum_sizes[o] = sums ? layouts[o + 1]->size() * bound.sizes[o] : 0;
-    kernel.accumulate[o] = !sums ? nullptr : bound.sizes[o] == 8 ? &accumulate_box<double> : &accumulate_box<float>;
+  for (int o = 0; o < bound.operands(); ++o) {
+    kernel.movers[o] = o < bound.code->outputs && !bound.writes(o) ? nullptr : bound.code->movers[o];
+    kernel.accumulate[o] = bound.sums(o) ? bound.code->accumulate[o] : nullptr;
+    kernel.sum_bytes[o] = bound.sums(o) ? layouts[o + 1]->size() * bound.size(o) : 0;
   }
   StridedSpace space = kernel.space(bound.data);
   space.choose_grid();
   kernel.grid = space.grid;
   if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
-  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
-}
-
-/// Binds formula and seed; the operands' places are still to be set.
-template <class F, class S, int Inputs, int TreeBytes, class... Ts>
-SITU_INLINE void bind_backward(BoundBackward<static_cast<int>(sizeof...(Ts)) + Inputs, TreeBytes>& bound, F const& formula, S const& seed, Fields<Ts...>*) {
-  using Body = BackwardBody<F, S, Fields<Ts...>, Inputs>;
-  using Trees = BackwardTrees<F, S>;
-  static_assert(std::is_trivially_copyable_v<Trees>, "situ: what is mapped over tensors must be trivially copyable");
-  ::new (static_cast<void*>(bound.trees)) Trees{formula, seed};
-  bound.start = &start_backward<F, S, Fields<Ts...>, Inputs>;
-  bound.outputs = Body::outputs;
-  int o = 0;
-  ((bound.sizes[o] = static_cast<int>(sizeof(Ts)), bound.movers[o] = mover_of<Ts>, ++o), ...);
-  for (int k = 0; k < Inputs; ++k, ++o) {
-    MoverFunctions const* const mover = input_mover(std::type_identity<F>{}, k);
-    bound.movers[o] = mover ? mover : input_mover(std::type_identity<S>{}, k);
-    bound.sizes[o] = ElementwiseBody<F, float, 1>::element_size(k + 1) + ElementwiseBody<S, float, 1>::element_size(k + 1);
-  }
-  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
-  bound.lanes = 64 / Body::widest_lane;
-  bound.repeated = 0;
+  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.code->grain / kernel.grid.elements + 1);
 }
 
 }  // namespace detail::cpu

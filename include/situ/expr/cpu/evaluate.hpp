@@ -163,21 +163,21 @@ struct ElementwiseBody {
   }
 
   /// The size of an element of operand o.
-  SITU_INLINE static int element_size(int o) {
+  SITU_INLINE static constexpr int element_size(int o) {
     return o == 0 ? static_cast<int>(sizeof(Out)) : input_size(std::type_identity<Tree>{}, o - 1);
   }
 
  private:
   template <class T, int K>
-  SITU_INLINE static int input_size(std::type_identity<Input<T, K>>, int k) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
     return k == K ? static_cast<int>(sizeof(T)) : 0;
   }
   template <class Leaf>
-  SITU_INLINE static int input_size(std::type_identity<Leaf>, int) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Leaf>, int) {
     return 0;
   }
   template <class Op, class... Ts>
-  SITU_INLINE static int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
+  SITU_INLINE static constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
     return (0 + ... + input_size(std::type_identity<Ts>{}, k));
   }
 };

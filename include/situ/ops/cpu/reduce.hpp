@@ -16,28 +16,82 @@ namespace detail::cpu {
 template <class R>
 inline constexpr bool finds_index = std::is_same_v<typename R::accumulator, reducers::indexed<typename R::element>>;
 
+/// What is known of a reduction's kernels when it is compiled. All that formulas have of their own is this, and the kernels.
+template <int Operands, class Row, class Strip>
+struct ReduceCode {
+  Row row;
+  Strip strip;
+  int together;     ///< rows that the strip's kernel takes at once
+  int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
+  int element_sizes[Operands];
+  Formula const* formula;
+};
+/// A reduction with its tree forgotten. Trivially copyable.
+template <class R_, int Leaves, int TreeBytes>
+struct BoundReduction {
+  using reducer = R_;
+  static constexpr int leaves = Leaves, operands = Leaves + 1;
+  static constexpr bool indexed = finds_index<R_>;
+  using E = typename R_::element;
+  using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
+  using I = signed_of_size<A>;
+  using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
+  using Row = void (*)(void const* tree, Run<operands> const* run, Found* result);
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, Run<operands> const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+                                   void (*)(void const* tree, Run<operands> const* run, A* strip, int64_t const* row_bytes, int rows)>;
+  using Code = ReduceCode<operands, Row, Strip>;
+
+  Geometry<operands> where;
+  int kept_rank;
+  int64_t outputs, count;
+  double parameter;
+  Code const* code;
+  Formula const* formula;
+  alignas(16) unsigned char tree[TreeBytes];
+};
+
+template <class Body, class Tree, class Run, class Found>
+SITU_NOINLINE void reduce_row(void const* tree, Run const* run, Found* result) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), run, result);
+}
+template <class Body, class Tree, class Run, class... Args>
+SITU_NOINLINE void reduce_strip(void const* tree, Run const* run, Args... args) {
+  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), run, args...);
+}
+template <class Bound, class Tree>
+inline constexpr typename Bound::Code reduce_code = [] {
+  constexpr int operands = Bound::operands;
+  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Tree, operands>, CombineBody<typename Bound::reducer, Tree, operands>>;
+  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  constexpr int64_t cost = cost_of<Tree> + 2;
+  typename Bound::Code code{&reduce_row<Body, Tree>, &reduce_strip<Body, Tree>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>};
+  for (int o = 1; o < operands; ++o) code.element_sizes[o] = ElementwiseBody<Tree, typename Tree::value_type, operands>::element_size(o);
+  return code;
+}();
+
 /// The kernel of a reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
 template <class P>
 struct ReduceKernel {
   using R = typename P::reducer;
-  using Tree = typename P::tree_type;
-  static constexpr int operands = P::leaves + 1;
-  static constexpr bool indexed = finds_index<R>;
-  using Body = std::conditional_t<indexed, IndexBody<R, Tree, operands>, CombineBody<R, Tree, operands>>;
-  using Elementwise = ElementwiseBody<Tree, typename Tree::value_type, operands>;
-  using A = typename Body::A;
+  static constexpr int operands = P::operands;
+  static constexpr bool indexed = P::indexed;
+  using A = typename P::A;
+  using I = typename P::I;
   using Total = typename R::total;
-  using I = signed_of_size<A>;
-  static constexpr int64_t strip_columns = 4096;               ///< accumulators that a unit keeps side by side
-  static constexpr int64_t block_rows = 16 * Body::together;   ///< rows added in float before they are added in double
+  static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
 
-  P program;
+  P bound;
   ReducePlan plan;
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
-  explicit ReduceKernel(P const& bound) : program(bound) {}
-  ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows); }
+  /// Rows added in float before they are added in double.
+  int64_t block_rows() const { return 16 * bound.code->together; }
+  ReduceSpace space() const {
+    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count};
+    for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
+    return space;
+  }
+  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows()); }
 
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
@@ -98,12 +152,12 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          dispatch<typename Body::Row>(&program.tree, const_cast<Run<operands> const*>(&run), &found);
+          bound.code->row(bound.tree, &run, &found);
           found.index += row * rows.length + i;
           total = merged(total, widened(found));
         } else {
           A sum;
-          dispatch<typename Body::Row>(&program.tree, const_cast<Run<operands> const*>(&run), &sum);
+          bound.code->row(bound.tree, &run, &sum);
           total = merged(total, widened(sum));
         }
         i += count;
@@ -121,8 +175,9 @@ struct ReduceKernel {
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
-    for (int64_t block = first; block < end; block += block_rows) {
-      int64_t const block_end = block + block_rows < end ? block + block_rows : end;
+    int64_t const together = block_rows();
+    for (int64_t block = first; block < end; block += together) {
+      int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
         int const rows = rows_together(space, row, block_end, row_bytes);
@@ -136,10 +191,9 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, wheres + i, static_cast<I>(row - block),
-                                                  static_cast<int64_t const*>(row_bytes), rows);
+            bound.code->strip(bound.tree, &run, values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
           } else {
-            dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), values + i, static_cast<int64_t const*>(row_bytes), rows);
+            bound.code->strip(bound.tree, &run, values + i, row_bytes, rows);
           }
           i += count;
         }
@@ -156,8 +210,8 @@ struct ReduceKernel {
 
   /// How many rows from `row` on a strip's kernel takes at once, and how far apart they lie: several where they follow each
   /// other along one axis and every operand is read where it lies.
-  static int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) {
-    constexpr int together = Body::together;
+  int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
+    int const together = bound.code->together;
     if (together == 1 || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
     if (row % space.sizes[last] + together > space.sizes[last]) return 1;
@@ -170,8 +224,8 @@ struct ReduceKernel {
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
-    if (parts) parts[part * program.outputs + output] = total;
-    else static_cast<typename R::result*>(program.where.data[0])[output] = finished<R>(total, program.count, program.parameter);
+    if (parts) parts[part * bound.outputs + output] = total;
+    else static_cast<typename R::result*>(bound.where.data[0])[output] = finished<R>(total, bound.count, bound.parameter);
   }
 };
 
@@ -200,42 +254,49 @@ struct MergeKernel {
   }
 };
 
-/// The kernel that a reducer asks for.
-template <class P>
-struct reduce_kernel_of {
-  using type = ReduceKernel<P>;
-};
-template <class P>
-  requires reducers::centred<typename P::reducer>
-struct reduce_kernel_of<P> {
-  using type = CentredKernel<P>;
-};
-template <class P>
-using reduce_kernel_t = typename reduce_kernel_of<P>::type;
+/// Cuts a reduction, and runs it: one launch, or two when outputs are cut into parts.
+template <class D, class Kernel>
+SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, int64_t outputs, int64_t count, double parameter) {
+  kernel.cut(grain);
+  int64_t const units = kernel.plan.units();
+  bool const in_parts = kernel.plan.units_per_output > 1;
+  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
+  kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
+  int64_t const elements_per_unit = outputs * count / units + 1;
+  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
+  if (!kernel.parts) return;
+  MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename Kernel::R::result*>(out), outputs, kernel.plan.units_per_output, count, parameter};
+  device_traits<D>::launch(merge, outputs, grain / kernel.plan.units_per_output + 1);
+}
 
 }  // namespace detail::cpu
 
 namespace detail {
 
-/// Runs a bound reduction on D, which has the CPU's kernels: one launch, or two when outputs are cut into parts.
+/// Runs a bound reduction on D, which has the CPU's kernels.
 template <class D, class P>
 void launch_reduce(cpu_kernels, P const& program) {
-  using Kernel = cpu::reduce_kernel_t<P>;
+  using Tree = typename P::tree_type;
   if (program.outputs == 0) return;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
-  Kernel kernel(program);
-  kernel.cut(grain);
-  int64_t const units = kernel.plan.units();
-  bool const in_parts = kernel.plan.units_per_output > 1;
-  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(program.outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
-  kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
-  int64_t const elements_per_unit = program.outputs * program.count / units + 1;
-  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
-  if (!kernel.parts) return;
-  cpu::MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename P::out_type*>(program.where.data[0]), program.outputs,
-                                       kernel.plan.units_per_output, program.count, program.parameter};
-  device_traits<D>::launch(merge, program.outputs, grain / kernel.plan.units_per_output + 1);
+  if constexpr (reducers::centred<typename P::reducer>) {
+    constexpr int64_t cost = cost_of<Tree> + 2;
+    constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+    cpu::CentredKernel<P> kernel(program);
+    cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  } else {
+    using Bound = cpu::BoundReduction<typename P::reducer, P::leaves, cpu::tree_bytes<Tree>>;
+    auto const& code = cpu::reduce_code<Bound, Tree>;
+    cpu::ReduceKernel<Bound> kernel;
+    kernel.bound.where = program.where;
+    kernel.bound.kept_rank = program.kept_rank;
+    kernel.bound.outputs = program.outputs;
+    kernel.bound.count = program.count;
+    kernel.bound.parameter = program.parameter;
+    kernel.bound.code = &code;
+    kernel.bound.formula = code.formula;
+    ::new (static_cast<void*>(kernel.bound.tree)) Tree(program.tree);
+    cpu::launch_reduction<D>(kernel, code.grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  }
 }
 
 }  // namespace detail
