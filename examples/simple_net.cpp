@@ -79,11 +79,8 @@ void run(Device device, std::string const& folder) {
 
 int main(int argc, char** argv) try {
   std::string const folder = argc > 1 ? std::string(argv[1]) + "/" : "";
-  if (gpu::is_available()) {
-    visit<Cuda<0>>(try_gpu(0), [&](auto device) { run(device, folder); });
-  } else {
-    run(Emulated<0>{}, folder);
-  }
+  AnyDevice const device = gpu::is_available() ? try_gpu(0) : AnyDevice(Emulated<0>{});
+  visit<Cuda<0>, Emulated<0>>(device, [&](auto d) { run(d, folder); });
   return 0;
 } catch (Error const& error) {
   std::cerr << error.what() << "\n";

@@ -63,7 +63,7 @@ int main(int argc, char** argv) try {
     auto const history = trainer.fit(
         net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
         [](auto& model) { return optim::Adam{model, {.lr = 2e-3}}; }, train::accuracy,
-        [](auto& optimizer, int64_t) { return optim::CosineAnnealingLR{optimizer, {.t_max = epochs}}; });
+        [](auto& optimizer, int64_t) { return optim::CosineAnnealingLR{optimizer, {.T_max = epochs}}; });
     reached.push_back(history.epochs.back().metric);
     std::printf("seed %d: loss %.4f, held-out accuracy %.4f\n", static_cast<int>(seed), history.epochs.back().loss, reached.back());
   }

@@ -29919,6 +29919,63 @@ struct PoolPairsBody {
   }
 };
 
+/// Windows of 2 x 2 that lie side by side, of pairs of rows behind each other. Each sum is divided by `count` where the pooling counts.
+template <class Pooling, class T>
+struct PoolFoursBody {
+  using C = compute_t<T>;
+  static constexpr int least = 16 / static_cast<int>(sizeof(C));  ///< of a pack
+
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    if (windows < least) narrow<Isa>(to, from, rows, extent, windows, count);
+    else wide<Isa, Isa::bytes / static_cast<int>(sizeof(C))>(to, from, rows, extent, windows, count);
+    return 0;
+  }
+
+ private:
+  template <class P>
+  SITU_INLINE static P of_four(P const& a0, P const& a1, P const& b0, P const& b1, C count) {
+    P const all = Pooling::combine(Pooling::combine(a0, b0), Pooling::combine(a1, b1));
+    if constexpr (Pooling::counts) return all / P(count);
+    else return all;
+  }
+  /// In the widest packs that fit a row; the last one of a row reaches back.
+  template <class Isa, int N>
+  SITU_INLINE static void wide(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    if constexpr (N > least) {
+      if (windows < N) return wide<Isa, N / 2>(to, from, rows, extent, windows, count);
+    }
+    using P = pack<C, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> steps{};
+    for (int64_t row = 0; row < rows; ++row, from += 2 * extent, to += windows) {
+      for (int64_t j = 0; j < windows; j += N) {
+        int64_t const at = j + N <= windows ? j : windows - N;
+        C const *const a = from + 2 * at, *const b = a + extent;
+        P const al = P::load(a), ah = P::load(a + N), bl = P::load(b), bh = P::load(b + N);
+        P const result = of_four(every_second<0>(al, ah, steps), every_second<1>(al, ah, steps), every_second<0>(bl, bh, steps), every_second<1>(bl, bh, steps), count);
+        store_lanes<T, N, Isa>(result, to + at);
+      }
+    }
+  }
+  /// A pack of windows from several rows.
+  template <class Isa>
+  SITU_INLINE static void narrow(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    using P = pack<C, least, Isa>;
+    int64_t column = 0;
+    for (int64_t left = rows * windows; left > 0; left -= least, to += least) {
+      C lanes[4][least] = {};
+      int64_t const some = left < least ? left : least;
+      for (int64_t l = 0; l < some; ++l) {
+        C const* const a = from + 2 * column;
+        lanes[0][l] = a[0], lanes[1][l] = a[1], lanes[2][l] = a[extent], lanes[3][l] = a[extent + 1];
+        if (++column == windows) column = 0, from += 2 * extent;
+      }
+      P const result = of_four(P::load(lanes[0]), P::load(lanes[1]), P::load(lanes[2]), P::load(lanes[3]), count);
+      for (int l = 0; l < some; ++l) to[l] = convert_scalar<T>(result[l]);
+    }
+  }
+};
+
 /// Items are rows of windows: planes x window rows.
 template <class Pooling, class T, int Operands, int TreeBytes>
 struct PoolKernel {
@@ -29931,6 +29988,7 @@ struct PoolKernel {
   static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
 
   void operator()(int64_t first, int64_t last) const {
+    if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
     int64_t const padded = (x.extent + 63) / 64 * 64 + 64;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
@@ -29981,17 +30039,49 @@ struct PoolKernel {
   }
 
  private:
+  /// Whether windows of 2 x 2 lie side by side.
+  bool in_fours() const {
+    auto const halves = [](PoolAxis const& a) {
+      return !a.adaptive && a.axis.kernel == 2 && a.axis.stride == 2 && a.axis.padding == 0 && a.axis.dilation == 1 && 2 * a.axis.windows <= a.axis.extent;
+    };
+    return halves(plan.y) && halves(plan.x) && (direct || 2 * plan.x.axis.extent <= chunk);
+  }
+  static constexpr int64_t chunk = 16384 / static_cast<int>(sizeof(C));  ///< elements that are evaluated at a time
+
+  void pool_fours(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    alignas(64) C buffer[chunk + 64];  // whole packs are written
+    while (first < last) {  // the rows of a plane, or those of all planes where none is left out
+      int64_t const plane = first / y.windows, row = first % y.windows;
+      int64_t rows = y.extent == 2 * y.windows || last - first < y.windows - row ? last - first : y.windows - row;
+      int64_t const offset = (plane * y.extent + 2 * row) * x.extent;
+      C const* from = buffer;
+      if (direct) {
+        from = static_cast<C const*>(bound.data[1]) + offset;
+      } else {
+        int64_t const most = chunk / (2 * x.extent);
+        if (rows > most) rows = most;
+        read(buffer, offset, 2 * rows * x.extent);
+      }
+      dispatch<PoolFoursBody<Pooling, T>>(result + first * x.windows, from, rows, x.extent, x.windows, C(4));
+      first += rows;
+    }
+  }
   /// One row of the input: where it lies, when that is in whole packs of what is asked for, else evaluated into `to`, which is padded.
   C const* read_row(C* to, int64_t number) const {
     int64_t const offset = number * plan.x.axis.extent;
     if (direct && plan.x.axis.extent % longest_pack == 0) return static_cast<C const*>(bound.data[1]) + offset;
+    read(to, offset, plan.x.axis.extent);
+    return to;
+  }
+  /// Evaluates elements of the input.
+  void read(C* to, int64_t offset, int64_t count) const {
     Run<Operands> run;
     run.data[0] = to;
     for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + offset * bound.sizes[o];
-    run.count = plan.x.axis.extent;
+    run.count = count;
     run.origin = offset;
     bound.run_contiguous(run, false);
-    return to;
   }
 };
 
@@ -41775,33 +41865,82 @@ SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K..
 #endif
 }
 
-/// Whole packs of windows of 2 x 2 that lie side by side, from rows a and b: their gradients go to the first of the largest elements.
+/// Windows of 2 x 2 that lie side by side, of pairs of rows behind each other: their gradients go to the first of the largest elements.
 template <class C>
 struct LargestOfFourBody {
+  static constexpr int least = 16 / static_cast<int>(sizeof(C));  ///< of a pack
+
   template <class Isa>
-  SITU_INLINE static int64_t run(C* to_a, C* to_b, C const* a, C const* b, C const* g, int64_t count) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  SITU_INLINE static int run(C* to, C const* from, C const* g, int64_t rows, int64_t extent, int64_t windows) {
+    if (windows < least) narrow<Isa>(to, from, g, rows, extent, windows);
+    else wide<Isa, Isa::bytes / static_cast<int>(sizeof(C))>(to, from, g, rows, extent, windows);
+    return 0;
+  }
+
+ private:
+  template <class P>
+  struct Four {
+    P a0, a1, b0, b1;
+  };
+  template <class P>
+  SITU_INLINE static void share(P const& a0, P const& a1, P const& b0, P const& b1, P const& gradient, Four<P>& shares) {
+    P const zero(C(0));
+    auto const second = (a1 > a0) | math::isnan(a1);
+    P const top = select(second, a1, a0);
+    auto const third = (b0 > top) | math::isnan(b0);
+    P const most = select(third, b0, top);
+    auto const fourth = (b1 > most) | math::isnan(b1);
+    P const left = select(fourth, zero, gradient), rest = select(third, zero, left);
+    shares.b1 = select(fourth, gradient, zero), shares.b0 = select(third, left, zero);
+    shares.a1 = select(second, rest, zero), shares.a0 = select(second, zero, rest);
+  }
+  /// In the widest packs that fit a row; the last one of a row reaches back.
+  template <class Isa, int N>
+  SITU_INLINE static void wide(C* to, C const* from, C const* g, int64_t rows, int64_t extent, int64_t windows) {
+    if constexpr (N > least) {
+      if (windows < N) return wide<Isa, N / 2>(to, from, g, rows, extent, windows);
+    }
     using P = pack<C, N, Isa>;
     constexpr std::make_integer_sequence<int, N> steps{};
-    P const zero(C(0));
-    int64_t k = 0;
-    for (; k + N <= count; k += N) {
-      P const al = P::load(a + 2 * k), ah = P::load(a + 2 * k + N), bl = P::load(b + 2 * k), bh = P::load(b + 2 * k + N), gradient = P::load(g + k);
-      P const a0 = every_second<0>(al, ah, steps), a1 = every_second<1>(al, ah, steps), b0 = every_second<0>(bl, bh, steps), b1 = every_second<1>(bl, bh, steps);
-      auto const second = (a1 > a0) | math::isnan(a1);
-      P const top = select(second, a1, a0);
-      auto const third = (b0 > top) | math::isnan(b0);
-      P const most = select(third, b0, top);
-      auto const fourth = (b1 > most) | math::isnan(b1);
-      P const g3 = select(fourth, gradient, zero), left = select(fourth, zero, gradient);
-      P const g2 = select(third, left, zero), rest = select(third, zero, left);
-      P const g1 = select(second, rest, zero), g0 = select(second, zero, rest);
-      interleaved<0>(g0, g1, steps).store(to_a + 2 * k);
-      interleaved<1>(g0, g1, steps).store(to_a + 2 * k + N);
-      interleaved<0>(g2, g3, steps).store(to_b + 2 * k);
-      interleaved<1>(g2, g3, steps).store(to_b + 2 * k + N);
+    for (int64_t row = 0; row < rows; ++row, from += 2 * extent, to += 2 * extent, g += windows) {
+      for (int64_t j = 0; j < windows; j += N) {
+        int64_t const at = j + N <= windows ? j : windows - N;
+        C const *const a = from + 2 * at, *const b = a + extent;
+        P const al = P::load(a), ah = P::load(a + N), bl = P::load(b), bh = P::load(b + N), gradient = P::load(g + at);
+        Four<P> shares;
+        share(every_second<0>(al, ah, steps), every_second<1>(al, ah, steps), every_second<0>(bl, bh, steps), every_second<1>(bl, bh, steps), gradient, shares);
+        C *const to_a = to + 2 * at, *const to_b = to_a + extent;
+        interleaved<0>(shares.a0, shares.a1, steps).store(to_a);
+        interleaved<1>(shares.a0, shares.a1, steps).store(to_a + N);
+        interleaved<0>(shares.b0, shares.b1, steps).store(to_b);
+        interleaved<1>(shares.b0, shares.b1, steps).store(to_b + N);
+      }
     }
-    return k;
+  }
+  /// A pack of windows from several rows.
+  template <class Isa>
+  SITU_INLINE static void narrow(C* to, C const* from, C const* g, int64_t rows, int64_t extent, int64_t windows) {
+    using P = pack<C, least, Isa>;
+    int64_t column = 0;
+    for (int64_t left = rows * windows; left > 0; left -= least, g += least) {
+      C lanes[4][least] = {}, gradients[least] = {};
+      int64_t places[least];
+      int64_t const some = left < least ? left : least;
+      C const* const begin = from;
+      for (int64_t l = 0; l < some; ++l) {
+        C const* const a = from + 2 * column;
+        places[l] = a - begin, gradients[l] = g[l];
+        lanes[0][l] = a[0], lanes[1][l] = a[1], lanes[2][l] = a[extent], lanes[3][l] = a[extent + 1];
+        if (++column == windows) column = 0, from += 2 * extent;
+      }
+      Four<P> shares;
+      share(P::load(lanes[0]), P::load(lanes[1]), P::load(lanes[2]), P::load(lanes[3]), P::load(gradients), shares);
+      for (int l = 0; l < some; ++l) {
+        C* const a = to + places[l];
+        a[0] = shares.a0[l], a[1] = shares.a1[l], a[extent] = shares.b0[l], a[extent + 1] = shares.b1[l];
+      }
+      to += from - begin;
+    }
   }
 };
 
@@ -41817,47 +41956,56 @@ struct MaxPoolGradientKernel {
 
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    int64_t const padded = (x.extent + 63) / 64 * 64 + 64, size = y.extent * x.extent;
+    int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
-    PackingBuffer const buffer(direct ? 0 : 2 * padded * static_cast<int64_t>(sizeof(C)));
+    PackingBuffer const buffer(direct ? 0 : (size + 64) * static_cast<int64_t>(sizeof(C)));  // whole packs are written
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
-      T const* g = gradients + plane * y.windows * x.windows;
-      for (int64_t k = 0; k < size; ++k) to[k] = C(0);
-      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
-        int64_t top, bottom, done = 0;
-        plan.y.range(i, top, bottom);
-        if constexpr (std::is_same_v<T, C>) {
-          if (in_fours && (direct || buffer.get())) {
-            C* const rows = static_cast<C*>(buffer.get());
-            C const* const a = read(rows, plane * size + top * x.extent, x.extent);
-            C const* const b = read(rows + padded, plane * size + (top + 1) * x.extent, x.extent);
-            done = dispatch<LargestOfFourBody<C>>(to + top * x.extent, to + (top + 1) * x.extent, a, b, g, x.windows);
-          }
-        }
-        for (int64_t j = done; j < x.windows; ++j) {
-          int64_t left, right;
-          plan.x.range(j, left, right);
-          int64_t place = top * x.extent + left;
-          C largest{};
-          bool any = false;
-          for (int64_t row = top; row < bottom; row += y.dilation) {
-            for (int64_t column = left; column < right; column += x.dilation) {
-              alignas(64) C one[64 / sizeof(C)];
-              C const value = *read(one, plane * size + row * x.extent + column, 1);
-              if (any && !(value > largest) && !math::isnan(value)) continue;
-              largest = value, place = row * x.extent + column, any = true;
-            }
-          }
-          to[place] += static_cast<C>(g[j]);
+      T const* const g = gradients + plane * y.windows * x.windows;
+      C const* from = nullptr;  // the plane, where there is one in memory
+      if (direct || buffer.get()) from = read(static_cast<C*>(buffer.get()), plane * size, size);
+      if (!in_fours || !from || 2 * x.windows < x.extent) {
+        for (int64_t k = 0; k < size; ++k) to[k] = C(0);
+      }
+      if constexpr (std::is_same_v<T, C>) {
+        if (in_fours && from) {
+          dispatch<LargestOfFourBody<C>>(to, from, g, y.windows, x.extent, x.windows);
+          for (int64_t k = inside; k < size; ++k) to[k] = C(0);
+          continue;
         }
       }
+      scatter(to, from, g, plane * size);
     }
   }
 
  private:
-  /// Elements of the input: where they lie, or evaluated into `to`, which is padded.
+  /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
+  void scatter(C* to, C const* from, T const* g, int64_t offset) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
+      int64_t top, bottom;
+      plan.y.range(i, top, bottom);
+      for (int64_t j = 0; j < x.windows; ++j) {
+        int64_t left, right;
+        plan.x.range(j, left, right);
+        int64_t place = top * x.extent + left;
+        C largest{};
+        bool any = false;
+        for (int64_t row = top; row < bottom; row += y.dilation) {
+          for (int64_t column = left; column < right; column += x.dilation) {
+            alignas(64) C one[64 / sizeof(C)];
+            int64_t const at = row * x.extent + column;
+            C const value = from ? from[at] : *read(one, offset + at, 1);
+            if (any && !(value > largest) && !math::isnan(value)) continue;
+            largest = value, place = at, any = true;
+          }
+        }
+        to[place] += static_cast<C>(g[j]);
+      }
+    }
+  }
+  /// Elements of the input: where they lie, or evaluated into `to`.
   C const* read(C* to, int64_t offset, int64_t count) const {
     if (direct) return static_cast<C const*>(bound.data[1]) + offset;
     Run<Operands> run;

@@ -13,13 +13,13 @@ thread_local int64_t allocations = 0;
 }  // namespace
 
 // The program's own, so that what the library asks for is seen; elements of tensors are counted by memory_statistics instead.
-void* operator new(std::size_t bytes) {
+__attribute__((noinline)) void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace {
 

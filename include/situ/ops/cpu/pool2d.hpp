@@ -96,6 +96,63 @@ struct PoolPairsBody {
   }
 };
 
+/// Windows of 2 x 2 that lie side by side, of pairs of rows behind each other. Each sum is divided by `count` where the pooling counts.
+template <class Pooling, class T>
+struct PoolFoursBody {
+  using C = compute_t<T>;
+  static constexpr int least = 16 / static_cast<int>(sizeof(C));  ///< of a pack
+
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    if (windows < least) narrow<Isa>(to, from, rows, extent, windows, count);
+    else wide<Isa, Isa::bytes / static_cast<int>(sizeof(C))>(to, from, rows, extent, windows, count);
+    return 0;
+  }
+
+ private:
+  template <class P>
+  SITU_INLINE static P of_four(P const& a0, P const& a1, P const& b0, P const& b1, C count) {
+    P const all = Pooling::combine(Pooling::combine(a0, b0), Pooling::combine(a1, b1));
+    if constexpr (Pooling::counts) return all / P(count);
+    else return all;
+  }
+  /// In the widest packs that fit a row; the last one of a row reaches back.
+  template <class Isa, int N>
+  SITU_INLINE static void wide(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    if constexpr (N > least) {
+      if (windows < N) return wide<Isa, N / 2>(to, from, rows, extent, windows, count);
+    }
+    using P = pack<C, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> steps{};
+    for (int64_t row = 0; row < rows; ++row, from += 2 * extent, to += windows) {
+      for (int64_t j = 0; j < windows; j += N) {
+        int64_t const at = j + N <= windows ? j : windows - N;
+        C const *const a = from + 2 * at, *const b = a + extent;
+        P const al = P::load(a), ah = P::load(a + N), bl = P::load(b), bh = P::load(b + N);
+        P const result = of_four(every_second<0>(al, ah, steps), every_second<1>(al, ah, steps), every_second<0>(bl, bh, steps), every_second<1>(bl, bh, steps), count);
+        store_lanes<T, N, Isa>(result, to + at);
+      }
+    }
+  }
+  /// A pack of windows from several rows.
+  template <class Isa>
+  SITU_INLINE static void narrow(T* to, C const* from, int64_t rows, int64_t extent, int64_t windows, C count) {
+    using P = pack<C, least, Isa>;
+    int64_t column = 0;
+    for (int64_t left = rows * windows; left > 0; left -= least, to += least) {
+      C lanes[4][least] = {};
+      int64_t const some = left < least ? left : least;
+      for (int64_t l = 0; l < some; ++l) {
+        C const* const a = from + 2 * column;
+        lanes[0][l] = a[0], lanes[1][l] = a[1], lanes[2][l] = a[extent], lanes[3][l] = a[extent + 1];
+        if (++column == windows) column = 0, from += 2 * extent;
+      }
+      P const result = of_four(P::load(lanes[0]), P::load(lanes[1]), P::load(lanes[2]), P::load(lanes[3]), count);
+      for (int l = 0; l < some; ++l) to[l] = convert_scalar<T>(result[l]);
+    }
+  }
+};
+
 /// Items are rows of windows: planes x window rows.
 template <class Pooling, class T, int Operands, int TreeBytes>
 struct PoolKernel {
@@ -108,6 +165,7 @@ struct PoolKernel {
   static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
 
   void operator()(int64_t first, int64_t last) const {
+    if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
     int64_t const padded = (x.extent + 63) / 64 * 64 + 64;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
@@ -158,17 +216,49 @@ struct PoolKernel {
   }
 
  private:
+  /// Whether windows of 2 x 2 lie side by side.
+  bool in_fours() const {
+    auto const halves = [](PoolAxis const& a) {
+      return !a.adaptive && a.axis.kernel == 2 && a.axis.stride == 2 && a.axis.padding == 0 && a.axis.dilation == 1 && 2 * a.axis.windows <= a.axis.extent;
+    };
+    return halves(plan.y) && halves(plan.x) && (direct || 2 * plan.x.axis.extent <= chunk);
+  }
+  static constexpr int64_t chunk = 16384 / static_cast<int>(sizeof(C));  ///< elements that are evaluated at a time
+
+  void pool_fours(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    alignas(64) C buffer[chunk + 64];  // whole packs are written
+    while (first < last) {  // the rows of a plane, or those of all planes where none is left out
+      int64_t const plane = first / y.windows, row = first % y.windows;
+      int64_t rows = y.extent == 2 * y.windows || last - first < y.windows - row ? last - first : y.windows - row;
+      int64_t const offset = (plane * y.extent + 2 * row) * x.extent;
+      C const* from = buffer;
+      if (direct) {
+        from = static_cast<C const*>(bound.data[1]) + offset;
+      } else {
+        int64_t const most = chunk / (2 * x.extent);
+        if (rows > most) rows = most;
+        read(buffer, offset, 2 * rows * x.extent);
+      }
+      dispatch<PoolFoursBody<Pooling, T>>(result + first * x.windows, from, rows, x.extent, x.windows, C(4));
+      first += rows;
+    }
+  }
   /// One row of the input: where it lies, when that is in whole packs of what is asked for, else evaluated into `to`, which is padded.
   C const* read_row(C* to, int64_t number) const {
     int64_t const offset = number * plan.x.axis.extent;
     if (direct && plan.x.axis.extent % longest_pack == 0) return static_cast<C const*>(bound.data[1]) + offset;
+    read(to, offset, plan.x.axis.extent);
+    return to;
+  }
+  /// Evaluates elements of the input.
+  void read(C* to, int64_t offset, int64_t count) const {
     Run<Operands> run;
     run.data[0] = to;
     for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + offset * bound.sizes[o];
-    run.count = plan.x.axis.extent;
+    run.count = count;
     run.origin = offset;
     bound.run_contiguous(run, false);
-    return to;
   }
 };
 
