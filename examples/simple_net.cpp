@@ -50,7 +50,7 @@ template <class Device>
 void run(Device device, std::string const& folder) {
   manual_seed(1);
   Net<Cpu> net;  // parameters are made where the type says
-  std::cout << net;
+  std::cout << net << "\n";
 
   auto const there = to(net, device);  // a Net<Device>: another type, with copies of the parameters
   std::cout << "moved to " << AnyDevice(device) << "\n";

@@ -53,7 +53,7 @@ int main(int argc, char** argv) try {
                                                 .checkpoint = "train_digits.safetensors",
                                                 .svg = "train_digits.svg",
                                                 .progress = seed == 0 ? stdout : nullptr}};
-    if (seed == 0) std::cout << net << "trained on " << trainer.device() << "\n" << std::flush;
+    if (seed == 0) std::cout << net << "\ntrained on " << trainer.device() << "\n" << std::flush;
     auto const history = trainer.fit(
         net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
         [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);

@@ -23533,8 +23533,12 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/cpu/conv2d.hpp>
-/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels sums of
-/// shifted rows, for some outputs together or, for one channel by one, alone.
+/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels and for
+/// narrow images sums of shifted rows, for some outputs together or, for one channel by one, alone.
+
+
+// ---- <situ/ops/cpu/conv2d_direct.hpp>
+/// Direct convolution on the CPU: sums of shifted rows of a padded copy of the image.
 
 
 namespace situ::inline SITU_ABI {
@@ -23548,6 +23552,355 @@ struct PixelMatrix {
   T const* end;  ///< behind the last element of all images
   int64_t step_c, step_y, step_x;
 };
+
+/// What is convolved: images x groups x blocks of windows are the items of the kernel.
+template <class T>
+struct Convolution {
+  PixelMatrix<T> pixels;       ///< of the first image and group
+  int64_t step_image;          ///< of the input
+  int64_t groups, channels;    ///< input channels of a group
+  int64_t outputs;             ///< output channels of a group
+  T const* weights;            ///< [groups * outputs, channels, kernel height, kernel width]
+  T const* bias;               ///< [groups * outputs], or null
+  T* result;                   ///< [images, groups * outputs, windows]
+  int64_t columns, column_items;  ///< windows of an item, and how many items one group of one image has
+
+  int64_t depth() const { return channels * pixels.windows.y.kernel * pixels.windows.x.kernel; }
+  /// Whether the matrix of pixels lies in memory as it is.
+  bool is_pointwise() const {
+    auto const plain = [](WindowAxis const& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.padding == 0; };
+    Windows const& w = pixels.windows;
+    return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
+  }
+};
+
+template <class T>
+struct DirectKernel;
+
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows that follow each
+/// other along a row, and few channels or narrow images. Of narrow ones the copy has the rows once for each column of the kernel, cut to the
+/// windows: then the windows of several rows follow each other.
+template <class T>
+struct DirectConvolution {
+  using C = product_t<T>;
+  static constexpr int together = 8;               ///< outputs whose weights lie beside each other
+  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
+  static constexpr int64_t most_flat_depth = 1152;
+  static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
+  C const* image;         ///< the padded copy of the rows that are needed
+  int64_t const* offsets;  ///< in it, of the elements of a window
+  C const* weights;       ///< [blocks of outputs, depth, together]
+  C const* bias;          ///< [blocks of outputs, together]
+  T* result;              ///< of the first row
+  int64_t depth, outputs, plane, windows, rows, row_step;
+
+  static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< elements of the widest
+  /// Whether rows are narrow.
+  static bool is_flat(Convolution<T> const& c) { return c.pixels.windows.x.windows < 2 * vector && c.pixels.windows.y.stride == 1; }
+  static bool suits(Convolution<T> const& c) {
+    Windows const& w = c.pixels.windows;
+    if (w.x.stride != 1 || c.outputs < 4) return false;
+    return is_flat(c) ? c.depth() <= most_flat_depth && w.outputs() >= vector : c.depth() <= most_depth && w.x.windows >= vector;
+  }
+  /// Bands of rows, the same for any number of threads.
+  static DirectKernel<T> cut(Convolution<T> const& c) {
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    bool const flat = is_flat(c);
+    int64_t const line = c.channels * (flat ? x.windows * x.kernel : pitch(x)) * y.stride * static_cast<int64_t>(sizeof(C));
+    int64_t const least = flat ? (vector + x.windows - 1) / x.windows : 4;
+    int64_t rows = band_bytes / line;
+    if (rows < least) rows = least;
+    int64_t bands = (y.windows + rows - 1) / rows;
+    if (flat && bands > 1 && y.windows / bands < least) bands = y.windows / least;
+    return {c, (y.windows + bands - 1) / bands, bands, flat};
+  }
+  /// A row of the padded copy has this many elements.
+  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
+};
+
+/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
+template <class T>
+struct PadBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t r = 0; r < rows; ++r, to += pitch) {
+        int64_t const row = first + r - y.padding;
+        bool const inside = row >= 0 && row < y.extent;
+        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
+        int64_t k = 0;
+        for (; k < left; ++k) to[k] = C(0);
+        if (!inside) continue;
+        T const* const from = m.image + channel * m.step_c + row * m.step_y;
+        int64_t t = 0;
+        if (m.step_x == 1) {
+          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
+        }
+        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
+        for (k = left + count; k < pitch; ++k) to[k] = C(0);
+      }
+    }
+    return 0;
+  }
+};
+
+/// Writes the copy of narrow images: for every channel and column of the kernel `rows` rows of as many elements as there are windows.
+template <class T>
+struct PadFlatBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
+    PixelMatrix<T> const& m = *matrix_;
+    int64_t const width = m.windows.x.windows;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    if (m.step_x != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
+    else if (lanes > 8 && width > 8) copy<Isa, lanes, true>(m, to, channels, first, rows);
+    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8, true>(m, to, channels, first, rows);
+    else copy<Isa, lanes < 4 ? lanes : 4, true>(m, to, channels, first, rows);
+    return 0;
+  }
+
+ private:
+  /// In packs of N, which may write behind a row what the next one overwrites.
+  template <class Isa, int N, bool InPacks>
+  SITU_INLINE static void copy(PixelMatrix<T> const& m, C* to, int64_t channels, int64_t first, int64_t rows) {
+    int64_t const width = m.windows.x.windows, kernel = m.windows.x.kernel, dilation = m.windows.x.dilation, padding = m.windows.x.padding;
+    int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, step_x = m.step_x;
+    int64_t const top = m.windows.y.padding - first, bottom = top + m.windows.y.extent;  // of the lines that lie inside
+    T const *image = m.image + (first - m.windows.y.padding) * step_y, *const end = m.end;
+    // Lines [begin, behind) lie inside; where the lines of windows lie as those of the image do, they are copied as one.
+    int64_t const begin = top < 0 ? 0 : top < rows ? top : rows, behind = bottom < begin ? begin : bottom < rows ? bottom : rows;
+    bool const together = width == extent && step_y == extent && behind > begin;
+    pack<C, N, Isa> const zero(C(0));
+    for (int64_t channel = 0; channel < channels; ++channel, image += step_c) {
+      for (int64_t kx = 0; kx < kernel; ++kx) {
+        int64_t const shift = kx * dilation - padding;  // elements [low, high) lie inside of the image
+        int64_t low = shift < 0 ? -shift : 0, high = extent - shift < width ? extent - shift : width;
+        if (high < 0) high = 0;
+        if (low > high) low = high;
+        T const* from = image + shift * step_x;
+        if constexpr (InPacks) {
+          if (together) {
+            plane<Isa>(to, from + begin * width, end, begin, behind, rows, width, low, high);
+            to += rows * width;
+            continue;
+          }
+        }
+        for (int64_t r = 0; r < rows; ++r, to += width, from += step_y) {
+          bool const inside = r >= top && r < bottom;
+          int64_t const left = inside ? low : width;
+          for (int64_t k = 0; k < left; k += N) zero.store(to + k);
+          if (!inside) continue;
+          int64_t k = low;
+          if constexpr (InPacks) {
+            for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
+          }
+          for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
+          for (k = high; k < width; k += N) zero.store(to + k);
+        }
+      }
+    }
+  }
+  /// All lines of a channel, shifted; then zeros where one ran into the next.
+  template <class Isa>
+  SITU_INLINE static void plane(C* to, T const* from, T const* end, int64_t begin, int64_t behind, int64_t rows, int64_t width, int64_t low, int64_t high) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    pack<C, N, Isa> const zero(C(0));
+    C* const inside = to + begin * width;
+    int64_t const count = (behind - begin) * width, last = count - (width - high);
+    for (int64_t k = 0; k < begin * width; k += N) zero.store(to + k);
+    int64_t k = low;
+    for (; k < last && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(inside + k);
+    for (; k < last; ++k) inside[k] = static_cast<C>(from[k]);
+    for (int64_t j = 0; j < low; ++j) {
+      for (int64_t r = 0; r < count; r += width) inside[r + j] = C(0);
+    }
+    for (int64_t j = high; j < width; ++j) {
+      for (int64_t r = 0; r < count; r += width) inside[r + j] = C(0);
+    }
+    for (k = count; k < (rows - begin) * width; k += N) zero.store(inside + k);
+  }
+};
+
+/// The rows of a band, for all outputs.
+template <class T>
+struct DirectBody {
+  using C = product_t<T>;
+  using Arguments = DirectConvolution<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Arguments const* arguments) {
+    Arguments const a = *arguments;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int step = Isa::bytes == 64 ? Arguments::together : Arguments::together / 2;  // as many sums as find registers
+    for (int64_t o = 0; o < a.outputs; o += step) {
+      C const* const weights = a.weights + o / Arguments::together * Arguments::together * a.depth + o % Arguments::together;
+      int64_t const count = a.outputs - o < step ? a.outputs - o : step;
+      for (int64_t row = 0; row < a.rows; ++row) {
+        T* const to = a.result + o * a.plane + row * a.windows;
+        int64_t const vectors = (a.windows + lanes - 1) / lanes;
+        for (int64_t v = 0; v < vectors;) {
+          int64_t const left = vectors - v, end = a.windows - lanes;  // the last vector overlaps the one before
+          auto const at = [&](int64_t k) { return (v + k) * lanes < end ? (v + k) * lanes : end; };
+          C const* const from = a.image + row * a.row_step;
+          constexpr std::make_integer_sequence<int, step> each{};
+          if (left == 3 || left > 4) tile<Isa, 3>(a, weights, a.bias + o, from, to, at(0), at(1), at(2), count, each), v += 3;
+          else if (left > 1) tile<Isa, 2>(a, weights, a.bias + o, from, to, at(0), at(1), at(1), count, each), v += 2;
+          else tile<Isa, 1>(a, weights, a.bias + o, from, to, end, end, end, count, each), ++v;
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N, int... K>
+  SITU_INLINE static void tile(Arguments const& a, C const* weights, C const* bias, C const* image, T* to, int64_t first, int64_t second, int64_t third,
+                               int64_t count, std::integer_sequence<int, K...>) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    using V = typename P::vector;
+    V sums[sizeof...(K)][N];
+    (start<Isa>(sums[K], bias + K), ...);
+    int64_t const* offsets = a.offsets;
+    for (int64_t t = a.depth; t > 0; --t, weights += Arguments::together, ++offsets) {
+      C const* const from = image + *offsets;
+      V x[N];
+      __builtin_memcpy(&x[0], from + first, sizeof(V));
+      if constexpr (N > 1) __builtin_memcpy(&x[1], from + second, sizeof(V));
+      if constexpr (N > 2) __builtin_memcpy(&x[2], from + third, sizeof(V));
+      (add<Isa>(sums[K], weights + K, x), ...);
+    }
+    ((K < count ? put<Isa, P>(sums[K], to + K * a.plane, first, second, third) : void()), ...);
+  }
+  template <class Isa, class V, int N>
+  SITU_INLINE static void start(V (&sums)[N], C const* bias) {
+    V all{};
+    spread<Isa>(all, bias);
+    sums[0] = all;
+    if constexpr (N > 1) sums[1] = all;
+    if constexpr (N > 2) sums[2] = all;
+  }
+  template <class Isa, class V, int N>
+  SITU_INLINE static void add(V (&sums)[N], C const* weight, V const (&x)[N]) {
+    V all{};
+    spread<Isa>(all, weight);
+    add_product<Isa, C>(sums[0], all, x[0]);
+    if constexpr (N > 1) add_product<Isa, C>(sums[1], all, x[1]);
+    if constexpr (N > 2) add_product<Isa, C>(sums[2], all, x[2]);
+  }
+  template <class Isa, class P, class V, int N>
+  SITU_INLINE static void put(V const (&sums)[N], T* to, int64_t first, int64_t second, int64_t third) {
+    store_lanes<T, P::lanes, Isa>(P(sums[0]), to + first);
+    if constexpr (N > 1) store_lanes<T, P::lanes, Isa>(P(sums[1]), to + second);
+    if constexpr (N > 2) store_lanes<T, P::lanes, Isa>(P(sums[2]), to + third);
+  }
+};
+
+/// Items are images x groups x bands of rows.
+template <class T>
+struct DirectKernel {
+  using C = product_t<T>;
+  Convolution<T> convolution;
+  int64_t rows, bands;  ///< of a band; bands of an image
+  bool flat;
+
+  void operator()(int64_t first, int64_t last) const {
+    using Arguments = DirectConvolution<T>;
+    Convolution<T> const& c = convolution;
+    WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
+    int64_t const pitch = flat ? x.windows : Arguments::pitch(x), copies = flat ? x.kernel : 1;
+    int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
+    int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
+    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * copies * high * pitch + Arguments::vector;
+    int64_t const bytes = (room + packed + biases) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64;
+    PackingBuffer const buffer(bytes);
+    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    auto* const memory = static_cast<C*>(buffer.get());
+    C* const weights = memory + (room + Arguments::vector - 1) / Arguments::vector * Arguments::vector;
+    C* const bias = weights + packed;
+    auto* const offsets = reinterpret_cast<int64_t*>(bias + biases);
+    int64_t group = -1;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / c.groups, before = band * rows;
+      // The last band of a narrow image reaches back, so that it fills a vector.
+      int64_t const begin = flat && before > y.windows - rows ? y.windows - rows : before;
+      if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
+      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
+      a.rows = y.windows - begin < rows ? y.windows - begin : rows;
+      a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
+      int64_t const needed = (a.rows - 1) * y.stride + reach;
+      if (item == first || bands > 1) set_offsets(offsets, needed, pitch);
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
+      if (flat) {
+        dispatch<PadFlatBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
+        a.windows *= a.rows, a.rows = 1;
+      } else {
+        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
+      }
+      dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
+    }
+  }
+
+ private:
+  /// Sum by sum.
+  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
+    Convolution<T> const& c = convolution;
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / c.groups, group = item / bands % c.groups;
+      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
+      T const* const from = c.pixels.image + image * c.step_image + group * c.channels * c.pixels.step_c;
+      for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
+        for (int64_t at = begin; at < behind; ++at) {
+          C sum = c.bias ? static_cast<C>(c.bias[o]) : C(0);
+          for (int64_t t = 0; t < c.depth(); ++t) {
+            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
+            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
+            sum += static_cast<C>(c.weights[o * c.depth() + t]) * static_cast<C>(from[t / size * c.pixels.step_c + line * c.pixels.step_y + column * c.pixels.step_x]);
+          }
+          c.result[(image * c.groups * c.outputs + o) * windows + at] = convert_scalar<T>(sum);
+        }
+      }
+    }
+  }
+  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel.
+  void set_offsets(int64_t* offsets, int64_t lines, int64_t pitch) const {
+    WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
+    for (int64_t channel = 0; channel < convolution.channels; ++channel) {
+      for (int64_t ky = 0; ky < y.kernel; ++ky) {
+        for (int64_t kx = 0; kx < x.kernel; ++kx) {
+          int64_t const copy = flat ? channel * x.kernel + kx : channel;
+          *offsets++ = (copy * lines + ky * y.dilation) * pitch + (flat ? 0 : kx * x.dilation);
+        }
+      }
+    }
+  }
+  void pack_weights(C* weights, C* bias, int64_t group) const {
+    constexpr int together = DirectConvolution<T>::together;
+    Convolution<T> const& c = convolution;
+    int64_t const depth = c.depth();
+    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
+      T const* const from = c.weights + (group * c.outputs + o) * depth;
+      C* const to = weights + o / together * together * depth + o % together;
+      bool const exists = o < c.outputs;
+      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
+      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
+    }
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
 
 /// Gathers a block of the matrix; see Product::pack_b.
 template <class T>
@@ -23640,27 +23993,6 @@ template <class T>
 void add_row_bias(Product<T> const& product, product_t<T>* tile, int64_t stride, int64_t i, int64_t, int64_t rows, int64_t columns) {
   dispatch<RowBiasBody<T>>(product.bias + i, tile, stride, rows, columns);
 }
-
-/// What is convolved: images x groups x blocks of windows are the items of the kernel.
-template <class T>
-struct Convolution {
-  PixelMatrix<T> pixels;       ///< of the first image and group
-  int64_t step_image;          ///< of the input
-  int64_t groups, channels;    ///< input channels of a group
-  int64_t outputs;             ///< output channels of a group
-  T const* weights;            ///< [groups * outputs, channels, kernel height, kernel width]
-  T const* bias;               ///< [groups * outputs], or null
-  T* result;                   ///< [images, groups * outputs, windows]
-  int64_t columns, column_items;  ///< windows of an item, and how many items one group of one image has
-
-  int64_t depth() const { return channels * pixels.windows.y.kernel * pixels.windows.x.kernel; }
-  /// Whether the matrix of pixels lies in memory as it is.
-  bool is_pointwise() const {
-    auto const plain = [](WindowAxis const& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.padding == 0; };
-    Windows const& w = pixels.windows;
-    return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
-  }
-};
 
 /// Convolution as a product.
 template <class T>
@@ -23776,173 +24108,6 @@ struct ChannelKernel {
   }
 };
 
-/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, and windows
-/// that follow each other along a row.
-template <class T>
-struct DirectConvolution {
-  using C = product_t<T>;
-  static constexpr int together = 8;               ///< outputs whose weights lie beside each other
-  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
-  static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
-  C const* image;         ///< the padded copy of the rows that are needed
-  int64_t const* offsets;  ///< in it, of the elements of a window
-  C const* weights;       ///< [blocks of outputs, depth, together]
-  C const* bias;          ///< [blocks of outputs, together]
-  T* result;              ///< of the first row
-  int64_t depth, outputs, plane, windows, rows, row_step;
-
-  static bool suits(Convolution<T> const& c) {
-    return c.pixels.windows.x.stride == 1 && c.depth() <= most_depth && c.outputs >= 4 && c.pixels.windows.x.windows >= 64 / static_cast<int>(sizeof(C));
-  }
-  /// A row of the padded copy has this many elements.
-  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
-};
-
-/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
-template <class T>
-struct PadBody {
-  using C = product_t<T>;
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      for (int64_t r = 0; r < rows; ++r, to += pitch) {
-        int64_t const row = first + r - y.padding;
-        bool const inside = row >= 0 && row < y.extent;
-        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
-        int64_t k = 0;
-        for (; k < left; ++k) to[k] = C(0);
-        if (!inside) continue;
-        T const* const from = m.image + channel * m.step_c + row * m.step_y;
-        int64_t t = 0;
-        if (m.step_x == 1) {
-          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
-        }
-        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
-        for (k = left + count; k < pitch; ++k) to[k] = C(0);
-      }
-    }
-    return 0;
-  }
-};
-
-/// The rows of a band, for all outputs.
-template <class T>
-struct DirectBody {
-  using C = product_t<T>;
-  using Arguments = DirectConvolution<T>;
-
-  template <class Isa>
-  SITU_INLINE static int run(Arguments const* arguments) {
-    Arguments const a = *arguments;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    constexpr int step = Isa::bytes == 64 ? Arguments::together : Arguments::together / 2;  // as many sums as find registers
-    for (int64_t o = 0; o < a.outputs; o += step) {
-      C const* const weights = a.weights + o / Arguments::together * Arguments::together * a.depth + o % Arguments::together;
-      int64_t const count = a.outputs - o < step ? a.outputs - o : step;
-      for (int64_t row = 0; row < a.rows; ++row) {
-        T* const to = a.result + o * a.plane + row * a.windows;
-        for (int64_t j = 0; j < a.windows; j += 2 * lanes) {  // the last packs overlap those before
-          int64_t const last = a.windows - lanes, first = j < last ? j : last, second = j + lanes < last ? j + lanes : last;
-          tile<Isa>(a, weights, a.bias + o, a.image + row * a.row_step, to, first, second, count, std::make_integer_sequence<int, step>{});
-        }
-      }
-    }
-    return 0;
-  }
-
- private:
-  template <class Isa, int... K>
-  SITU_INLINE static void tile(Arguments const& a, C const* weights, C const* bias, C const* image, T* to, int64_t first, int64_t second, int64_t count,
-                               std::integer_sequence<int, K...>) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, lanes, Isa>;
-    using V = typename P::vector;
-    V sums[sizeof...(K)][2];
-    (start<Isa>(sums[K], bias + K), ...);
-    for (int64_t t = 0; t < a.depth; ++t, weights += Arguments::together) {
-      C const* const from = image + a.offsets[t];
-      V x, y;
-      __builtin_memcpy(&x, from + first, sizeof(V));
-      __builtin_memcpy(&y, from + second, sizeof(V));
-      (add<Isa>(sums[K], weights + K, x, y), ...);
-    }
-    ((K < count ? put<Isa, P>(sums[K], to + K * a.plane + first, to + K * a.plane + second) : void()), ...);
-  }
-  template <class Isa, class V>
-  SITU_INLINE static void start(V (&sums)[2], C const* bias) {
-    V all{};
-    spread<Isa>(all, bias);
-    sums[0] = sums[1] = all;
-  }
-  template <class Isa, class V>
-  SITU_INLINE static void add(V (&sums)[2], C const* weight, V const& x, V const& y) {
-    V all{};
-    spread<Isa>(all, weight);
-    add_product<Isa, C>(sums[0], all, x);
-    add_product<Isa, C>(sums[1], all, y);
-  }
-  template <class Isa, class P, class V>
-  SITU_INLINE static void put(V const (&sums)[2], T* first, T* second) {
-    store_lanes<T, P::lanes, Isa>(P(sums[0]), first);
-    store_lanes<T, P::lanes, Isa>(P(sums[1]), second);
-  }
-};
-
-/// Items are images x groups x bands of rows.
-template <class T>
-struct DirectKernel {
-  using C = product_t<T>;
-  Convolution<T> convolution;
-  int64_t rows, bands;  ///< of a band; bands of an image
-
-  void operator()(int64_t first, int64_t last) const {
-    using Arguments = DirectConvolution<T>;
-    Convolution<T> const& c = convolution;
-    WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
-    int64_t const pitch = Arguments::pitch(x), reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
-    int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
-    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together;
-    auto* const memory = static_cast<C*>(::operator new(static_cast<std::size_t>(c.channels * high * pitch + packed + biases) * sizeof(C), std::align_val_t{64}));
-    C* const weights = memory + c.channels * high * pitch;
-    C* const bias = weights + packed;
-    int64_t offsets[Arguments::most_depth];
-    int64_t group = -1;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const band = item % bands, image = item / bands / c.groups, begin = band * rows;
-      if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
-      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
-      a.rows = y.windows - begin < rows ? y.windows - begin : rows;
-      a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
-      int64_t const needed = (a.rows - 1) * y.stride + reach;
-      for (int64_t t = 0; t < depth; ++t) {
-        offsets[t] = t / (y.kernel * x.kernel) * needed * pitch + t / x.kernel % y.kernel * y.dilation * pitch + t % x.kernel * x.dilation;
-      }
-      PixelMatrix<T> pixels = c.pixels;
-      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
-      dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
-      dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
-    }
-    ::operator delete(memory, std::align_val_t{64});
-  }
-
- private:
-  void pack_weights(C* weights, C* bias, int64_t group) const {
-    constexpr int together = DirectConvolution<T>::together;
-    Convolution<T> const& c = convolution;
-    int64_t const depth = c.depth();
-    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
-      T const* const from = c.weights + (group * c.outputs + o) * depth;
-      C* const to = weights + o / together * together * depth + o % together;
-      bool const exists = o < c.outputs;
-      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
-      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
-    }
-  }
-};
-
 /// Runs a convolution of `images` images on D.
 template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
@@ -23955,15 +24120,9 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     }
   }
   if (DirectConvolution<T>::suits(c)) {
-    using C = product_t<T>;
-    WindowAxis const& y = c.pixels.windows.y;
-    int64_t const line = c.channels * DirectConvolution<T>::pitch(c.pixels.windows.x) * y.stride * static_cast<int64_t>(sizeof(C));
-    int64_t rows = DirectConvolution<T>::band_bytes / line;  // the same for any number of threads
-    if (rows < 4) rows = 4;
-    int64_t const bands = (y.windows + rows - 1) / rows;
-    rows = (y.windows + bands - 1) / bands;
-    int64_t const work = c.outputs * rows * c.pixels.windows.x.windows * c.depth();
-    return device_traits<D>::launch(DirectKernel<T>{c, rows, bands}, images * c.groups * bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+    DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
+    int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
   }
   // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
   c.columns = windows;
@@ -30050,7 +30209,7 @@ struct PoolKernel {
 
   void pool_fours(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    alignas(64) C buffer[chunk + 64];  // whole packs are written
+    alignas(64) C buffer[chunk];
     while (first < last) {  // the rows of a plane, or those of all planes where none is left out
       int64_t const plane = first / y.windows, row = first % y.windows;
       int64_t rows = y.extent == 2 * y.windows || last - first < y.windows - row ? last - first : y.windows - row;
@@ -40073,6 +40232,14 @@ auto chunk(E const& x, int64_t count, int64_t axis = 0) {
 ///          windows at a time; then sums over the windows of each pixel, in a fixed order
 
 
+// ---- <situ/ops/cpu/conv2d_weights.hpp>
+/// The gradient of a convolution's weights on the CPU, from images whose channels lie beside each other.
+///
+/// Of a padded copy of the image [line, column, channel] the elements of a window's row are one run of kernel width x channels numbers. So the
+/// gradient of output o is, for each row of the kernel, a sum of such runs times g[o, window]: tiles of outputs x vectors stay in registers
+/// over all windows of an image, and are added up over the images of a part in memory.
+
+
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
@@ -40082,6 +40249,223 @@ struct WindowGradients {
   T const* data;
   int64_t step_image, step_output, step_window;
 };
+
+/// One image, for WindowRunsBody.
+template <class C>
+struct WindowRuns {
+  static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< runs are padded to whole ones in `sums`
+  C const* image;      ///< the padded copy
+  C const* gradients;  ///< of the first output
+  C* sums;             ///< [outputs, kernel height, run]
+  int64_t outputs, kernel_rows, run;
+  int64_t rows, columns;                    ///< of windows
+  int64_t step_kernel, step_row, step_column;  ///< in the copy
+  int64_t step_output, step_window;         ///< of the gradients
+};
+
+template <class C>
+struct WindowRunsBody {
+  template <class Isa>
+  SITU_INLINE static int run(WindowRuns<C> const* arguments) {
+    WindowRuns<C> const a = *arguments;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int height = Isa::bytes == 64 ? 8 : 4;
+    constexpr std::make_integer_sequence<int, height> each{};
+    int64_t const in_run = a.run / lanes, vectors = in_run * a.kernel_rows;
+    for (int64_t v = 0; v < vectors;) {
+      int64_t const left = vectors - v, count = left == 3 || left > 4 ? 3 : left > 1 ? 2 : 1;
+      int64_t at[3];  // in the copy
+      for (int64_t k = 0; k < 3; ++k) {
+        int64_t const one = k < count ? v + k : v;
+        at[k] = one / in_run * a.step_kernel + one % in_run * lanes;
+      }
+      for (int64_t o = 0; o < a.outputs; o += height) {
+        int64_t const first = o + height <= a.outputs ? o : a.outputs - height;  // the last tile overlaps the one before, and keeps what is new
+        if (count == 3) tile<Isa, 3>(a, at, v * lanes, first, static_cast<int>(o - first), each);
+        else if (count == 2) tile<Isa, 2>(a, at, v * lanes, first, static_cast<int>(o - first), each);
+        else tile<Isa, 1>(a, at, v * lanes, first, static_cast<int>(o - first), each);
+      }
+      v += count;
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void tile(WindowRuns<C> const& a, int64_t const* at, int64_t place, int64_t o, int skipped, std::integer_sequence<int, R...>) {
+    using V = typename vector_of<C, Isa::bytes / static_cast<int>(sizeof(C))>::type;
+    V sums[sizeof...(R)][N];
+    C* const to = a.sums + o * a.kernel_rows * a.run + place;
+    int64_t const step = a.kernel_rows * a.run, step_o = a.step_output, step_window = a.step_window, step_column = a.step_column;
+    (clear(sums[R]), ...);
+    C const* const g = a.gradients + o * step_o;
+    C const* p[] = {g, g + 3 * step_o, g + 6 * step_o};  // a third of the addresses is computed, the rest is base + index * scale
+    C const* from = a.image + at[0];
+    int64_t const second = at[1] - at[0], third = at[2] - at[0], back = a.step_row - a.columns * step_column;
+    for (int64_t row = a.rows; row > 0; --row, from += back) {
+      for (int64_t column = a.columns; column > 0; --column, from += step_column) {
+        V x[N];
+        __builtin_memcpy(&x[0], from, sizeof(V));
+        if constexpr (N > 1) __builtin_memcpy(&x[1], from + second, sizeof(V));
+        if constexpr (N > 2) __builtin_memcpy(&x[2], from + third, sizeof(V));
+        (add<Isa>(sums[R], p[R / 3] + R % 3 * step_o, x), ...);
+        p[0] += step_window, p[1] += step_window, p[2] += step_window;
+      }
+    }
+    ((R >= skipped ? put(sums[R], to + R * step) : void()), ...);
+  }
+  template <class V, int N>
+  SITU_INLINE static void clear(V (&sums)[N]) {
+    sums[0] = V{};
+    if constexpr (N > 1) sums[1] = V{};
+    if constexpr (N > 2) sums[2] = V{};
+  }
+  template <class Isa, class V, int N>
+  SITU_INLINE static void add(V (&sums)[N], C const* gradient, V const (&x)[N]) {
+    V all{};
+    spread<Isa>(all, gradient);
+    add_product<Isa, C>(sums[0], all, x[0]);
+    if constexpr (N > 1) add_product<Isa, C>(sums[1], all, x[1]);
+    if constexpr (N > 2) add_product<Isa, C>(sums[2], all, x[2]);
+  }
+  template <class V, int N>
+  SITU_INLINE static void put(V (&sums)[N], C* to) {
+    constexpr int64_t lanes = sizeof(V) / sizeof(C);
+    add_to(sums[0], to);
+    if constexpr (N > 1) add_to(sums[1], to + lanes);
+    if constexpr (N > 2) add_to(sums[2], to + 2 * lanes);
+  }
+  template <class V>
+  SITU_INLINE static void add_to(V const& sum, C* to) {
+    V all;
+    __builtin_memcpy(&all, to, sizeof(V));
+    all += sum;
+    __builtin_memcpy(to, &all, sizeof(V));
+  }
+};
+
+/// Adds up the gradients of every output's windows, `step` apart, in as many sums as there are lanes: to sums[output, lane].
+template <class C>
+struct PlaneSumsBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* sums, C const* from, int64_t outputs, int64_t step_output, int64_t step, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    for (int64_t o = 0; o < outputs; ++o, from += step_output, sums += WindowRuns<C>::vector) {
+      P even(C(0)), odd(C(0));
+      C rest = C(0);
+      int64_t k = 0;
+      if (step == 1) {
+        for (; k + 2 * lanes <= count; k += 2 * lanes) even = even + P::load(from + k), odd = odd + P::load(from + k + lanes);
+        if (k + lanes <= count) even = even + P::load(from + k), k += lanes;
+      }
+      for (; k < count; ++k) rest += from[k * step];
+      (P::load(sums) + (even + odd)).store(sums);
+      sums[0] += rest;
+    }
+    return 0;
+  }
+};
+
+/// Items are groups x parts of the images. For T that is computed in itself.
+template <class T>
+struct WindowRunsKernel {
+  PixelMatrix<T> pixels;  ///< of the first image and group
+  int64_t step_image;
+  WindowGradients<T> gradients;
+  int64_t images, groups, channels, outputs, parts;
+  T* result;  ///< [parts, groups * outputs, channels, kernel height, kernel width]
+  T* biases;  ///< the gradients of biases, [parts, groups * outputs], or null
+
+  static bool suits(Windows const& windows, int64_t channels, int64_t outputs) {
+    int64_t const run = windows.x.kernel * channels, copy = channels * lines(windows) * pitch(windows);
+    bool const fills = 2 * run >= padded(run) || windows.outputs() <= 256;  // enough of the vectors
+    return fills && windows.x.dilation == 1 && outputs >= 8 && outputs * windows.y.kernel * padded(run) <= (int64_t{1} << 18) && copy <= (int64_t{1} << 17);
+  }
+
+  void operator()(int64_t first, int64_t last) const {
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    constexpr int64_t vector = WindowRuns<T>::vector;
+    // Channels are turned over by fours, where that makes no run longer.
+    int64_t const fours = (channels + 3) / 4 * 4, beside = padded(x.kernel * fours) == padded(x.kernel * channels) ? fours : channels;
+    int64_t const down = lines(pixels.windows), across = pitch(pixels.windows), room = padded(down * across * beside) + vector;
+    WindowRuns<T> a{nullptr, nullptr, nullptr, outputs, y.kernel, padded(x.kernel * beside), y.windows, x.windows, y.dilation * across * beside,
+                    y.stride * across * beside, x.stride * beside, gradients.step_output, gradients.step_window};
+    int64_t const places = outputs * y.kernel * a.run, totals = biases ? outputs * vector : 0;
+    PackingBuffer const buffer((room + places + totals) * static_cast<int64_t>(sizeof(T)));
+    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    auto* const memory = static_cast<T*>(buffer.get());
+    for (int64_t k = 0; k < room; ++k) memory[k] = T(0);  // the padding stays
+    a.image = memory, a.sums = memory + room;
+    T* const total = a.sums + places;
+    int64_t const height = y.extent < down - y.padding ? y.extent : down - y.padding, width = x.extent < across - x.padding ? x.extent : across - x.padding;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const part = item % parts, group = item / parts, end = images * (part + 1) / parts;
+      for (int64_t k = 0; k < places + totals; ++k) a.sums[k] = T(0);
+      for (int64_t image = images * part / parts; image < end; ++image) {
+        T const* const from = pixels.image + image * step_image + group * channels * pixels.step_c;
+        for (int64_t line = 0; line < height && width > 0; ++line) copy_line(memory + ((line + y.padding) * across + x.padding) * beside, beside, from + line * pixels.step_y, width);
+        a.gradients = gradients.data + image * gradients.step_image + group * outputs * gradients.step_output;
+        dispatch<WindowRunsBody<T>>(const_cast<WindowRuns<T> const*>(&a));
+        if (biases) dispatch<PlaneSumsBody<T>>(total, a.gradients, outputs, gradients.step_output, gradients.step_window, pixels.windows.outputs());
+      }
+      T* to = result + (part * groups + group) * outputs * channels * y.kernel * x.kernel;
+      for (int64_t o = 0; o < outputs; ++o) {
+        for (int64_t channel = 0; channel < channels; ++channel) {
+          for (int64_t ky = 0; ky < y.kernel; ++ky) {
+            T const* const run = a.sums + (o * y.kernel + ky) * a.run + channel;
+            for (int64_t kx = 0; kx < x.kernel; ++kx) *to++ = run[kx * beside];
+          }
+        }
+        if (!biases) continue;
+        T sum = T(0);
+        for (int64_t k = 0; k < vector; ++k) sum += total[o * vector + k];
+        biases[(part * groups + group) * outputs + o] = sum;
+      }
+    }
+  }
+
+ private:
+  /// Sum by sum.
+  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    int64_t const depth = channels * y.kernel * x.kernel, windows = y.windows * x.windows;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const part = item % parts, group = item / parts, begin = images * part / parts, end = images * (part + 1) / parts;
+      for (int64_t place = 0; place < outputs * (depth + 1); ++place) {
+        int64_t const o = place / (depth + 1), t = place % (depth + 1), channel = group * channels + t / (y.kernel * x.kernel);
+        bool const all = t == depth;  // what is added up for the bias
+        if (all && !biases) continue;
+        T sum = T(0);
+        for (int64_t k = begin * windows; k < end * windows; ++k) {
+          int64_t const image = k / windows, window = k % windows;
+          int64_t const line = y.start(window / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(window % x.windows) + t % x.kernel;
+          if (!all && (line < 0 || line >= y.extent || column < 0 || column >= x.extent)) continue;
+          T const one = gradients.data[image * gradients.step_image + (group * outputs + o) * gradients.step_output + window * gradients.step_window];
+          sum += all ? one : one * pixels.image[image * step_image + channel * pixels.step_c + line * pixels.step_y + column * pixels.step_x];
+        }
+        int64_t const row = (part * groups + group) * outputs + o;
+        if (all) biases[row] = sum;
+        else result[row * depth + t] = sum;
+      }
+    }
+  }
+  /// One line of the copy, `beside` elements for each column; those of channels that do not exist are any elements of the images, or zeros.
+  void copy_line(T* to, int64_t beside, T const* from, int64_t width) const {
+    bool const more = beside > channels && pixels.step_c > 0 && pixels.end - from > (beside - 1) * pixels.step_c + (width - 1) * pixels.step_x && pixels.step_x > 0;
+    pack_panel<T>(to, beside, from, pixels.step_c, pixels.step_x, more ? beside : channels, width);
+  }
+  static int64_t padded(int64_t count) { return (count + WindowRuns<T>::vector - 1) / WindowRuns<T>::vector * WindowRuns<T>::vector; }
+  /// The lines and columns of the copy: what windows read.
+  static int64_t lines(Windows const& w) { return (w.y.windows - 1) * w.y.stride + (w.y.kernel - 1) * w.y.dilation + 1; }
+  static int64_t pitch(Windows const& w) { return (w.x.windows - 1) * w.x.stride + w.x.kernel; }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
 
 /// The pixels of images [first, ...) as the matrix [windows of all images, channels * kernel height * kernel width].
 template <class T>
@@ -40345,9 +40729,10 @@ struct ImageGradientKernel {
 namespace detail {
 
 /// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
-/// `windows` are axes that can be walked as one.
+/// `windows` are axes that can be walked as one. Where it costs little, also that of the bias, of a shape [parts, groups * outputs].
 template <class D, class T>
-Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups) {
+Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups,
+                                   Tensor<T, D>* biases = nullptr) {
   Layout const &layout = x.layout(), &from = g.layout();
   int const at = layout.rank() - 3;
   cpu::WeightGradientKernel<T> kernel{};
@@ -40364,6 +40749,20 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
       auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
       cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
       device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+      return result;
+    }
+    if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
+      Windows const& w = plan.windows;
+      int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
+      int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
+      if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
+      if (parts > plan.images) parts = plan.images;
+      auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+      int64_t const work = plan.images / parts * one;
+      if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
+      cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
+                                          plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
+      device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
       return result;
     }
   }
@@ -40397,12 +40796,15 @@ auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape
     auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
     cpu::Convolution<T> c{};
     c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
-    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.y.padding >= 0 && c.pixels.windows.x.padding >= 0;
-    if (plan.channels == 1 && plan.outputs == 1 && fits) {
-      Tensor<T, D> const kernels = w.flip(2).flip(3).contiguous();
-      c.step_image = at == 1 ? from.strides[0] : 0;
-      c.groups = groups, c.channels = 1, c.outputs = 1;
-      c.weights = kernels.data(), c.bias = nullptr, c.result = result.data();
+    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
+    c.step_image = at == 1 ? from.strides[0] : 0;
+    c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
+    bool const alone = plan.channels == 1 && plan.outputs == 1;
+    if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+      Shape const& s = w.shape();
+      Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
+      Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
+      c.weights = kernels.data(), c.bias = nullptr;
       cpu::run_convolution<D>(c, plan.images);
       return result;
     }
@@ -40643,17 +41045,21 @@ struct ConvolutionRule {
   template <class IntoX, class IntoW, class IntoB>
   void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     using kernels = typename device_traits<D>::kernels;
-    if (into_b.needed()) into_b.add(sum(gradient, x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2}));
+    Shape const windows = x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2};
+    bool const empty = gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0;
+    if (into_b.needed() && (empty || !into_w.needed())) into_b.add(sum(gradient, windows));
     if (!into_x.needed() && !into_w.needed()) return;
-    if (gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0) {
+    if (empty) {
       if (into_x.needed()) into_x.add(zeros<T>(x_shape, D{}));
       if (into_w.needed()) into_w.add(zeros<T>(w_shape, D{}));
       return;
     }
     Tensor<T, D> const g = window_gradients(kernels{}, gradient);
     if (into_w.needed()) {
-      Tensor<T, D> const parts = weight_gradient_parts<D, T>(kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
+      Tensor<T, D> biases;
+      Tensor<T, D> const parts = weight_parts(kernels{}, g, into_b.needed() ? &biases : nullptr);
       into_w.add(parts.size(0) == 1 ? parts.reshape(w_shape) : sum(parts, 0).reshape(w_shape));
+      if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(gradient, windows));
     }
     if (into_x.needed()) {
       Tensor<T, D> const weights = Tensor<T, D>(w.tensor()).contiguous();
@@ -40664,6 +41070,12 @@ struct ConvolutionRule {
   }
 
  private:
+  Tensor<T, D> weight_parts(cpu_kernels, Tensor<T, D> const& g, Tensor<T, D>* biases) const {
+    return weight_gradient_parts<D, T>(cpu_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups, biases);
+  }
+  Tensor<T, D> weight_parts(cuda_kernels, Tensor<T, D> const& g, Tensor<T, D>*) const {
+    return weight_gradient_parts<D, T>(cuda_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
+  }
   /// As kernels take it: on the host any strides whose last two axes can be walked as one.
   static Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
     int const at = g.rank() - 2;
@@ -41959,7 +42371,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
-    PackingBuffer const buffer(direct ? 0 : (size + 64) * static_cast<int64_t>(sizeof(C)));  // whole packs are written
+    PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
       T const* const g = gradients + plane * y.windows * x.windows;

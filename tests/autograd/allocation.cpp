@@ -1,5 +1,5 @@
 /// A steady training step takes its nodes, and the views of tensors, from what the step before gave back.
-#include <doctest.h>
+#include <doctest/doctest.h>
 #include <situ/autograd.hpp>
 
 #include <cstdlib>

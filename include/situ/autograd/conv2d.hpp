@@ -79,17 +79,21 @@ struct ConvolutionRule {
   template <class IntoX, class IntoW, class IntoB>
   void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     using kernels = typename device_traits<D>::kernels;
-    if (into_b.needed()) into_b.add(sum(gradient, x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2}));
+    Shape const windows = x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2};
+    bool const empty = gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0;
+    if (into_b.needed() && (empty || !into_w.needed())) into_b.add(sum(gradient, windows));
     if (!into_x.needed() && !into_w.needed()) return;
-    if (gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0) {
+    if (empty) {
       if (into_x.needed()) into_x.add(zeros<T>(x_shape, D{}));
       if (into_w.needed()) into_w.add(zeros<T>(w_shape, D{}));
       return;
     }
     Tensor<T, D> const g = window_gradients(kernels{}, gradient);
     if (into_w.needed()) {
-      Tensor<T, D> const parts = weight_gradient_parts<D, T>(kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
+      Tensor<T, D> biases;
+      Tensor<T, D> const parts = weight_parts(kernels{}, g, into_b.needed() ? &biases : nullptr);
       into_w.add(parts.size(0) == 1 ? parts.reshape(w_shape) : sum(parts, 0).reshape(w_shape));
+      if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(gradient, windows));
     }
     if (into_x.needed()) {
       Tensor<T, D> const weights = Tensor<T, D>(w.tensor()).contiguous();
@@ -100,6 +104,12 @@ struct ConvolutionRule {
   }
 
  private:
+  Tensor<T, D> weight_parts(cpu_kernels, Tensor<T, D> const& g, Tensor<T, D>* biases) const {
+    return weight_gradient_parts<D, T>(cpu_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups, biases);
+  }
+  Tensor<T, D> weight_parts(cuda_kernels, Tensor<T, D> const& g, Tensor<T, D>*) const {
+    return weight_gradient_parts<D, T>(cuda_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
+  }
   /// As kernels take it: on the host any strides whose last two axes can be walked as one.
   static Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
     int const at = g.rank() - 2;

@@ -1,22 +1,13 @@
-/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels sums of
-/// shifted rows, for some outputs together or, for one channel by one, alone.
+/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels and for
+/// narrow images sums of shifted rows, for some outputs together or, for one channel by one, alone.
 #pragma once
 
 #include <situ/core/device.hpp>
+#include <situ/ops/cpu/conv2d_direct.hpp>
 #include <situ/ops/cpu/gemm.hpp>
-#include <situ/ops/window2d.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-
-/// One image's channels, as the matrix [channels * kernel height * kernel width, windows].
-template <class T>
-struct PixelMatrix {
-  Windows windows;
-  T const* image;
-  T const* end;  ///< behind the last element of all images
-  int64_t step_c, step_y, step_x;
-};
 
 /// Gathers a block of the matrix; see Product::pack_b.
 template <class T>
@@ -109,27 +100,6 @@ template <class T>
 void add_row_bias(Product<T> const& product, product_t<T>* tile, int64_t stride, int64_t i, int64_t, int64_t rows, int64_t columns) {
   dispatch<RowBiasBody<T>>(product.bias + i, tile, stride, rows, columns);
 }
-
-/// What is convolved: images x groups x blocks of windows are the items of the kernel.
-template <class T>
-struct Convolution {
-  PixelMatrix<T> pixels;       ///< of the first image and group
-  int64_t step_image;          ///< of the input
-  int64_t groups, channels;    ///< input channels of a group
-  int64_t outputs;             ///< output channels of a group
-  T const* weights;            ///< [groups * outputs, channels, kernel height, kernel width]
-  T const* bias;               ///< [groups * outputs], or null
-  T* result;                   ///< [images, groups * outputs, windows]
-  int64_t columns, column_items;  ///< windows of an item, and how many items one group of one image has
-
-  int64_t depth() const { return channels * pixels.windows.y.kernel * pixels.windows.x.kernel; }
-  /// Whether the matrix of pixels lies in memory as it is.
-  bool is_pointwise() const {
-    auto const plain = [](WindowAxis const& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.padding == 0; };
-    Windows const& w = pixels.windows;
-    return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
-  }
-};
 
 /// Convolution as a product.
 template <class T>
@@ -245,173 +215,6 @@ struct ChannelKernel {
   }
 };
 
-/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, and windows
-/// that follow each other along a row.
-template <class T>
-struct DirectConvolution {
-  using C = product_t<T>;
-  static constexpr int together = 8;               ///< outputs whose weights lie beside each other
-  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
-  static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
-  C const* image;         ///< the padded copy of the rows that are needed
-  int64_t const* offsets;  ///< in it, of the elements of a window
-  C const* weights;       ///< [blocks of outputs, depth, together]
-  C const* bias;          ///< [blocks of outputs, together]
-  T* result;              ///< of the first row
-  int64_t depth, outputs, plane, windows, rows, row_step;
-
-  static bool suits(Convolution<T> const& c) {
-    return c.pixels.windows.x.stride == 1 && c.depth() <= most_depth && c.outputs >= 4 && c.pixels.windows.x.windows >= 64 / static_cast<int>(sizeof(C));
-  }
-  /// A row of the padded copy has this many elements.
-  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
-};
-
-/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
-template <class T>
-struct PadBody {
-  using C = product_t<T>;
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      for (int64_t r = 0; r < rows; ++r, to += pitch) {
-        int64_t const row = first + r - y.padding;
-        bool const inside = row >= 0 && row < y.extent;
-        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
-        int64_t k = 0;
-        for (; k < left; ++k) to[k] = C(0);
-        if (!inside) continue;
-        T const* const from = m.image + channel * m.step_c + row * m.step_y;
-        int64_t t = 0;
-        if (m.step_x == 1) {
-          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
-        }
-        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
-        for (k = left + count; k < pitch; ++k) to[k] = C(0);
-      }
-    }
-    return 0;
-  }
-};
-
-/// The rows of a band, for all outputs.
-template <class T>
-struct DirectBody {
-  using C = product_t<T>;
-  using Arguments = DirectConvolution<T>;
-
-  template <class Isa>
-  SITU_INLINE static int run(Arguments const* arguments) {
-    Arguments const a = *arguments;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    constexpr int step = Isa::bytes == 64 ? Arguments::together : Arguments::together / 2;  // as many sums as find registers
-    for (int64_t o = 0; o < a.outputs; o += step) {
-      C const* const weights = a.weights + o / Arguments::together * Arguments::together * a.depth + o % Arguments::together;
-      int64_t const count = a.outputs - o < step ? a.outputs - o : step;
-      for (int64_t row = 0; row < a.rows; ++row) {
-        T* const to = a.result + o * a.plane + row * a.windows;
-        for (int64_t j = 0; j < a.windows; j += 2 * lanes) {  // the last packs overlap those before
-          int64_t const last = a.windows - lanes, first = j < last ? j : last, second = j + lanes < last ? j + lanes : last;
-          tile<Isa>(a, weights, a.bias + o, a.image + row * a.row_step, to, first, second, count, std::make_integer_sequence<int, step>{});
-        }
-      }
-    }
-    return 0;
-  }
-
- private:
-  template <class Isa, int... K>
-  SITU_INLINE static void tile(Arguments const& a, C const* weights, C const* bias, C const* image, T* to, int64_t first, int64_t second, int64_t count,
-                               std::integer_sequence<int, K...>) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, lanes, Isa>;
-    using V = typename P::vector;
-    V sums[sizeof...(K)][2];
-    (start<Isa>(sums[K], bias + K), ...);
-    for (int64_t t = 0; t < a.depth; ++t, weights += Arguments::together) {
-      C const* const from = image + a.offsets[t];
-      V x, y;
-      __builtin_memcpy(&x, from + first, sizeof(V));
-      __builtin_memcpy(&y, from + second, sizeof(V));
-      (add<Isa>(sums[K], weights + K, x, y), ...);
-    }
-    ((K < count ? put<Isa, P>(sums[K], to + K * a.plane + first, to + K * a.plane + second) : void()), ...);
-  }
-  template <class Isa, class V>
-  SITU_INLINE static void start(V (&sums)[2], C const* bias) {
-    V all{};
-    spread<Isa>(all, bias);
-    sums[0] = sums[1] = all;
-  }
-  template <class Isa, class V>
-  SITU_INLINE static void add(V (&sums)[2], C const* weight, V const& x, V const& y) {
-    V all{};
-    spread<Isa>(all, weight);
-    add_product<Isa, C>(sums[0], all, x);
-    add_product<Isa, C>(sums[1], all, y);
-  }
-  template <class Isa, class P, class V>
-  SITU_INLINE static void put(V const (&sums)[2], T* first, T* second) {
-    store_lanes<T, P::lanes, Isa>(P(sums[0]), first);
-    store_lanes<T, P::lanes, Isa>(P(sums[1]), second);
-  }
-};
-
-/// Items are images x groups x bands of rows.
-template <class T>
-struct DirectKernel {
-  using C = product_t<T>;
-  Convolution<T> convolution;
-  int64_t rows, bands;  ///< of a band; bands of an image
-
-  void operator()(int64_t first, int64_t last) const {
-    using Arguments = DirectConvolution<T>;
-    Convolution<T> const& c = convolution;
-    WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
-    int64_t const pitch = Arguments::pitch(x), reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
-    int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
-    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together;
-    auto* const memory = static_cast<C*>(::operator new(static_cast<std::size_t>(c.channels * high * pitch + packed + biases) * sizeof(C), std::align_val_t{64}));
-    C* const weights = memory + c.channels * high * pitch;
-    C* const bias = weights + packed;
-    int64_t offsets[Arguments::most_depth];
-    int64_t group = -1;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const band = item % bands, image = item / bands / c.groups, begin = band * rows;
-      if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
-      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
-      a.rows = y.windows - begin < rows ? y.windows - begin : rows;
-      a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
-      int64_t const needed = (a.rows - 1) * y.stride + reach;
-      for (int64_t t = 0; t < depth; ++t) {
-        offsets[t] = t / (y.kernel * x.kernel) * needed * pitch + t / x.kernel % y.kernel * y.dilation * pitch + t % x.kernel * x.dilation;
-      }
-      PixelMatrix<T> pixels = c.pixels;
-      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
-      dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
-      dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
-    }
-    ::operator delete(memory, std::align_val_t{64});
-  }
-
- private:
-  void pack_weights(C* weights, C* bias, int64_t group) const {
-    constexpr int together = DirectConvolution<T>::together;
-    Convolution<T> const& c = convolution;
-    int64_t const depth = c.depth();
-    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
-      T const* const from = c.weights + (group * c.outputs + o) * depth;
-      C* const to = weights + o / together * together * depth + o % together;
-      bool const exists = o < c.outputs;
-      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
-      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
-    }
-  }
-};
-
 /// Runs a convolution of `images` images on D.
 template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
@@ -424,15 +227,9 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     }
   }
   if (DirectConvolution<T>::suits(c)) {
-    using C = product_t<T>;
-    WindowAxis const& y = c.pixels.windows.y;
-    int64_t const line = c.channels * DirectConvolution<T>::pitch(c.pixels.windows.x) * y.stride * static_cast<int64_t>(sizeof(C));
-    int64_t rows = DirectConvolution<T>::band_bytes / line;  // the same for any number of threads
-    if (rows < 4) rows = 4;
-    int64_t const bands = (y.windows + rows - 1) / rows;
-    rows = (y.windows + bands - 1) / bands;
-    int64_t const work = c.outputs * rows * c.pixels.windows.x.windows * c.depth();
-    return device_traits<D>::launch(DirectKernel<T>{c, rows, bands}, images * c.groups * bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+    DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
+    int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
   }
   // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
   c.columns = windows;

@@ -8,17 +8,11 @@
 
 #include <situ/ops/conv2d_plan.hpp>
 #include <situ/ops/cpu/conv2d.hpp>
+#include <situ/ops/cpu/conv2d_weights.hpp>
 #include <situ/tensor/tensor.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-
-/// The gradients of a convolution's results: windows lie `step_window` apart.
-template <class T>
-struct WindowGradients {
-  T const* data;
-  int64_t step_image, step_output, step_window;
-};
 
 /// The pixels of images [first, ...) as the matrix [windows of all images, channels * kernel height * kernel width].
 template <class T>
@@ -282,9 +276,10 @@ struct ImageGradientKernel {
 namespace detail {
 
 /// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
-/// `windows` are axes that can be walked as one.
+/// `windows` are axes that can be walked as one. Where it costs little, also that of the bias, of a shape [parts, groups * outputs].
 template <class D, class T>
-Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups) {
+Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Tensor<T, D> const& x, Tensor<T, D> const& g, int64_t groups,
+                                   Tensor<T, D>* biases = nullptr) {
   Layout const &layout = x.layout(), &from = g.layout();
   int const at = layout.rank() - 3;
   cpu::WeightGradientKernel<T> kernel{};
@@ -301,6 +296,20 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
       auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
       cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
       device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+      return result;
+    }
+    if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
+      Windows const& w = plan.windows;
+      int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
+      int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
+      if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
+      if (parts > plan.images) parts = plan.images;
+      auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+      int64_t const work = plan.images / parts * one;
+      if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
+      cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
+                                          plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
+      device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
       return result;
     }
   }
@@ -334,12 +343,15 @@ auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape
     auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
     cpu::Convolution<T> c{};
     c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
-    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.y.padding >= 0 && c.pixels.windows.x.padding >= 0;
-    if (plan.channels == 1 && plan.outputs == 1 && fits) {
-      Tensor<T, D> const kernels = w.flip(2).flip(3).contiguous();
-      c.step_image = at == 1 ? from.strides[0] : 0;
-      c.groups = groups, c.channels = 1, c.outputs = 1;
-      c.weights = kernels.data(), c.bias = nullptr, c.result = result.data();
+    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
+    c.step_image = at == 1 ? from.strides[0] : 0;
+    c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
+    bool const alone = plan.channels == 1 && plan.outputs == 1;
+    if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+      Shape const& s = w.shape();
+      Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
+      Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
+      c.weights = kernels.data(), c.bias = nullptr;
       cpu::run_convolution<D>(c, plan.images);
       return result;
     }

@@ -227,7 +227,7 @@ struct PoolKernel {
 
   void pool_fours(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    alignas(64) C buffer[chunk + 64];  // whole packs are written
+    alignas(64) C buffer[chunk];
     while (first < last) {  // the rows of a plane, or those of all planes where none is left out
       int64_t const plane = first / y.windows, row = first % y.windows;
       int64_t rows = y.extent == 2 * y.windows || last - first < y.windows - row ? last - first : y.windows - row;

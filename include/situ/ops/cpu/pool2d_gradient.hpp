@@ -114,7 +114,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
-    PackingBuffer const buffer(direct ? 0 : (size + 64) * static_cast<int64_t>(sizeof(C)));  // whole packs are written
+    PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
       T const* const g = gradients + plane * y.windows * x.windows;

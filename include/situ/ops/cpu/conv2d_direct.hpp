@@ -1,0 +1,364 @@
+/// Direct convolution on the CPU: sums of shifted rows of a padded copy of the image.
+#pragma once
+
+#include <situ/core/device.hpp>
+#include <situ/ops/cpu/gemm.hpp>
+#include <situ/ops/window2d.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// One image's channels, as the matrix [channels * kernel height * kernel width, windows].
+template <class T>
+struct PixelMatrix {
+  Windows windows;
+  T const* image;
+  T const* end;  ///< behind the last element of all images
+  int64_t step_c, step_y, step_x;
+};
+
+/// What is convolved: images x groups x blocks of windows are the items of the kernel.
+template <class T>
+struct Convolution {
+  PixelMatrix<T> pixels;       ///< of the first image and group
+  int64_t step_image;          ///< of the input
+  int64_t groups, channels;    ///< input channels of a group
+  int64_t outputs;             ///< output channels of a group
+  T const* weights;            ///< [groups * outputs, channels, kernel height, kernel width]
+  T const* bias;               ///< [groups * outputs], or null
+  T* result;                   ///< [images, groups * outputs, windows]
+  int64_t columns, column_items;  ///< windows of an item, and how many items one group of one image has
+
+  int64_t depth() const { return channels * pixels.windows.y.kernel * pixels.windows.x.kernel; }
+  /// Whether the matrix of pixels lies in memory as it is.
+  bool is_pointwise() const {
+    auto const plain = [](WindowAxis const& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.padding == 0; };
+    Windows const& w = pixels.windows;
+    return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
+  }
+};
+
+template <class T>
+struct DirectKernel;
+
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows that follow each
+/// other along a row, and few channels or narrow images. Of narrow ones the copy has the rows once for each column of the kernel, cut to the
+/// windows: then the windows of several rows follow each other.
+template <class T>
+struct DirectConvolution {
+  using C = product_t<T>;
+  static constexpr int together = 8;               ///< outputs whose weights lie beside each other
+  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
+  static constexpr int64_t most_flat_depth = 1152;
+  static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
+  C const* image;         ///< the padded copy of the rows that are needed
+  int64_t const* offsets;  ///< in it, of the elements of a window
+  C const* weights;       ///< [blocks of outputs, depth, together]
+  C const* bias;          ///< [blocks of outputs, together]
+  T* result;              ///< of the first row
+  int64_t depth, outputs, plane, windows, rows, row_step;
+
+  static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< elements of the widest
+  /// Whether rows are narrow.
+  static bool is_flat(Convolution<T> const& c) { return c.pixels.windows.x.windows < 2 * vector && c.pixels.windows.y.stride == 1; }
+  static bool suits(Convolution<T> const& c) {
+    Windows const& w = c.pixels.windows;
+    if (w.x.stride != 1 || c.outputs < 4) return false;
+    return is_flat(c) ? c.depth() <= most_flat_depth && w.outputs() >= vector : c.depth() <= most_depth && w.x.windows >= vector;
+  }
+  /// Bands of rows, the same for any number of threads.
+  static DirectKernel<T> cut(Convolution<T> const& c) {
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    bool const flat = is_flat(c);
+    int64_t const line = c.channels * (flat ? x.windows * x.kernel : pitch(x)) * y.stride * static_cast<int64_t>(sizeof(C));
+    int64_t const least = flat ? (vector + x.windows - 1) / x.windows : 4;
+    int64_t rows = band_bytes / line;
+    if (rows < least) rows = least;
+    int64_t bands = (y.windows + rows - 1) / rows;
+    if (flat && bands > 1 && y.windows / bands < least) bands = y.windows / least;
+    return {c, (y.windows + bands - 1) / bands, bands, flat};
+  }
+  /// A row of the padded copy has this many elements.
+  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
+};
+
+/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
+template <class T>
+struct PadBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t r = 0; r < rows; ++r, to += pitch) {
+        int64_t const row = first + r - y.padding;
+        bool const inside = row >= 0 && row < y.extent;
+        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
+        int64_t k = 0;
+        for (; k < left; ++k) to[k] = C(0);
+        if (!inside) continue;
+        T const* const from = m.image + channel * m.step_c + row * m.step_y;
+        int64_t t = 0;
+        if (m.step_x == 1) {
+          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
+        }
+        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
+        for (k = left + count; k < pitch; ++k) to[k] = C(0);
+      }
+    }
+    return 0;
+  }
+};
+
+/// Writes the copy of narrow images: for every channel and column of the kernel `rows` rows of as many elements as there are windows.
+template <class T>
+struct PadFlatBody {
+  using C = product_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
+    PixelMatrix<T> const& m = *matrix_;
+    int64_t const width = m.windows.x.windows;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    if (m.step_x != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
+    else if (lanes > 8 && width > 8) copy<Isa, lanes, true>(m, to, channels, first, rows);
+    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8, true>(m, to, channels, first, rows);
+    else copy<Isa, lanes < 4 ? lanes : 4, true>(m, to, channels, first, rows);
+    return 0;
+  }
+
+ private:
+  /// In packs of N, which may write behind a row what the next one overwrites.
+  template <class Isa, int N, bool InPacks>
+  SITU_INLINE static void copy(PixelMatrix<T> const& m, C* to, int64_t channels, int64_t first, int64_t rows) {
+    int64_t const width = m.windows.x.windows, kernel = m.windows.x.kernel, dilation = m.windows.x.dilation, padding = m.windows.x.padding;
+    int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, step_x = m.step_x;
+    int64_t const top = m.windows.y.padding - first, bottom = top + m.windows.y.extent;  // of the lines that lie inside
+    T const *image = m.image + (first - m.windows.y.padding) * step_y, *const end = m.end;
+    // Lines [begin, behind) lie inside; where the lines of windows lie as those of the image do, they are copied as one.
+    int64_t const begin = top < 0 ? 0 : top < rows ? top : rows, behind = bottom < begin ? begin : bottom < rows ? bottom : rows;
+    bool const together = width == extent && step_y == extent && behind > begin;
+    pack<C, N, Isa> const zero(C(0));
+    for (int64_t channel = 0; channel < channels; ++channel, image += step_c) {
+      for (int64_t kx = 0; kx < kernel; ++kx) {
+        int64_t const shift = kx * dilation - padding;  // elements [low, high) lie inside of the image
+        int64_t low = shift < 0 ? -shift : 0, high = extent - shift < width ? extent - shift : width;
+        if (high < 0) high = 0;
+        if (low > high) low = high;
+        T const* from = image + shift * step_x;
+        if constexpr (InPacks) {
+          if (together) {
+            plane<Isa>(to, from + begin * width, end, begin, behind, rows, width, low, high);
+            to += rows * width;
+            continue;
+          }
+        }
+        for (int64_t r = 0; r < rows; ++r, to += width, from += step_y) {
+          bool const inside = r >= top && r < bottom;
+          int64_t const left = inside ? low : width;
+          for (int64_t k = 0; k < left; k += N) zero.store(to + k);
+          if (!inside) continue;
+          int64_t k = low;
+          if constexpr (InPacks) {
+            for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
+          }
+          for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
+          for (k = high; k < width; k += N) zero.store(to + k);
+        }
+      }
+    }
+  }
+  /// All lines of a channel, shifted; then zeros where one ran into the next.
+  template <class Isa>
+  SITU_INLINE static void plane(C* to, T const* from, T const* end, int64_t begin, int64_t behind, int64_t rows, int64_t width, int64_t low, int64_t high) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    pack<C, N, Isa> const zero(C(0));
+    C* const inside = to + begin * width;
+    int64_t const count = (behind - begin) * width, last = count - (width - high);
+    for (int64_t k = 0; k < begin * width; k += N) zero.store(to + k);
+    int64_t k = low;
+    for (; k < last && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(inside + k);
+    for (; k < last; ++k) inside[k] = static_cast<C>(from[k]);
+    for (int64_t j = 0; j < low; ++j) {
+      for (int64_t r = 0; r < count; r += width) inside[r + j] = C(0);
+    }
+    for (int64_t j = high; j < width; ++j) {
+      for (int64_t r = 0; r < count; r += width) inside[r + j] = C(0);
+    }
+    for (k = count; k < (rows - begin) * width; k += N) zero.store(inside + k);
+  }
+};
+
+/// The rows of a band, for all outputs.
+template <class T>
+struct DirectBody {
+  using C = product_t<T>;
+  using Arguments = DirectConvolution<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Arguments const* arguments) {
+    Arguments const a = *arguments;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    constexpr int step = Isa::bytes == 64 ? Arguments::together : Arguments::together / 2;  // as many sums as find registers
+    for (int64_t o = 0; o < a.outputs; o += step) {
+      C const* const weights = a.weights + o / Arguments::together * Arguments::together * a.depth + o % Arguments::together;
+      int64_t const count = a.outputs - o < step ? a.outputs - o : step;
+      for (int64_t row = 0; row < a.rows; ++row) {
+        T* const to = a.result + o * a.plane + row * a.windows;
+        int64_t const vectors = (a.windows + lanes - 1) / lanes;
+        for (int64_t v = 0; v < vectors;) {
+          int64_t const left = vectors - v, end = a.windows - lanes;  // the last vector overlaps the one before
+          auto const at = [&](int64_t k) { return (v + k) * lanes < end ? (v + k) * lanes : end; };
+          C const* const from = a.image + row * a.row_step;
+          constexpr std::make_integer_sequence<int, step> each{};
+          if (left == 3 || left > 4) tile<Isa, 3>(a, weights, a.bias + o, from, to, at(0), at(1), at(2), count, each), v += 3;
+          else if (left > 1) tile<Isa, 2>(a, weights, a.bias + o, from, to, at(0), at(1), at(1), count, each), v += 2;
+          else tile<Isa, 1>(a, weights, a.bias + o, from, to, end, end, end, count, each), ++v;
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N, int... K>
+  SITU_INLINE static void tile(Arguments const& a, C const* weights, C const* bias, C const* image, T* to, int64_t first, int64_t second, int64_t third,
+                               int64_t count, std::integer_sequence<int, K...>) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    using V = typename P::vector;
+    V sums[sizeof...(K)][N];
+    (start<Isa>(sums[K], bias + K), ...);
+    int64_t const* offsets = a.offsets;
+    for (int64_t t = a.depth; t > 0; --t, weights += Arguments::together, ++offsets) {
+      C const* const from = image + *offsets;
+      V x[N];
+      __builtin_memcpy(&x[0], from + first, sizeof(V));
+      if constexpr (N > 1) __builtin_memcpy(&x[1], from + second, sizeof(V));
+      if constexpr (N > 2) __builtin_memcpy(&x[2], from + third, sizeof(V));
+      (add<Isa>(sums[K], weights + K, x), ...);
+    }
+    ((K < count ? put<Isa, P>(sums[K], to + K * a.plane, first, second, third) : void()), ...);
+  }
+  template <class Isa, class V, int N>
+  SITU_INLINE static void start(V (&sums)[N], C const* bias) {
+    V all{};
+    spread<Isa>(all, bias);
+    sums[0] = all;
+    if constexpr (N > 1) sums[1] = all;
+    if constexpr (N > 2) sums[2] = all;
+  }
+  template <class Isa, class V, int N>
+  SITU_INLINE static void add(V (&sums)[N], C const* weight, V const (&x)[N]) {
+    V all{};
+    spread<Isa>(all, weight);
+    add_product<Isa, C>(sums[0], all, x[0]);
+    if constexpr (N > 1) add_product<Isa, C>(sums[1], all, x[1]);
+    if constexpr (N > 2) add_product<Isa, C>(sums[2], all, x[2]);
+  }
+  template <class Isa, class P, class V, int N>
+  SITU_INLINE static void put(V const (&sums)[N], T* to, int64_t first, int64_t second, int64_t third) {
+    store_lanes<T, P::lanes, Isa>(P(sums[0]), to + first);
+    if constexpr (N > 1) store_lanes<T, P::lanes, Isa>(P(sums[1]), to + second);
+    if constexpr (N > 2) store_lanes<T, P::lanes, Isa>(P(sums[2]), to + third);
+  }
+};
+
+/// Items are images x groups x bands of rows.
+template <class T>
+struct DirectKernel {
+  using C = product_t<T>;
+  Convolution<T> convolution;
+  int64_t rows, bands;  ///< of a band; bands of an image
+  bool flat;
+
+  void operator()(int64_t first, int64_t last) const {
+    using Arguments = DirectConvolution<T>;
+    Convolution<T> const& c = convolution;
+    WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
+    int64_t const pitch = flat ? x.windows : Arguments::pitch(x), copies = flat ? x.kernel : 1;
+    int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
+    int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
+    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * copies * high * pitch + Arguments::vector;
+    int64_t const bytes = (room + packed + biases) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64;
+    PackingBuffer const buffer(bytes);
+    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    auto* const memory = static_cast<C*>(buffer.get());
+    C* const weights = memory + (room + Arguments::vector - 1) / Arguments::vector * Arguments::vector;
+    C* const bias = weights + packed;
+    auto* const offsets = reinterpret_cast<int64_t*>(bias + biases);
+    int64_t group = -1;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / c.groups, before = band * rows;
+      // The last band of a narrow image reaches back, so that it fills a vector.
+      int64_t const begin = flat && before > y.windows - rows ? y.windows - rows : before;
+      if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
+      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
+      a.rows = y.windows - begin < rows ? y.windows - begin : rows;
+      a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
+      int64_t const needed = (a.rows - 1) * y.stride + reach;
+      if (item == first || bands > 1) set_offsets(offsets, needed, pitch);
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
+      if (flat) {
+        dispatch<PadFlatBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
+        a.windows *= a.rows, a.rows = 1;
+      } else {
+        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
+      }
+      dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
+    }
+  }
+
+ private:
+  /// Sum by sum.
+  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
+    Convolution<T> const& c = convolution;
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / c.groups, group = item / bands % c.groups;
+      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
+      T const* const from = c.pixels.image + image * c.step_image + group * c.channels * c.pixels.step_c;
+      for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
+        for (int64_t at = begin; at < behind; ++at) {
+          C sum = c.bias ? static_cast<C>(c.bias[o]) : C(0);
+          for (int64_t t = 0; t < c.depth(); ++t) {
+            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
+            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
+            sum += static_cast<C>(c.weights[o * c.depth() + t]) * static_cast<C>(from[t / size * c.pixels.step_c + line * c.pixels.step_y + column * c.pixels.step_x]);
+          }
+          c.result[(image * c.groups * c.outputs + o) * windows + at] = convert_scalar<T>(sum);
+        }
+      }
+    }
+  }
+  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel.
+  void set_offsets(int64_t* offsets, int64_t lines, int64_t pitch) const {
+    WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
+    for (int64_t channel = 0; channel < convolution.channels; ++channel) {
+      for (int64_t ky = 0; ky < y.kernel; ++ky) {
+        for (int64_t kx = 0; kx < x.kernel; ++kx) {
+          int64_t const copy = flat ? channel * x.kernel + kx : channel;
+          *offsets++ = (copy * lines + ky * y.dilation) * pitch + (flat ? 0 : kx * x.dilation);
+        }
+      }
+    }
+  }
+  void pack_weights(C* weights, C* bias, int64_t group) const {
+    constexpr int together = DirectConvolution<T>::together;
+    Convolution<T> const& c = convolution;
+    int64_t const depth = c.depth();
+    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
+      T const* const from = c.weights + (group * c.outputs + o) * depth;
+      C* const to = weights + o / together * together * depth + o % together;
+      bool const exists = o < c.outputs;
+      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
+      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
+    }
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
