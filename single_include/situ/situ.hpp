@@ -43760,7 +43760,9 @@ struct wrong_input<Members> {};
 
 struct anything {
   template <class X>
-  operator X() const;
+  operator X() const {  // never called; clang wants a body
+    __builtin_trap();
+  }
 };
 template <class M, std::size_t... Ks>
 constexpr bool takes_members(std::index_sequence<Ks...>) {
@@ -50718,6 +50720,14 @@ SITU_NOINLINE inline void gather_rows(void* to, void const* from, std::size_t by
 
 }  // namespace detail
 
+namespace detail {
+/// The tensor that a dataset keeps of an expression; nothing of anything else, since clang 14 looks at results before constraints.
+template <class E>
+struct stored_rows {};
+template <expression E>
+struct stored_rows<E> : std::remove_cvref<decltype(evaluated(std::declval<E const&>()))> {};
+}  // namespace detail
+
 namespace data {
 
 /// Rows of tensors: sample i is row i of each.
@@ -50786,7 +50796,7 @@ class TensorDataset<Tensor<Ts, Ds>...> {
 
 template <class... Es>
   requires(expression<Es> && ...)
-TensorDataset(Es const&...) -> TensorDataset<std::remove_cvref_t<decltype(detail::evaluated(std::declval<Es const&>()))>...>;
+TensorDataset(Es const&...) -> TensorDataset<typename detail::stored_rows<Es>::type...>;
 
 }  // namespace data
 }  // namespace situ::inline SITU_ABI
@@ -55590,7 +55600,7 @@ class Trainer {
     History history;
     if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
     auto best = options_.restore_best ? clone(model) : model;
-    detail::RunState run{model, best, optimizer, schedule, scaler, options_.restore_best};
+    detail::RunState<decltype(model), decltype(optimizer), decltype(schedule), optim::GradScaler> run{model, best, optimizer, schedule, scaler, options_.restore_best};
     if (options_.resume && detail::file_exists(options_.checkpoint)) {
       history = run.load(options_.checkpoint, history);
       if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);

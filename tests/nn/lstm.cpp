@@ -72,7 +72,9 @@ TEST_CASE("an LSTM goes on from a state, reads one sequence without a batch, and
   CHECK(names[6].name == "bias_ih_l1");
   CHECK(names[4].value.shape() == Shape{20, 5});
   auto const x = pattern(1, {2, 7, 3});
-  auto const [whole, last] = net(x);
+  auto const result = net(x);
+  auto const& whole = result.output;
+  auto const& last = result.state;
   auto const [first, state] = net(x.slice(1, 0, 3));
   auto const [rest, end] = net(x.slice(1, 3, 7), state);
   CHECK(allclose(rest.value(), whole.value().slice(1, 3, 7), {1e-14, 1e-14}));

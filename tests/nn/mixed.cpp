@@ -35,9 +35,9 @@ TEST_CASE("mixed<bfloat16> rounds the parameters, and gives the gradients of the
   y.backward(ones<bfloat16>({16, 2}));
   // The bias of the last layer: one from each row. Those of all parameters are float, and there.
   CHECK(equal(net.fc2.bias->grad(), full({2}, 16.f)));
-  for (auto const& [name, p] : named_parameters(net)) {
-    CAPTURE(name);
-    CHECK(p.has_grad());
+  for (auto const& each : named_parameters(net)) {
+    CAPTURE(each.name);
+    CHECK(each.value.has_grad());
   }
 
   // The same in float, to bfloat16's precision.

@@ -211,6 +211,14 @@ SITU_NOINLINE inline void gather_rows(void* to, void const* from, std::size_t by
 
 }  // namespace detail
 
+namespace detail {
+/// The tensor that a dataset keeps of an expression; nothing of anything else, since clang 14 looks at results before constraints.
+template <class E>
+struct stored_rows {};
+template <expression E>
+struct stored_rows<E> : std::remove_cvref<decltype(evaluated(std::declval<E const&>()))> {};
+}  // namespace detail
+
 namespace data {
 
 /// Rows of tensors: sample i is row i of each.
@@ -279,7 +287,7 @@ class TensorDataset<Tensor<Ts, Ds>...> {
 
 template <class... Es>
   requires(expression<Es> && ...)
-TensorDataset(Es const&...) -> TensorDataset<std::remove_cvref_t<decltype(detail::evaluated(std::declval<Es const&>()))>...>;
+TensorDataset(Es const&...) -> TensorDataset<typename detail::stored_rows<Es>::type...>;
 
 }  // namespace data
 }  // namespace situ::inline SITU_ABI

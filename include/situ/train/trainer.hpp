@@ -202,7 +202,7 @@ class Trainer {
     History history;
     if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
     auto best = options_.restore_best ? clone(model) : model;
-    detail::RunState run{model, best, optimizer, schedule, scaler, options_.restore_best};
+    detail::RunState<decltype(model), decltype(optimizer), decltype(schedule), optim::GradScaler> run{model, best, optimizer, schedule, scaler, options_.restore_best};
     if (options_.resume && detail::file_exists(options_.checkpoint)) {
       history = run.load(options_.checkpoint, history);
       if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
