@@ -22,8 +22,8 @@ inline constexpr int compared_steps = 5;
 struct ImageStep {
   static constexpr std::size_t batch = 32, channels = 3, extent = 32, filters = 16, outputs = 10, features = filters * extent * extent / 4;
 };
-/// An encoder layer, norms behind the sums, without dropout: 64 sequences of 64 tokens of width 128, 4 heads, 512 hidden relu. Forward and backward of the mean
-/// of its outputs' squares, times Input::b.
+/// An encoder layer, norms behind the sums, without dropout: 64 sequences of 64 tokens of width 128, 4 heads, 512 hidden relu. Forward, and backward from
+/// the gradient Input::b, by the inputs and all weights.
 struct Encoder {
   static constexpr std::size_t sequences = 64, tokens = 64, width = 128, heads = 4, hidden = 512;
 };

@@ -49103,6 +49103,7 @@ void launch_sweep(cuda_kernels, NormsJoined<T> const& work) {
 
 #else
 
+
 namespace situ::inline SITU_ABI {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
@@ -49397,6 +49398,23 @@ void for_each_state(X& x, F const& f) {
 }  // namespace optim
 using optim::for_each_state;
 
+/// The class NAME<T, D> of a Rule, made from a module, a vector or a list of Variables, and options.
+#define SITU_OPTIMIZER(NAME, RULE, OPTIONS)                                                                                      \
+  template <class T = float, class D = Cpu>                                                                                      \
+  class NAME : public ::situ::detail::Optimizer<RULE, T, D> {                                                                    \
+   public:                                                                                                                       \
+    using Base = ::situ::detail::Optimizer<RULE, T, D>;                                                                          \
+    using Base::Base;                                                                                                            \
+    template <any_module M>                                                                                                      \
+    explicit NAME(M const& net, OPTIONS const& options = {}) : Base(::situ::parameters<T>(net), options) {}                      \
+  };                                                                                                                             \
+  template <any_module M>                                                                                                        \
+  NAME(M const&, OPTIONS = {}) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
+  template <class T, class D>                                                                                                    \
+  NAME(std::vector<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;                                                                 \
+  template <class T, class D>                                                                                                    \
+  NAME(std::initializer_list<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;
+
 }  // namespace situ::inline SITU_ABI
 
 #if defined(__CUDACC__)
@@ -49482,20 +49500,7 @@ namespace optim {
 /// State     step t, sum s.
 /// Throws    Error for options out of range, with the value.
 /// Source    Duchi, Hazan & Singer 2011, in the form of torch.optim.Adagrad.
-template <class T = float, class D = Cpu>
-class Adagrad : public detail::Optimizer<detail::AdagradRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdagradRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit Adagrad(M const& net, AdagradOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-Adagrad(M const&, AdagradOptions = {}) -> Adagrad<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-Adagrad(std::vector<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
-template <class T, class D>
-Adagrad(std::initializer_list<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
+SITU_OPTIMIZER(Adagrad, detail::AdagradRule, AdagradOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI
@@ -49569,7 +49574,7 @@ struct AdamUpdate {
 };
 
 template <class O, bool Decoupled>
-struct AdamRule {
+struct AdamRules {
   using Options = O;
   static constexpr char const* name = Decoupled ? "AdamW" : "Adam";
   static constexpr int states = 3;
@@ -49606,6 +49611,8 @@ struct AdamRule {
     return u;
   }
 };
+using AdamRule = AdamRules<optim::AdamOptions, false>;
+using AdamWRule = AdamRules<optim::AdamWOptions, true>;
 
 }  // namespace detail
 
@@ -49621,20 +49628,7 @@ namespace optim {
 /// Throws    Error for options out of range, with the value.
 /// Cost      4 numbers read and 3 written for each element, once; the powers of β are taken on the host, in double.
 /// Source    Kingma & Ba 2015; Reddi, Kale & Kumar 2018; in the form of torch.optim.Adam.
-template <class T = float, class D = Cpu>
-class Adam : public detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit Adam(M const& net, AdamOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-Adam(M const&, AdamOptions = {}) -> Adam<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-Adam(std::vector<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
-template <class T, class D>
-Adam(std::initializer_list<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
+SITU_OPTIMIZER(Adam, detail::AdamRule, AdamOptions)
 
 /// Adam whose weight decay shrinks the parameters themselves:
 ///
@@ -49642,20 +49636,7 @@ Adam(std::initializer_list<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
 ///
 /// Otherwise as Adam; weight_decay is 0.01 unless it is given.
 /// Source    Loshchilov & Hutter 2019, in the form of torch.optim.AdamW.
-template <class T = float, class D = Cpu>
-class AdamW : public detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit AdamW(M const& net, AdamWOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-AdamW(M const&, AdamWOptions = {}) -> AdamW<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-AdamW(std::vector<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
-template <class T, class D>
-AdamW(std::initializer_list<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
+SITU_OPTIMIZER(AdamW, detail::AdamWRule, AdamWOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI
@@ -50068,20 +50049,7 @@ namespace optim {
 /// State     step, square_avg v, momentum_buffer b, grad_avg a.
 /// Throws    Error for options out of range, with the value.
 /// Source    Tieleman & Hinton 2012; Graves 2013 (centered); in the form of torch.optim.RMSprop.
-template <class T = float, class D = Cpu>
-class RMSprop : public detail::Optimizer<detail::RMSpropRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::RMSpropRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit RMSprop(M const& net, RMSpropOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-RMSprop(M const&, RMSpropOptions = {}) -> RMSprop<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-RMSprop(std::vector<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
-template <class T, class D>
-RMSprop(std::initializer_list<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
+SITU_OPTIMIZER(RMSprop, detail::RMSpropRule, RMSpropOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI
@@ -50483,20 +50451,7 @@ namespace optim {
 /// State     momentum_buffer, where there is a momentum.
 /// Throws    Error for options out of range, with the value.
 /// Source    Sutskever, Martens, Dahl & Hinton 2013, in the form of torch.optim.SGD.
-template <class T = float, class D = Cpu>
-class SGD : public detail::Optimizer<detail::SGDRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::SGDRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit SGD(M const& net, SGDOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-SGD(M const&, SGDOptions = {}) -> SGD<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-SGD(std::vector<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
-template <class T, class D>
-SGD(std::initializer_list<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
+SITU_OPTIMIZER(SGD, detail::SGDRule, SGDOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI
@@ -55547,7 +55502,9 @@ class Trainer {
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
   /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
   ///
-  /// Throws    what these throw; IoError for a checkpoint that does not fit. The network is then as after the last epoch that was finished.
+  /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
+  ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
+  /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
   History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
@@ -55560,7 +55517,7 @@ class Trainer {
  private:
   static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
 
-  /// What makes_optimizer and make_schedule gave, without the cases of none.
+  /// The schedule where none is asked for.
   struct NoSchedule {
     void step() {}
   };
@@ -55580,6 +55537,12 @@ class Trainer {
     if constexpr (std::is_same_v<Compute, float>) return model;
     else return mixed<Compute>(model);
   }
+  template <class Loader>
+  using Target = std::tuple_element_t<1, typename Loader::value_type>;
+  template <class Compute, class Model, class Loader>
+  using OutputOf = decltype(Variable(output_of<Compute>(computing<Compute>(std::declval<Model const&>()), std::declval<std::tuple_element_t<0, typename Loader::value_type> const&>())));
+  template <class Compute, class Loss, class Model, class Loader>
+  using LossOf = decltype(std::declval<Loss const&>()(std::declval<OutputOf<Compute, Model, Loader>>(), std::declval<Target<Loader> const&>()));
   static constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
 
   template <class Compute, class D, class Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric, class MakeSchedule>
@@ -55613,11 +55576,15 @@ class Trainer {
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      detail::late_sum_of<decltype(loss_of(output_of<Compute>(computing<Compute>(model), std::get<0>(*batches.begin())), std::get<1>(*batches.begin())))> losses;  // unevaluated
+      detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
       decltype(optim::clip_grad_norm(weights, 1.)) norm;
-      int64_t batch = 0;
+      int64_t batch = 0, together = 1;  // of the batches that make one step
       for (auto const& [x, y] : batches) {
-        if (batch % options_.accumulate == 0) optimizer.zero_grad();
+        if (batch % options_.accumulate == 0) {
+          optimizer.zero_grad();
+          int64_t const left = batches.size() - batch;
+          together = left < options_.accumulate ? left : options_.accumulate;
+        }
         auto const net_now = computing<Compute>(model);
         Variable loss = loss_of(output_of<Compute>(net_now, x), y);
         int64_t const samples = x.size(0);
@@ -55625,7 +55592,7 @@ class Trainer {
         epoch.samples += samples;
         ++batch;
         bool const last = batch % options_.accumulate == 0 || batch == batches.size();
-        if (options_.accumulate > 1) loss = loss / static_cast<double>(options_.accumulate);
+        if (options_.accumulate > 1) loss = loss / static_cast<double>(together);
         if constexpr (scaled) scaler.scale(loss).backward();
         else loss.backward();
         if (last) {
@@ -55678,13 +55645,10 @@ class Trainer {
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
     auto const net_now = computing<Compute>(model);
-    using X = decltype(std::get<0>(*batches.begin()));
-    using Y = decltype(std::get<1>(*batches.begin()));
-    using Output = decltype(Variable(output_of<Compute>(net_now, std::declval<X>())));
-    detail::late_sum_of<decltype(loss_of(std::declval<Output>(), std::declval<Y>()))> losses;
+    detail::late_sum_of<LossOf<Compute, Loss, Model, decltype(batches)>> losses;
     [[maybe_unused]] auto metrics = [&] {
       if constexpr (std::is_same_v<Metric, none_t>) return none;
-      else return detail::late_sum_of<decltype(metric(std::declval<Output>().value(), std::declval<Y>()))>();
+      else return detail::late_sum_of<decltype(metric(std::declval<OutputOf<Compute, Model, decltype(batches)>>().value(), std::declval<Target<decltype(batches)>>()))>();
     }();
     int64_t seen = 0;
     for (auto const& [x, y] : batches) {
@@ -55701,7 +55665,9 @@ class Trainer {
   bool is_better(History const& history) const {
     auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
     double const now = judged(history.epochs.back());
-    return history.best_epoch == 0 || now < judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]) - options_.min_delta;
+    if (history.best_epoch == 0) return true;
+    double const best = judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]);
+    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
   TrainerOptions options_;

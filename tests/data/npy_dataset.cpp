@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,7 @@ namespace {
 
 /// Files that go with their scope.
 struct Folder {
-  std::string path = "/tmp/situ_npy_dataset_" + std::to_string(::getpid());
+  std::string path = std::string(P_tmpdir) + "/situ_npy_dataset_" + std::to_string(::getpid());
   std::string const images = path + "_images.npy", labels = path + "_labels.npy";
   ~Folder() {
     ::unlink(images.c_str());

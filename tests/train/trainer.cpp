@@ -143,6 +143,17 @@ TEST_CASE("gradients of several batches make one step") {
   run(30, 1, whole);
   run(10, 3, parts);
   CHECK(allclose(whole.fc1.weight.value(), parts.fc1.weight.value(), {.rtol = 1e-5, .atol = 1e-6}));
+
+  // Three batches, two to a step: the last step is of one, whose gradient counts whole.
+  Net<float, Cpu> uneven = clone(whole), by_hand = clone(whole);
+  run(20, 2, uneven);
+  optim::SGD optimizer{by_hand, {.lr = 0.1}};
+  for (auto [first, last] : {std::pair{0, 40}, std::pair{40, 60}}) {
+    optimizer.zero_grad();
+    cross_entropy(by_hand(points.x.slice(0, first, last)), points.y.slice(0, first, last)).backward();
+    optimizer.step();
+  }
+  CHECK(allclose(uneven.fc1.weight.value(), by_hand.fc1.weight.value(), {.rtol = 1e-5, .atol = 1e-6}));
 }
 
 TEST_CASE("training stops when the validation loss gets no better, and the best network is given") {

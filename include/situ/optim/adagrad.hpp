@@ -86,20 +86,7 @@ namespace optim {
 /// State     step t, sum s.
 /// Throws    Error for options out of range, with the value.
 /// Source    Duchi, Hazan & Singer 2011, in the form of torch.optim.Adagrad.
-template <class T = float, class D = Cpu>
-class Adagrad : public detail::Optimizer<detail::AdagradRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdagradRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit Adagrad(M const& net, AdagradOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-Adagrad(M const&, AdagradOptions = {}) -> Adagrad<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-Adagrad(std::vector<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
-template <class T, class D>
-Adagrad(std::initializer_list<Variable<T, D>>, AdagradOptions = {}) -> Adagrad<T, D>;
+SITU_OPTIMIZER(Adagrad, detail::AdagradRule, AdagradOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI

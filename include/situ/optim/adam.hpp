@@ -64,7 +64,7 @@ struct AdamUpdate {
 };
 
 template <class O, bool Decoupled>
-struct AdamRule {
+struct AdamRules {
   using Options = O;
   static constexpr char const* name = Decoupled ? "AdamW" : "Adam";
   static constexpr int states = 3;
@@ -101,6 +101,8 @@ struct AdamRule {
     return u;
   }
 };
+using AdamRule = AdamRules<optim::AdamOptions, false>;
+using AdamWRule = AdamRules<optim::AdamWOptions, true>;
 
 }  // namespace detail
 
@@ -116,20 +118,7 @@ namespace optim {
 /// Throws    Error for options out of range, with the value.
 /// Cost      4 numbers read and 3 written for each element, once; the powers of β are taken on the host, in double.
 /// Source    Kingma & Ba 2015; Reddi, Kale & Kumar 2018; in the form of torch.optim.Adam.
-template <class T = float, class D = Cpu>
-class Adam : public detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdamRule<AdamOptions, false>, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit Adam(M const& net, AdamOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-Adam(M const&, AdamOptions = {}) -> Adam<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-Adam(std::vector<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
-template <class T, class D>
-Adam(std::initializer_list<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
+SITU_OPTIMIZER(Adam, detail::AdamRule, AdamOptions)
 
 /// Adam whose weight decay shrinks the parameters themselves:
 ///
@@ -137,20 +126,7 @@ Adam(std::initializer_list<Variable<T, D>>, AdamOptions = {}) -> Adam<T, D>;
 ///
 /// Otherwise as Adam; weight_decay is 0.01 unless it is given.
 /// Source    Loshchilov & Hutter 2019, in the form of torch.optim.AdamW.
-template <class T = float, class D = Cpu>
-class AdamW : public detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D> {
- public:
-  using Base = detail::Optimizer<detail::AdamRule<AdamWOptions, true>, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit AdamW(M const& net, AdamWOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-AdamW(M const&, AdamWOptions = {}) -> AdamW<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-AdamW(std::vector<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
-template <class T, class D>
-AdamW(std::initializer_list<Variable<T, D>>, AdamWOptions = {}) -> AdamW<T, D>;
+SITU_OPTIMIZER(AdamW, detail::AdamWRule, AdamWOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI

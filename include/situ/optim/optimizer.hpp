@@ -305,4 +305,21 @@ void for_each_state(X& x, F const& f) {
 }  // namespace optim
 using optim::for_each_state;
 
+/// The class NAME<T, D> of a Rule, made from a module, a vector or a list of Variables, and options.
+#define SITU_OPTIMIZER(NAME, RULE, OPTIONS)                                                                                      \
+  template <class T = float, class D = Cpu>                                                                                      \
+  class NAME : public ::situ::detail::Optimizer<RULE, T, D> {                                                                    \
+   public:                                                                                                                       \
+    using Base = ::situ::detail::Optimizer<RULE, T, D>;                                                                          \
+    using Base::Base;                                                                                                            \
+    template <any_module M>                                                                                                      \
+    explicit NAME(M const& net, OPTIONS const& options = {}) : Base(::situ::parameters<T>(net), options) {}                      \
+  };                                                                                                                             \
+  template <any_module M>                                                                                                        \
+  NAME(M const&, OPTIONS = {}) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
+  template <class T, class D>                                                                                                    \
+  NAME(std::vector<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;                                                                 \
+  template <class T, class D>                                                                                                    \
+  NAME(std::initializer_list<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;
+
 }  // namespace situ::inline SITU_ABI

@@ -103,20 +103,7 @@ namespace optim {
 /// State     step, square_avg v, momentum_buffer b, grad_avg a.
 /// Throws    Error for options out of range, with the value.
 /// Source    Tieleman & Hinton 2012; Graves 2013 (centered); in the form of torch.optim.RMSprop.
-template <class T = float, class D = Cpu>
-class RMSprop : public detail::Optimizer<detail::RMSpropRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::RMSpropRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit RMSprop(M const& net, RMSpropOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-RMSprop(M const&, RMSpropOptions = {}) -> RMSprop<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-RMSprop(std::vector<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
-template <class T, class D>
-RMSprop(std::initializer_list<Variable<T, D>>, RMSpropOptions = {}) -> RMSprop<T, D>;
+SITU_OPTIMIZER(RMSprop, detail::RMSpropRule, RMSpropOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI

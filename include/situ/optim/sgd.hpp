@@ -96,20 +96,7 @@ namespace optim {
 /// State     momentum_buffer, where there is a momentum.
 /// Throws    Error for options out of range, with the value.
 /// Source    Sutskever, Martens, Dahl & Hinton 2013, in the form of torch.optim.SGD.
-template <class T = float, class D = Cpu>
-class SGD : public detail::Optimizer<detail::SGDRule, T, D> {
- public:
-  using Base = detail::Optimizer<detail::SGDRule, T, D>;
-  using Base::Base;
-  template <any_module M>
-  explicit SGD(M const& net, SGDOptions const& options = {}) : Base(situ::parameters<T>(net), options) {}
-};
-template <any_module M>
-SGD(M const&, SGDOptions = {}) -> SGD<value_of<detail::parameter_type<M>>, device_of<detail::parameter_type<M>>>;
-template <class T, class D>
-SGD(std::vector<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
-template <class T, class D>
-SGD(std::initializer_list<Variable<T, D>>, SGDOptions = {}) -> SGD<T, D>;
+SITU_OPTIMIZER(SGD, detail::SGDRule, SGDOptions)
 
 }  // namespace optim
 }  // namespace situ::inline SITU_ABI

@@ -149,7 +149,9 @@ class Trainer {
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
   /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
   ///
-  /// Throws    what these throw; IoError for a checkpoint that does not fit. The network is then as after the last epoch that was finished.
+  /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
+  ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
+  /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
   History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
@@ -162,7 +164,7 @@ class Trainer {
  private:
   static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
 
-  /// What makes_optimizer and make_schedule gave, without the cases of none.
+  /// The schedule where none is asked for.
   struct NoSchedule {
     void step() {}
   };
@@ -182,6 +184,12 @@ class Trainer {
     if constexpr (std::is_same_v<Compute, float>) return model;
     else return mixed<Compute>(model);
   }
+  template <class Loader>
+  using Target = std::tuple_element_t<1, typename Loader::value_type>;
+  template <class Compute, class Model, class Loader>
+  using OutputOf = decltype(Variable(output_of<Compute>(computing<Compute>(std::declval<Model const&>()), std::declval<std::tuple_element_t<0, typename Loader::value_type> const&>())));
+  template <class Compute, class Loss, class Model, class Loader>
+  using LossOf = decltype(std::declval<Loss const&>()(std::declval<OutputOf<Compute, Model, Loader>>(), std::declval<Target<Loader> const&>()));
   static constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
 
   template <class Compute, class D, class Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric, class MakeSchedule>
@@ -215,11 +223,15 @@ class Trainer {
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      detail::late_sum_of<decltype(loss_of(output_of<Compute>(computing<Compute>(model), std::get<0>(*batches.begin())), std::get<1>(*batches.begin())))> losses;  // unevaluated
+      detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
       decltype(optim::clip_grad_norm(weights, 1.)) norm;
-      int64_t batch = 0;
+      int64_t batch = 0, together = 1;  // of the batches that make one step
       for (auto const& [x, y] : batches) {
-        if (batch % options_.accumulate == 0) optimizer.zero_grad();
+        if (batch % options_.accumulate == 0) {
+          optimizer.zero_grad();
+          int64_t const left = batches.size() - batch;
+          together = left < options_.accumulate ? left : options_.accumulate;
+        }
         auto const net_now = computing<Compute>(model);
         Variable loss = loss_of(output_of<Compute>(net_now, x), y);
         int64_t const samples = x.size(0);
@@ -227,7 +239,7 @@ class Trainer {
         epoch.samples += samples;
         ++batch;
         bool const last = batch % options_.accumulate == 0 || batch == batches.size();
-        if (options_.accumulate > 1) loss = loss / static_cast<double>(options_.accumulate);
+        if (options_.accumulate > 1) loss = loss / static_cast<double>(together);
         if constexpr (scaled) scaler.scale(loss).backward();
         else loss.backward();
         if (last) {
@@ -280,13 +292,10 @@ class Trainer {
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
     auto const net_now = computing<Compute>(model);
-    using X = decltype(std::get<0>(*batches.begin()));
-    using Y = decltype(std::get<1>(*batches.begin()));
-    using Output = decltype(Variable(output_of<Compute>(net_now, std::declval<X>())));
-    detail::late_sum_of<decltype(loss_of(std::declval<Output>(), std::declval<Y>()))> losses;
+    detail::late_sum_of<LossOf<Compute, Loss, Model, decltype(batches)>> losses;
     [[maybe_unused]] auto metrics = [&] {
       if constexpr (std::is_same_v<Metric, none_t>) return none;
-      else return detail::late_sum_of<decltype(metric(std::declval<Output>().value(), std::declval<Y>()))>();
+      else return detail::late_sum_of<decltype(metric(std::declval<OutputOf<Compute, Model, decltype(batches)>>().value(), std::declval<Target<decltype(batches)>>()))>();
     }();
     int64_t seen = 0;
     for (auto const& [x, y] : batches) {
@@ -303,7 +312,9 @@ class Trainer {
   bool is_better(History const& history) const {
     auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
     double const now = judged(history.epochs.back());
-    return history.best_epoch == 0 || now < judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]) - options_.min_delta;
+    if (history.best_epoch == 0) return true;
+    double const best = judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]);
+    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
   TrainerOptions options_;

@@ -195,6 +195,8 @@ void launch_sweep(cuda_kernels, NormsJoined<T> const& work) {
 
 #else
 
+#include <situ/expr/evaluate.hpp>
+
 namespace situ::inline SITU_ABI {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
