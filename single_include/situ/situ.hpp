@@ -260,6 +260,7 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 // ---- <situ/core/error.hpp>
 /// The exceptions that situ throws, and how their messages are put together.
 
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -321,8 +322,6 @@ struct SITU_EXCEPTION IoError : Error {
 
 namespace detail {
 
-inline void append(std::string& to, char const* text) { to += text; }
-inline void append(std::string& to, std::string const& text) { to += text; }
 __attribute__((cold)) inline void append_integer(std::string& to, unsigned long long magnitude, bool negative) {
   char digits[24];
   int at = 24;
@@ -333,35 +332,81 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
   if (negative) digits[--at] = '-';
   to.append(digits + at, static_cast<std::size_t>(24 - at));
 }
-template <class I>
-  requires std::is_integral_v<I>
-void append(std::string& to, I number) {
-  if (std::is_signed_v<I> && static_cast<long long>(number) < 0) append_integer(to, 0ull - static_cast<unsigned long long>(number), true);
-  else append_integer(to, static_cast<unsigned long long>(number), false);
-}
-inline void append(std::string& to, double number) {
-  char buffer[32];
-  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
-  to += buffer;
+
+/// A piece of a message: a text, a number, or what to_string() writes. What it is given must outlive it. Messages are put together from
+/// arrays of these, so that nothing but the array is compiled for each.
+class MessagePart {
+ public:
+  MessagePart(char const* text) : kind_(Kind::text), text_(text) {}
+  MessagePart(std::string const& text) : kind_(Kind::string), any_(&text) {}
+  MessagePart(double number) : kind_(Kind::floating), floating_(number) {}
+  template <class I>
+    requires std::is_integral_v<I>
+  MessagePart(I number) : kind_(std::is_signed_v<I> ? Kind::whole : Kind::natural), whole_(static_cast<long long>(number)) {}
+  template <class X>
+    requires requires(X const& x) { to_string(x); }
+  MessagePart(X const& x) : kind_(Kind::any), any_(&x), write_(&write_any<X>) {}
+
+  __attribute__((noinline, cold)) void append_to(std::string& to) const {
+    switch (kind_) {
+      case Kind::text: to += text_; break;
+      case Kind::string: to += *static_cast<std::string const*>(any_); break;
+      case Kind::whole: append_integer(to, whole_ < 0 ? 0ull - static_cast<unsigned long long>(whole_) : static_cast<unsigned long long>(whole_), whole_ < 0); break;
+      case Kind::natural: append_integer(to, static_cast<unsigned long long>(whole_), false); break;
+      case Kind::floating: {
+        char buffer[32];
+        __builtin_snprintf(buffer, sizeof buffer, "%g", floating_);
+        to += buffer;
+        break;
+      }
+      case Kind::any: to += write_(any_); break;
+    }
+  }
+
+ private:
+  enum class Kind : char { text, string, whole, natural, floating, any } kind_;
+  union {
+    char const* text_;
+    void const* any_;
+    long long whole_;
+    double floating_;
+  };
+  std::string (*write_)(void const*) = nullptr;
+
+  template <class X>
+  static std::string write_any(void const* x) {
+    return to_string(*static_cast<X const*>(x));
+  }
+};
+
+using MessageParts = std::initializer_list<MessagePart>;
+__attribute__((noinline, cold)) inline void append_parts(std::string& to, MessageParts parts) {
+  for (MessagePart const& part : parts) part.append_to(to);
 }
 template <class X>
-  requires requires(X const& x) { to_string(x); }
-void append(std::string& to, X const& x) {
-  to += to_string(x);
+__attribute__((cold)) void append(std::string& to, X const& x) {
+  MessagePart(x).append_to(to);
 }
 
-/// The parts, one after the other: text("axis ", axis, " is out of range for shape ", shape).
-template <class... Parts>
-std::string text(Parts const&... parts) {
+/// The parts, one after the other: message({"axis ", axis, " is out of range for shape ", shape}).
+__attribute__((noinline, cold)) inline std::string message(MessageParts parts) {
   std::string result;
-  (append(result, parts), ...);
+  append_parts(result, parts);
   return result;
+}
+template <class... Parts>
+__attribute__((noinline, cold)) std::string text(Parts const&... parts) {
+  return message({parts...});
 }
 
 /// Throws E with the parts as its message; kept out of line so that checks cost a compare and a jump.
+template <class E>
+[[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
+  throw E(message(parts));
+}
 template <class E, class... Parts>
 [[noreturn]] __attribute__((noinline, cold)) void fail(Parts const&... parts) {
-  throw E(text(parts...));
+  fail_with<E>({parts...});
 }
 
 }  // namespace detail
@@ -2222,9 +2267,9 @@ inline MemoryCounters& memory_counters(Place place) noexcept {
 }
 
 /// `1.5 GiB`; below 1 KiB, `12 bytes`.
-inline std::string bytes_text(int64_t bytes) {
+__attribute__((noinline, cold)) inline std::string bytes_text(int64_t bytes) {
   constexpr char const* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes > -1024 && bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  if (bytes > -1024 && bytes < 1024) return message({bytes, bytes == 1 ? " byte" : " bytes"});
   double amount = static_cast<double>(bytes) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
@@ -2234,7 +2279,7 @@ inline std::string bytes_text(int64_t bytes) {
 }
 
 /// `3 x 256.0 MiB, 1 x 64.0 MiB`: the largest blocks in use.
-inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
+__attribute__((noinline, cold)) inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
   SizeTable::Entry largest[16];
   int found = 0;
   {
@@ -2242,7 +2287,7 @@ inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
     found = counters.sizes.largest(largest, wanted < 16 ? wanted : 16);
   }
   std::string result;
-  for (int k = 0; k < found; ++k) result += (k ? ", " : "") + std::to_string(largest[k].count) + " x " + bytes_text(largest[k].bytes);
+  for (int k = 0; k < found; ++k) append_parts(result, {k ? ", " : "", largest[k].count, " x ", bytes_text(largest[k].bytes)});
   return result.empty() ? "none" : result;
 }
 
@@ -2263,13 +2308,14 @@ struct MemoryShortage {
   __atomic_fetch_add(&counters.failures, 1, __ATOMIC_RELAXED);
   int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
   auto const requested = static_cast<int64_t>(s.requested > static_cast<std::size_t>(INT64_MAX) ? INT64_MAX : s.requested);
-  std::string message = text(to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)");
-  if (s.call) message += text(" and ", s.call, " failed");
-  message += text(": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free");
-  if (s.largest_free >= 0) message += text(", the largest free block has ", bytes_text(s.largest_free));
-  if (limit > 0) message += text(", this process is limited to ", bytes_text(limit), " by set_memory_fraction");
-  message += text("; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved),
-                  "; the largest live allocations are ", largest_text(counters), ". ", s.advice);
+  std::string message;
+  append_parts(message, {to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)"});
+  if (s.call) append_parts(message, {" and ", s.call, " failed"});
+  append_parts(message, {": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free"});
+  if (s.largest_free >= 0) append_parts(message, {", the largest free block has ", bytes_text(s.largest_free)});
+  if (limit > 0) append_parts(message, {", this process is limited to ", bytes_text(limit), " by set_memory_fraction"});
+  append_parts(message, {"; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved), "; the largest live allocations are ",
+                         largest_text(counters), ". ", s.advice});
   OutOfMemory error(message);
   error.requested = requested;
   error.free = s.free;
@@ -2294,10 +2340,10 @@ inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 /// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
-/// operation; the sum over all threads is exact. And the last blocks that it freed, one of a few sizes: a tensor that is made anew in a
-/// loop then costs no malloc.
+/// operation; the sum over all threads is exact. And the last blocks that it freed, a few of each size: a tensor that is made anew in a
+/// loop, and all that a step of training makes, then cost no malloc.
 struct ThreadMemory {
-  static constexpr std::size_t spare_places = 4, largest_spare = std::size_t{1} << 16;
+  static constexpr std::size_t spare_sets = 32, spare_ways = 4, largest_spare = large_block;
   int64_t balance = 0;         ///< since it was last added to the process's
   int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
   int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
@@ -2307,9 +2353,10 @@ struct ThreadMemory {
   struct Spare {
     void* memory;
     std::size_t bytes;
-  } spares[spare_places] = {};
+  } spares[spare_sets * spare_ways] = {};
 
-  Spare& spare_for(std::size_t bytes) { return spares[bytes / 64 % spare_places]; }
+  /// The places of blocks of that size, and of some others.
+  Spare* spares_for(std::size_t bytes) { return spares + (bytes / 64 + bytes / 2048) % spare_sets * spare_ways; }
   bool is_known() const { return low == INT64_MIN; }
 };
 
@@ -2614,19 +2661,31 @@ inline void give(void* memory, std::size_t bytes) noexcept {
 /// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
 SITU_INLINE void* allocate_small(std::size_t bytes) {
   ThreadMemory& mine = thread_memory();
-  ThreadMemory::Spare& spare = mine.spare_for(bytes);
-  void* memory = spare.memory;
-  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == bytes)) spare = {};
-  else if (memory = take_small(bytes); SITU_UNLIKELY(!memory)) return nullptr;
+  ThreadMemory::Spare* const spares = mine.spares_for(bytes);
+  void* memory = nullptr;
+  for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
+    if (!SITU_ASAN && spares[k].bytes == bytes && spares[k].memory) {
+      memory = std::exchange(spares[k], {}).memory;
+      break;
+    }
+  }
+  if (SITU_UNLIKELY(!memory) && !(memory = take_small(bytes))) return nullptr;
   count_small(mine, bytes);
   return memory;
 }
 SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
   ThreadMemory& mine = thread_memory();
   uncount_small(mine, bytes);
-  ThreadMemory::Spare& spare = mine.spare_for(bytes);
-  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == 0 && bytes <= ThreadMemory::largest_spare && mine.is_known())) spare = {memory, bytes};
-  else give_small(memory);
+  if (SITU_LIKELY(!SITU_ASAN && bytes <= ThreadMemory::largest_spare && mine.is_known())) {
+    ThreadMemory::Spare* const spares = mine.spares_for(bytes);
+    for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
+      if (!spares[k].memory) {
+        spares[k] = {memory, bytes};
+        return;
+      }
+    }
+  }
+  give_small(memory);
 }
 
 /// Large blocks, and all blocks while a profile runs.
@@ -2754,6 +2813,7 @@ struct MomentState {
 
 /// What streams of one kind of device can do. Everything here may be called from any thread, whatever its current device is.
 struct StreamDriver {
+  void (*require)(int ordinal);                                            ///< throws DeviceUnavailable where there is no such device
   void (*open)(StreamState& state, int priority);                          ///< makes the native stream; throws
   void (*open_default)(StreamState& state);                                ///< finds that of the device; throws DeviceUnavailable
   void (*record)(StreamState& state, Moment const& moment);                ///< behind what is enqueued
@@ -3113,6 +3173,7 @@ class StreamHandle {
 
 /// A stream that nobody has: one that was let go and is idle, or a new one.
 inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority) {
+  driver->require(ordinal);  // there may be streams of a device that is no longer there
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) {
     return !s.is_default && !s.foreign && s.priority == priority && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0 && s.driver->idle(s);
@@ -3133,6 +3194,7 @@ inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int pri
 }
 /// A stream that somebody else made, and destroys when no handle is left.
 inline StreamHandle wrap_stream(StreamDriver const* driver, int ordinal, void* native) {
+  driver->require(ordinal);
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) { return s.foreign && s.native == native; });
   if (!state) state = find_stream(driver, ordinal, [](StreamState& s) { return s.foreign && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0; });
@@ -3150,11 +3212,13 @@ inline StreamHandle wrap_stream(StreamDriver const* driver, int ordinal, void* n
   return result;
 }
 inline StreamHandle current_stream_of(StreamDriver const* driver, int ordinal, CurrentStream const& current) {
+  driver->require(ordinal);
   if (current.state) return StreamHandle(current.state);
   StreamLock const lock;
   return StreamHandle(default_stream(driver, ordinal));
 }
 inline StreamHandle default_stream_of(StreamDriver const* driver, int ordinal) {
+  driver->require(ordinal);
   StreamLock const lock;
   return StreamHandle(default_stream(driver, ordinal));
 }
@@ -3226,6 +3290,10 @@ inline void run_host_function(HostFunction* function) noexcept {
     if (!stream.failure) stream.failure = std::current_exception();
   }
   here = nullptr;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_host_function_in_graph(Place place) {
+  fail<Error>("enqueue: ", to_string(place), " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
 }
 
 /// Throws what a host function of the stream threw, once.
@@ -4059,6 +4127,10 @@ struct Runtime {
   static void copy_to_host(int device, void* to, void const* from, std::size_t bytes) {
     copy_and_wait(device, to, from, bytes, cudaMemcpyDeviceToHost);
   }
+  /// The same for rows, which arrive side by side.
+  static void copy_rows_to_host(int device, void* to, void const* from, PitchedCopy const& rows) {
+    copy_and_wait(device, to, from, rows.width * rows.count, cudaMemcpyDeviceToHost, rows);
+  }
 
   /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
@@ -4070,6 +4142,21 @@ struct Runtime {
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
     work.enqueued();
   }
+  static void copy_rows_from_peer(int device, void* to, int peer, void const* from, PitchedCopy const& rows) {
+    require_device(device);
+    connect(device, peer);
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    cudaMemcpy3DPeerParms copy{};
+    copy.srcDevice = peer;
+    copy.srcPtr = {const_cast<void*>(from), rows.pitch, rows.width, rows.count};
+    copy.dstDevice = device;
+    copy.dstPtr = {to, rows.width, rows.width, rows.count};
+    copy.extent = {rows.width, rows.count, 1};
+    ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, rows.width * rows.count);
+    check(device, cudaMemcpy3DPeerAsync(&copy, stream), "cudaMemcpy3DPeerAsync of ", rows.count, " rows of ", rows.width, " bytes from cuda:", peer);
+    work.enqueued();
+  }
 
   static void synchronize(int device) {
     refuse_while_recording(device, "synchronize was called");
@@ -4079,13 +4166,18 @@ struct Runtime {
   }
 
  private:
-  static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
+  static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind, PitchedCopy const& rows = {}) {
     refuse_while_recording(device, "a copy that the host waits for was asked for");
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
     Place const here{device_kind::cuda, device};
     ObservedTransfer const transfer(kind == cudaMemcpyHostToDevice ? here : place_of<Cpu>, kind == cudaMemcpyHostToDevice ? place_of<Cpu> : here, bytes);
-    check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    if (rows.count == 0) {
+      check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    } else {
+      cudaError_t const code = cudaMemcpy2DAsync(to, rows.width, from, rows.pitch, rows.width, rows.count, kind, stream);
+      check(device, code, "cudaMemcpy2DAsync of ", rows.count, " rows of ", rows.width, " bytes");
+    }
     check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
 
@@ -4163,7 +4255,9 @@ struct MissingRuntime {
   static void copy(int, void*, void const*, std::size_t);
   static void copy_from_host(int, void*, void const*, std::size_t);
   static void copy_to_host(int, void*, void const*, std::size_t);
+  static void copy_rows_to_host(int, void*, void const*, PitchedCopy const&);
   static void copy_from_peer(int, void*, int, void const*, std::size_t);
+  static void copy_rows_from_peer(int, void*, int, void const*, PitchedCopy const&);
   static void synchronize(int);
 };
 
@@ -4226,7 +4320,10 @@ struct Streams {
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
-    if (moment.native) check(static_cast<int>(moment.number), cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
+    if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
+    int const device = static_cast<int>(moment.number);
+    ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
+    check(device, cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
   }
   static void drop(MomentState& moment) noexcept {
     if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
@@ -4262,9 +4359,7 @@ struct Streams {
       }
     };
     DeviceGuard const guard(stream.ordinal);
-    if (current_streams()[stream.ordinal].recorder) {
-      fail<Error>("enqueue: cuda:", stream.ordinal, " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
-    }
+    if (current_streams()[stream.ordinal].recorder) fail_host_function_in_graph(place(stream.ordinal));
     end_called();
     check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
   }
@@ -4356,8 +4451,8 @@ struct Streams {
 };
 
 inline StreamDriver const* stream_driver() {
-  static constexpr StreamDriver functions{&Streams::open,         &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed, &Streams::wait,
-                                          &Streams::drop,         &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call,   &Streams::free_after};
+  static constexpr StreamDriver functions{&require_device, &Streams::open, &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed,
+                                          &Streams::wait,  &Streams::drop, &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call, &Streams::free_after};
   return &functions;
 }
 template <int>
@@ -4414,11 +4509,20 @@ struct device_traits<Cuda<N>> {
     detail::cuda::runtime_of<N>::copy_to_host(N, to, from, bytes);
     detail::cuda::check_fault(N);
   }
+  static void copy_rows_to_host(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::cuda::runtime_of<N>::copy_rows_to_host(N, to, from, rows);
+    detail::cuda::check_fault(N);
+  }
   /// Between GPUs: direct where the hardware can, never through situ's own host memory. Enqueued.
   template <class From>
     requires detail::is_cuda<From>
   static void copy_from(void* to, void const* from, std::size_t bytes) {
     detail::cuda::runtime_of<N>::copy_from_peer(N, to, From::ordinal, from, bytes);
+  }
+  template <class From>
+    requires detail::is_cuda<From>
+  static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::cuda::runtime_of<N>::copy_rows_from_peer(N, to, From::ordinal, from, rows);
   }
   static void synchronize() {
     detail::cuda::runtime_of<N>::synchronize(N);
@@ -5201,11 +5305,16 @@ struct CopyJob : Job {
   std::size_t bytes;
   Place target{}, source{};
   Mark mark = 0;
+  PitchedCopy rows{};
 };
 inline void run_copy(Job* job) noexcept {
   auto* const self = static_cast<CopyJob*>(job);
+  PitchedCopy const& rows = self->rows;
   Mark const mark = self->mark ? start_queued(self->mark, transfer_happening(self->target, self->source, self->bytes, nullptr)) : 0;
-  std::memcpy(self->to, self->from, self->bytes);
+  if (rows.count == 0) std::memcpy(self->to, self->from, self->bytes);
+  for (std::size_t k = 0; k < rows.count; ++k) {
+    std::memcpy(static_cast<char*>(self->to) + k * rows.width, static_cast<char const*>(self->from) + k * rows.pitch, rows.width);
+  }
   end_queued(mark);
 }
 
@@ -5214,8 +5323,8 @@ inline void check(int ordinal, Device& device) {
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
 }
 
-/// A copy on this thread's stream of the device. `waits`: until it has run.
-inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction, bool waits) {
+/// A copy on this thread's stream of the device, of rows where there are any. `waits`: until it has run.
+inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction, bool waits, PitchedCopy const& rows = {}) {
   if (bytes == 0) return;
   if (waits && is_recording(ordinal)) fail_recording(ordinal, "a copy that the host waits for was asked for");
   Lock const lock;
@@ -5224,26 +5333,10 @@ inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int
   Place const target = direction == &situ::emulated::counts::copies_to_host ? host : place(ordinal);
   Place const source = direction == &situ::emulated::counts::copies_from_host ? host : place(ordinal);
   Mark const mark = queue_transfer(target, source, bytes, is_recording(ordinal));
-  int64_t const number = enqueue_here(ordinal, device, new CopyJob{{&run_copy, &end_job<CopyJob>}, to, from, bytes, target, source, mark});
+  int64_t const number = enqueue_here(ordinal, device, new CopyJob{{&run_copy, &end_job<CopyJob>}, to, from, bytes, target, source, mark, rows});
   if (!waits) return;
   current_queue(ordinal, device).wait(number);
   if (direction == &situ::emulated::counts::copies_to_host) check(ordinal, device);
-}
-
-struct RowsCopyJob : CopyJob {
-  PitchedCopy rows;
-};
-/// Rows that arrive side by side, enqueued.
-inline void copy_rows(int ordinal, void* to, void const* from, PitchedCopy const& rows, int64_t situ::emulated::counts::*direction) {
-  constexpr auto run = [](Job* job) noexcept {
-    auto const& self = *static_cast<RowsCopyJob*>(job);
-    for (std::size_t k = 0; k < self.rows.count; ++k) {
-      std::memcpy(static_cast<char*>(self.to) + k * self.rows.width, static_cast<char const*>(self.from) + k * self.rows.pitch, self.rows.width);
-    }
-  };
-  Lock const lock;
-  Device& device = begin<situ::emulated::InjectedFault>(ordinal, "copy", direction);
-  enqueue_here(ordinal, device, new RowsCopyJob{{{+run, &end_job<RowsCopyJob>}, to, from, 0}, rows});
 }
 
 struct PeerCopyJob : CopyJob {
@@ -5251,7 +5344,7 @@ struct PeerCopyJob : CopyJob {
 };
 
 /// On the receiver's stream, which has been ordered behind the sender's.
-inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const* from, std::size_t bytes) {
+inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const* from, std::size_t bytes, PitchedCopy const& rows = {}) {
   constexpr auto run = [](Job* job) noexcept {
     Pool& source = *static_cast<PeerCopyJob*>(job)->pool;
     {
@@ -5268,7 +5361,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
-  enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark}, &source.pool});
+  enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});
 }
 
 template <class Kernel>
@@ -5335,6 +5428,7 @@ inline void record_moment(StreamState& stream, Moment const& moment) {
   constexpr auto run = [](Job* job) noexcept { static_cast<StampJob*>(job)->moment.state()->time = milliseconds_now(); };
   MomentState& to = *moment.state();
   Lock const lock;
+  (void)find(stream.ordinal);
   Queue& queue = queue_of(stream);
   if (to.timed) queue.enqueue(new StampJob{{+run, &end_job<StampJob>, false}, moment});
   to.native = &queue;
@@ -5355,6 +5449,10 @@ inline IndexFault* fault(int ordinal) {
   return &find(ordinal).fault;
 }
 
+inline void require_device(int ordinal) {
+  Lock const lock;
+  (void)find(ordinal);
+}
 inline void open_queue(StreamState& stream, int /*priority*/) {
   Lock const lock;
   Device& device = find(stream.ordinal);
@@ -5373,7 +5471,10 @@ inline bool has_passed(MomentState const& moment) {
 }
 inline void wait_on_host(MomentState const& moment) {
   Lock const lock;
-  static_cast<Queue*>(moment.native)->wait(moment.number);
+  Queue& queue = *static_cast<Queue*>(moment.native);
+  if (queue.finished >= moment.number) return;
+  ObservedWait const wait(place(moment.stream->ordinal), "Event::synchronize", moment.native);
+  queue.wait(moment.number);
 }
 inline void drop(MomentState&) noexcept {}
 inline double milliseconds_between(MomentState const& from, MomentState const& to) { return to.time - from.time; }
@@ -5395,11 +5496,10 @@ inline void call(StreamState& stream, HostFunction* function) {
     function->end(function);
     delete static_cast<CallJob*>(job);
   };
-  auto* const job = new CallJob{{+run, +end, false}, function};
-  StreamRecorder* const recorder = current_streams()[stream.ordinal].recorder;
-  if (recorder && current_streams()[stream.ordinal].state == &stream) return recorder->enqueue(recorder, job);
+  if (is_recording(stream.ordinal)) fail_host_function_in_graph(place(stream.ordinal));
   Lock const lock;
-  queue_of(stream).enqueue(job);
+  (void)find(stream.ordinal);
+  queue_of(stream).enqueue(new CallJob{{+run, +end, false}, function});
 }
 inline void free_after(int ordinal, StorageHead& head, uint64_t const* notes, int count) noexcept {
   Lock const lock;
@@ -5427,8 +5527,8 @@ inline void free_after(int ordinal, StorageHead& head, uint64_t const* notes, in
 }
 
 inline StreamDriver const* driver() {
-  static constexpr StreamDriver functions{&open_queue,   &open_default_queue, &record_moment, &wait_in_stream,     &has_passed, &wait_on_host,
-                                          &drop,         &milliseconds_between, &is_idle,     &synchronize_stream, &call,       &free_after};
+  static constexpr StreamDriver functions{&require_device, &open_queue, &open_default_queue,   &record_moment, &wait_in_stream,     &has_passed,
+                                          &wait_on_host,   &drop,       &milliseconds_between, &is_idle,       &synchronize_stream, &call, &free_after};
   return &functions;
 }
 
@@ -5477,6 +5577,7 @@ inline void configure(configuration const& asked = {}) {
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
+    detail::memory_counters(detail::emulated::place(k)).clear();
     auto* const device = all.devices[k];
     if (!device) continue;
     device->for_each_queue([](detail::emulated::Queue& queue) {
@@ -5486,8 +5587,6 @@ inline void configure(configuration const& asked = {}) {
     device->pool.unmap();
     device->pool = {};
     device->counts = {};
-    detail::memory_counters(detail::emulated::place(k)).sizes.clear();
-    detail::memory_counters(detail::emulated::place(k)).clear();
     device->fault = {};
   }
   all.device_count = asked.devices;
@@ -5525,15 +5624,23 @@ struct device_traits<Emulated<N>> {
   }
   /// The same for rows, which arrive side by side.
   static void copy_rows_from_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
-    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_from_host);
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_from_host, false, rows);
   }
   static void copy_rows_to_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
-    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_to_host);
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_to_host, false, rows);
+  }
+  static void copy_rows_to_host(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_to_host, true, rows);
   }
   template <class From>
     requires(detail::emulated::ordinal_of<From> >= 0)
   static void copy_from(void* to, void const* from, std::size_t bytes) {
     detail::emulated::copy_from_peer(N, detail::emulated::ordinal_of<From>, to, from, bytes);
+  }
+  template <class From>
+    requires(detail::emulated::ordinal_of<From> >= 0)
+  static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy_from_peer(N, detail::emulated::ordinal_of<From>, to, from, rows.width * rows.count, rows);
   }
   /// The kernel is copied, and runs later on the thread of the device's stream.
   template <class Kernel>
@@ -5593,6 +5700,19 @@ enum class priority : int { high = -1, normal = 0 };
 template <device D>
 class Event;
 
+namespace detail {
+/// Throws Error while this thread records a graph on D.
+template <class D>
+void refuse_while_recording(char const* who) {
+  if constexpr (asynchronous<D>) {
+    if (device_traits<D>::current_stream().recorder) fail<Error>(who, ": this thread records a graph on ", device_traits<D>::name(), ", and a graph records one stream");
+  }
+}
+/// What `native` of a stream gives.
+template <class D>
+using native_stream_t = std::conditional_t<std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, CUstream_st*, void*>;
+}  // namespace detail
+
 /// What a stream is made with: Stream<Cuda<0>> s({.priority = -1});
 struct StreamOptions {
   int priority = 0;  ///< clamped to what the device knows
@@ -5603,7 +5723,7 @@ struct StreamOptions {
 ///
 /// Device    `Cuda<N>`: a CUDA stream that does not wait for the default one. `Emulated<N>`: a host thread with a queue. `Cpu`, `Pinned`:
 ///           there is one, and work is done when its function returns.
-/// Throws    DeviceUnavailable, CudaError.
+/// Throws    DeviceUnavailable, CudaError; from wait Error while this thread records a graph on D.
 /// Example   Stream<Cuda<0>> s;  { StreamGuard guard{s}; y = x * 2; }  z = y + 1;   // z waits for y by itself
 template <device D = Cpu>
 class Stream {
@@ -5628,12 +5748,11 @@ class Stream {
     if constexpr (detail::asynchronous<D>) return Stream(detail::default_stream_of(device_traits<D>::stream_driver(), D::ordinal));
     else return Stream(detail::StreamHandle());
   }
-  /// A stream of CUDA's that somebody else made (a cudaStream_t of this GPU), and destroys when no handle of it is left. Not a
-  /// stream that is being captured.
-  static Stream wrap(CUstream_st* native)
-    requires(std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>)
+  /// A stream that somebody else made, and destroys when no handle of it is left: a cudaStream_t of this GPU that is not being captured; of an
+  /// emulated device, what native() of a stream gives.
+  static Stream wrap(detail::native_stream_t<D> native)
+    requires detail::asynchronous<D>
   {
-    (void)default_stream();  // the device can be used
     return Stream(detail::wrap_stream(device_traits<D>::stream_driver(), D::ordinal, native));
   }
 
@@ -5654,6 +5773,7 @@ class Stream {
   /// What is enqueued here from now on waits for an event, which may be another device's of the same kind. The host does not wait.
   template <device Other>
   void wait(Event<Other> const& event) const {
+    detail::refuse_while_recording<D>("Stream::wait");
     detail::Moment const& moment = event.moment();
     if constexpr (!detail::asynchronous<D>) moment.wait();  // work here is the host's
     else if (moment.state() && moment.state()->driver != state().driver) moment.wait();
@@ -5661,16 +5781,16 @@ class Stream {
   }
   /// The same for everything that is enqueued on another stream now.
   void wait(Stream const& other) const {
+    detail::refuse_while_recording<D>("Stream::wait");
     if constexpr (detail::asynchronous<D>) {
       if (&state() != &other.state()) state().driver->wait_for(state(), *detail::record_moment(other.state()).state());
     }
   }
 
   /// For a GPU, the cudaStream_t: what is launched there directly should take its pointers from data() under a guard of this stream.
-  auto native() const {
-    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) return static_cast<CUstream_st*>(state().native);
-    else if constexpr (detail::asynchronous<D>) return state().native;
-    else return static_cast<void*>(nullptr);
+  detail::native_stream_t<D> native() const {
+    if constexpr (detail::asynchronous<D>) return static_cast<detail::native_stream_t<D>>(state().native);
+    else return nullptr;
   }
   D device() const { return {}; }
   friend bool operator==(Stream const& a, Stream const& b) {
@@ -5693,7 +5813,8 @@ class [[nodiscard]] StreamGuard {
  public:
   explicit StreamGuard(Stream<D> const& stream) : stream_(stream) {
     if constexpr (detail::asynchronous<D>) {
-      if (device_traits<D>::current_stream().recorder) detail::fail<Error>("StreamGuard: this thread records a graph on ", device_traits<D>::name(), ", and a graph records one stream");
+      detail::refuse_while_recording<D>("StreamGuard");
+      device_traits<D>::stream_driver()->require(D::ordinal);
       previous_ = device_traits<D>::current_stream().state;
       detail::change_stream(device_traits<D>::current_stream(), &stream.state());
     }
@@ -5772,7 +5893,7 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from elapsed_ms Error when an event was not recorded.
+/// Throws    CudaError; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:
@@ -5782,6 +5903,7 @@ class Event {
   void record() { record(Stream<D>::current()); }
   void record(Stream<D> const& stream) {
     if constexpr (detail::asynchronous<D>) {
+      detail::refuse_while_recording<D>("Event::record");
       detail::StreamState& state = stream.state();
       if (!moment_ || moment_.is_shared()) moment_ = detail::Moment::make(state.driver, true);
       moment_.state()->stream = &state;
@@ -6507,6 +6629,14 @@ __attribute__((cold)) inline std::string time_text(int64_t nanoseconds) {
   return buffer;
 }
 
+/// Nanoseconds as microseconds, -1500 as `-1.500`: for JSON, whatever the locale of the program is.
+__attribute__((cold)) inline std::string microseconds_text(int64_t nanoseconds) {
+  int64_t const whole = nanoseconds / 1000;
+  int64_t const rest = nanoseconds < 0 ? -(nanoseconds % 1000) : nanoseconds % 1000;
+  std::string const digits = std::to_string(1000 + rest);
+  return (nanoseconds < 0 && whole == 0 ? "-" : "") + std::to_string(whole) + "." + digits.substr(1);
+}
+
 /// At most 16 columns as wide as their widest entries; the first `left` ones begin at the left.
 template <class Row>
 std::string table_text(std::vector<Row> const& rows, std::size_t left) {
@@ -6852,23 +6982,20 @@ class basic_profile {
         json += on_gpu ? "stream " + std::to_string(at + 1) : (event.queued ? device + " " : "") + "thread " + std::to_string(event.thread);
         json += "\"}}";
       }
-      char number[64];
-      double const begin = static_cast<double>(event.start - began_) * 1e-3;
+      std::string const begin = detail::microseconds_text(event.start - began_);
       std::string const ids = ",\"pid\":" + std::to_string(pid) + ",\"tid\":" + std::to_string(tracks[at].tid);
       if (what.kind == detail::event_kind::allocation || what.kind == detail::event_kind::release) {
         std::size_t k = 0;
         while (k < allocated.size() && !(allocated[k].place == what.place)) ++k;
         if (k == allocated.size()) allocated.push_back({what.place, 0});
         allocated[k].bytes += what.kind == detail::event_kind::allocation ? what.bytes : -what.bytes;
-        __builtin_snprintf(number, sizeof number, "%.3f", begin);
-        json += ",\n{\"name\":\"memory of " + to_string(what.place) + "\",\"ph\":\"C\",\"ts\":" + number + ids + ",\"args\":{\"bytes\":" + std::to_string(allocated[k].bytes) + "}}";
+        json += ",\n{\"name\":\"memory of " + to_string(what.place) + "\",\"ph\":\"C\",\"ts\":" + begin + ids + ",\"args\":{\"bytes\":" + std::to_string(allocated[k].bytes) + "}}";
         if (what.kind == detail::event_kind::release) continue;
       }
       json += ",\n{\"name\":";
       detail::append_json(json, name_text(what));
       json += ",\"cat\":\"" + kind_text(what) + "\",\"ph\":\"X\"";
-      __builtin_snprintf(number, sizeof number, ",\"ts\":%.3f,\"dur\":%.3f", begin, static_cast<double>(event.duration > 0 ? event.duration : 0) * 1e-3);
-      json += number + ids + ",\"args\":{\"device\":\"" + to_string(what.place) + "\"";
+      json += ",\"ts\":" + begin + ",\"dur\":" + detail::microseconds_text(event.duration > 0 ? event.duration : 0) + ids + ",\"args\":{\"device\":\"" + to_string(what.place) + "\"";
       if (what.bytes > 0) json += ",\"bytes\":" + std::to_string(what.bytes);
       if (what.site.file || what.site.operation) {
         json += ",\"site\":";
@@ -7137,6 +7264,7 @@ inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_thresh
 inline void set_memory_fraction(double fraction, AnyDevice const& d) {
   if (!(fraction > 0 && fraction <= 1)) detail::fail<ShapeError>("set_memory_fraction: ", fraction, " is not a fraction: it must be above 0 and at most 1");
   if (d.is_cuda()) detail::cuda::use_device(d.ordinal());
+  if (d.type() == AnyDevice::kind::emulated) detail::emulated::require_device(d.ordinal());
   int64_t const total = memory_info(d).total;
   int64_t limit = fraction == 1 ? 0 : static_cast<int64_t>(static_cast<double>(total) * fraction);
   if (fraction < 1 && limit < 1) limit = 1;
@@ -7525,11 +7653,19 @@ struct pack {
 
   SITU_INLINE pack() = default;
   SITU_INLINE explicit pack(vector const& from) : v(from) {}
-  SITU_INLINE explicit pack(T all) : v(vector{} + all) {
-    if constexpr (std::is_floating_point_v<T>) {  // 0 + -0 would lose the sign
+#if defined(__clang__)
+  SITU_INLINE explicit pack(T all) : v(all - vector{}) {}  // 0 + -0 would lose the sign
+#else
+  /// g++ 12 makes one broadcast of the loop, and of nothing else where registers are wide. For constants it would only be slow to compile.
+  SITU_INLINE explicit pack(T all) {
+    if (sizeof(vector) <= 16 || __builtin_constant_p(all)) {
+      v = all - vector{};
+    } else {
+      v = vector{} + all;
       for (int k = 0; k < N; ++k) v[k] = all;
     }
   }
+#endif
   SITU_INLINE pack(pack const& from) : v(from.v) {}
   SITU_INLINE pack& operator=(pack const& from) {
     v = from.v;
@@ -8309,17 +8445,17 @@ class ExpressionMembers<E, true> {
   }
   bool requires_grad() const { return recorded(self()).requires_grad(); }
   template <device To>
-  auto to(To device) const {
-    return recorded(self()).to(device);
+  auto to(To device, CallSite site = CallSite::here()) const {
+    return recorded(self()).to(device, site);
   }
   template <element U>
   auto to() const {
     return recorded(self()).template to<U>();
   }
-  auto cpu() const { return to(Cpu{}); }
+  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(CallSite site = CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
 
  private:
@@ -8902,6 +9038,16 @@ inline constexpr int cost_of<Input<T, K>> = static_cast<int>(sizeof(T));
 template <class Op, class... Ts>
 inline constexpr int cost_of<Apply<Op, Ts...>> = Op::cost + (0 + ... + cost_of<Ts>);
 
+/// Whether a node computes in numbers of one type, which are those of its operands and its own.
+template <class Tree>
+inline constexpr bool computes_in_one_type = false;
+template <class Op, class... Ts>
+  requires(!functions::is_mapped<Op> && !functions::is_cast<Op> && !std::is_same_v<typename Apply<Op, Ts...>::value_type, bool>)
+inline constexpr bool computes_in_one_type<Apply<Op, Ts...>> = [] {
+  using C = compute_t<typename Apply<Op, Ts...>::value_type>;
+  return (std::is_same_v<C, compute_t<typename Ts::value_type>> && ...) && std::is_same_v<C, compute_t<typename Apply<Op, Ts...>::types::template operand<0>>>;
+}();
+
 /// How many operations a tree does per element.
 template <class Tree>
 inline constexpr int operation_count = 0;
@@ -9072,6 +9218,8 @@ struct ContiguousSource : Source<Isa, N> {
   }
 };
 
+/// Evaluates trees in packs. A node is one function, whatever its operands: each function that is inlined into the next one is optimised
+/// again there, which is what compiling a formula costs.
 template <class Isa, int N>
 struct Evaluator {
   template <class T, int K, class S>
@@ -9086,8 +9234,19 @@ struct Evaluator {
   SITU_INLINE static pack<int64_t, N, Isa> value(Index const&, S const& source) {
     return source.index();
   }
-  template <class Op, class... Ts, class S>
-  SITU_INLINE static auto value(Apply<Op, Ts...> const& node, S const& source) {
+  template <class Op, class A, class S>
+  SITU_INLINE static auto value(Apply<Op, A> const& node, S const& source) {
+    if constexpr (computes_in_one_type<Apply<Op, A>>) return Op::value(value(node.operands.head, source));
+    else return apply(node, operand<0, Apply<Op, A>, A>(value(node.operands.head, source)));
+  }
+  template <class Op, class A, class B, class S>
+  SITU_INLINE static auto value(Apply<Op, A, B> const& node, S const& source) {
+    using Node = Apply<Op, A, B>;
+    if constexpr (computes_in_one_type<Node>) return Op::value(value(node.operands.head, source), value(node.operands.tail.head, source));
+    else return apply(node, operand<0, Node, A>(value(node.operands.head, source)), operand<1, Node, B>(value(node.operands.tail.head, source)));
+  }
+  template <class Op, class A, class B, class C, class... More, class S>
+  SITU_INLINE static auto value(Apply<Op, A, B, C, More...> const& node, S const& source) {
     return operands<0>(node, node.operands, source);
   }
 
@@ -9107,11 +9266,14 @@ struct Evaluator {
   }
 
  private:
+  template <int K, class Node, class T, class X>
+  SITU_INLINE static auto operand(X const& x) {
+    return operand_lanes<typename Node::types::template operand<K>, typename T::value_type, Isa, N>(x);
+  }
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
   template <int K, class Node, class T, class... Ts, class S, class... Done>
   SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
+    auto const x = operand<K, Node, T>(value(rest.head, source));
     if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
     else return apply(node, done..., x);
   }
@@ -9482,10 +9644,6 @@ struct MoverFunctions {
 };
 template <class Word>
 inline constexpr MoverFunctions movers_of{&Mover<Word>::gather, &Mover<Word>::move};
-
-inline MoverFunctions const& movers_for(int element_size) {
-  return element_size == 4 ? movers_of<uint32_t> : element_size == 8 ? movers_of<uint64_t> : element_size == 2 ? movers_of<uint16_t> : movers_of<uint8_t>;
-}
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -10035,19 +10193,31 @@ inline constexpr MoverFunctions const* mover_of =
 
 /// The mover for the input number k of a tree; a null pointer where it is elsewhere.
 template <class T, int K>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
   return k == K ? mover_of<T> : nullptr;
 }
 template <class Leaf>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
   return nullptr;
 }
 template <class Op, class... Ts>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
   MoverFunctions const* result = nullptr;
   for (MoverFunctions const* one : {input_mover(std::type_identity<Ts>{}, k)...}) result = one ? one : result;
   return result;
 }
+
+/// The movers of all inputs of a tree: that of number o at [o].
+template <int Operands>
+struct InputMovers {
+  MoverFunctions const* of[Operands] = {};
+};
+template <class Tree, int Operands>
+inline constexpr InputMovers<Operands> input_movers = [] {
+  InputMovers<Operands> result;
+  for (int o = 1; o < Operands; ++o) result.of[o] = input_mover(std::type_identity<Tree>{}, o - 1);
+  return result;
+}();
 
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
@@ -11963,6 +12133,32 @@ inline constexpr pieces<6> gelu_tanh_pieces{
       -0.0012924247f, -0.0008643935f, -0.00041907202f, -8.855103e-05f, 0.000114415074f, 0.00017747408f, 0.0001560204f,
       0.00010349356f, 1.0393772e-05f}}};
 
+/// The slope of gelu at −x: Φ(−x) − x φ(x), φ the normal density, in intervals around k · 0.3125, of which the last reaches from
+/// 4.53125 to 6.125. There the polynomials err by 2^-24.9, around 0.75, where the slope is 0, by 2^-28, elsewhere by less than 2^-24.9 of the value.
+inline constexpr float slope_piece_width = 0.3125f, last_slope_piece = 14.5f * slope_piece_width, slope_pieces_end = 6.125f;
+inline constexpr pieces<6> gelu_slope_pieces{
+    {0.0f, 0.3124974f, 0.62502056f, 0.93750334f, 1.250021f, 1.5624659f, 1.8749564f, 2.187442f, 2.5000544f, 2.8124402f,
+     3.1250782f, 3.4375937f, 3.749932f, 4.0626802f, 4.3750963f, 5.3282313f},
+    {{0.5f, 0.25860384f, 0.060874064f, -0.06675704f, -0.12266326f, -0.12481823f, -0.098582454f, -0.065410934f,
+      -0.037607037f, -0.01903963f, -0.008553696f, -0.0034315328f, -0.0012341056f, -0.0003980495f, -0.00011565633f,
+      -1.3968745e-06f},
+     {-0.7978846f, -0.7227598f, -0.52811885f, -0.28820145f, -0.07989731f, 0.051942423f, 0.104251474f, 0.10155275f,
+      0.07448992f, 0.045174025f, 0.023465464f, 0.010637783f, 0.004254089f, 0.001507798f, 0.00047691521f, 7.461817e-06f},
+     {1.7741851e-07f, 0.23165776f, 0.37014726f, 0.37610197f, 0.27824587f, 0.14332823f, 0.03124835f, -0.03130429f,
+      -0.049298663f, -0.04202663f, -0.027223228f, -0.014559209f, -0.0066537294f, -0.0026405454f, -0.0009215492f,
+      -1.8055965e-05f},
+     {0.26595482f, 0.21060252f, 0.07755825f, -0.059119143f, -0.13686742f, -0.13985339f, -0.094587244f, -0.04010754f,
+      -0.0020046155f, 0.014264084f, 0.015618589f, 0.011003031f, 0.006072522f, 0.002787374f, 0.0010962128f, 2.4581594e-05f},
+     {0.00012073733f, -0.08378341f, -0.11840628f, -0.091443576f, -0.030953305f, 0.02217734f, 0.04466671f, 0.039012607f,
+      0.021335883f, 0.005771391f, -0.0023401214f, -0.004291702f, -0.003364376f, -0.0019156197f, -0.0008817513f,
+      -2.891185e-05f},
+     {-0.060962826f, -0.041457098f, -0.0013349173f, 0.032156035f, 0.03999207f, 0.025144562f, 0.0041039456f, -0.00922123f,
+      -0.0116348555f, -0.007687059f, -0.0029050019f, -1.5887532e-05f, 0.0009183766f, 0.00083069946f, 0.00049004995f,
+      3.592349e-05f},
+     {0.0051885517f, 0.018022306f, 0.022166038f, 0.012237527f, -0.0029789973f, -0.011190593f, -0.009926613f, -0.0039600614f,
+      0.0010053325f, 0.0027245856f, 0.0021248013f, 0.0009331524f, 0.00012845465f, -0.00016437349f, -0.00017288626f,
+      -2.1304963e-05f}}};
+
 }  // namespace detail
 }  // namespace math
 }  // namespace situ::inline SITU_ABI
@@ -12891,6 +13087,42 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
   return detail::gelu_tanh_anywhere(x);
 }
 
+namespace detail {
+/// gelu_slope for every x.
+///
+///     a = |x|:  s = exp(−a²/2) (h(v) / (a + 3) − a / √(2π)),   v = (a − 3) / (a + 3),   h that of gelu;   x > 0:  1 − s
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), 15.0f), one(1.0f);
+  auto const square = two_prod(a, a);
+  auto const [t, rest, n] = split_exp_twice(square.hi * -0.5f, square.lo * -0.5f);
+  P const d = a + P(3.0f), near = near_reciprocal(d), u = multiply_add(residual(d, near), near, near);
+  P const v = multiply_add(u, P(-6.0f), one), h = multiply_add(gelu_polynomial{}(v), v, P(0.729083717f));
+  P const g = multiply_add(a, P(-0.398942280f), h * u);
+  P const s = scale(multiply_add(g, t + rest, g), n);
+  return select(x > P(0.0f), one - s, s);
+}
+}  // namespace detail
+
+/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table where gelu is.
+///
+/// Special   1 at inf, 0 at −inf, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const a = detail::at_most(detail::magnitude(x), detail::slope_pieces_end), bound(-detail::last_slope_piece);
+    P const index = multiply_add(detail::at_most(a, 15 * detail::slope_piece_width), P(1.0f / detail::slope_piece_width), P(detail::round_magic<float>));
+    P const s = detail::look_up_value(bitcast<int32_t>(keep_order(index)), a, detail::gelu_slope_pieces);
+    P const y = select(x > P(0.0f), P(1.0f) - s, s);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_slope_piece))) return select(x < bound, detail::gelu_slope_anywhere(x), y);
+    return y;
+  }
+#endif
+  return detail::gelu_slope_anywhere(x);
+}
 // Doubles go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
@@ -12907,6 +13139,11 @@ SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_gelu_tanh>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  return P(0.5) * erfc(x * P(-0.70710678118654752440)) + x * P(0.39894228040143267794) * exp(P(-0.5) * x * x);
 }
 
 }  // namespace math
@@ -13791,6 +14028,13 @@ SITU_HOST_DEVICE SITU_INLINE X silu_slope(X const& x) {
   X const one(detail::lane_value_t<X>(1)), s = math::sigmoid(x);
   return s * (one + x * (one - s));
 }
+/// Φ(x) + x φ(x)
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X gelu_slope(X const& x) {
+  using T = detail::lane_value_t<X>;
+  if constexpr (detail::is_pack<X>) return math::gelu_slope(x);
+  else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + x * X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x);
+}
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_tanh_slope(X const& x) {
   using T = detail::lane_value_t<X>;
@@ -14078,9 +14322,7 @@ SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
 SITU_UNARY(softplus, real_valued, 60, math::softplus(x), math::sigmoid(x))
 /// x * Phi(x), with Phi(x) = (1 + erf(x / sqrt 2)) / 2, the distribution function of the normal distribution.
-SITU_UNARY(gelu, real_valued, 60, math::gelu(x),
-           SITU_CONSTANT(0.5) * math::erfc(x * SITU_CONSTANT(-0.70710678118654752440)) +
-               x * SITU_CONSTANT(0.39894228040143267794) * math::exp(SITU_CONSTANT(-0.5) * x * x))
+SITU_UNARY(gelu, real_valued, 60, math::gelu(x), gelu_slope(x))
 /// x * (1 + tanh(u)) / 2, with u = sqrt(2 / pi) * (x + 0.044715 x^3).
 SITU_UNARY(gelu_tanh, real_valued, 50, math::gelu_tanh(x), gelu_tanh_slope(x))
 SITU_UNARY(floor, arithmetic, 2, floor_of(x), SITU_CONSTANT(0))
@@ -14257,8 +14499,8 @@ SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typ
 // ---- <situ/tensor/transfer.hpp>
 /// Transfers: the only way from one device to another.
 ///
-/// What crosses is one contiguous piece where the source is contiguous (on the host it is made so first). A strided source
-/// on a device crosses as the span of memory that it covers, so that no kernel is needed there.
+/// A transfer is one copy. What is strided on the host is packed there first. What is strided on a device crosses without a kernel, which a file of
+/// the host's compiler does not have: as it lies where that has no gaps, as rows that the copy packs, and otherwise as the span of memory that it covers.
 
 
 // ---- <situ/tensor/tensor.hpp>
@@ -14471,11 +14713,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
     requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
-  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
+  explicit Tensor(Tensor<U, From> const& from, detail::CallSite site = detail::CallSite::here()) : Tensor(from.template to<T>(D{}, site)) {}
   template <template <class, class...> class Formula, class Op, class... Es>
     requires(expression<Formula<Op, Es...>> && !mixes_with<device_of<Formula<Op, Es...>>, D> &&
              implicitly_converts_to<value_of<Formula<Op, Es...>>, T>)
-  explicit Tensor(Formula<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
+  explicit Tensor(Formula<Op, Es...> const& from, detail::CallSite site = detail::CallSite::here()) : Tensor(from.template to<T>(D{}, site)) {}
   /// Without direct initialisation it does not compile.
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
     requires(expression<E> && !mixes_with<device_of<E>, D>)
@@ -14855,6 +15097,63 @@ auto eval(E&& e) {
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
+struct Crossing {
+  int64_t first = 0;     ///< the offset of the lowest element
+  int64_t elements = 0;  ///< that arrive
+  int64_t origin = 0;    ///< where the first element of the tensor is then
+  Shape strides;         ///< then
+  bool whole = true;     ///< it lies in one piece
+  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
+};
+
+SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
+  Crossing result;
+  result.strides = layout.strides;
+  int axes[max_rank];
+  int count = 0;
+  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] == 0) return result;
+    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
+    int at = count++;
+    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
+    axes[at] = k;
+  }
+  int64_t packed = 1;
+  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
+  int joined = 0;
+  for (int j = 0; j < count; ++j) {
+    int const k = axes[j];
+    int64_t const n = layout.shape[k];
+    result.whole = result.whole && step(k) == packed;
+    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
+    if (layout.strides[k] < 0) {
+      result.first += (n - 1) * layout.strides[k];
+      result.origin += (n - 1) * packed;
+    }
+    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
+    else sizes[joined] = n, steps[joined++] = step(k);
+    packed *= n;
+  }
+  result.elements = packed;
+  if (result.whole) return result;
+  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
+  if (!one) return result;
+  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
+  std::size_t const bytes = static_cast<std::size_t>(width) * item;
+  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
+  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
+  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
+  return result;
+}
+
+/// D packs rows on their way to the host: `copy_rows_to_host`, done when it returns.
+template <class D>
+concept copies_rows_to_host = requires(void* to, void const* from, PitchedCopy const& rows) { device_traits<D>::copy_rows_to_host(to, from, rows); };
+template <class To, class From>
+concept copies_rows_directly = requires(void* to, void const* from, PitchedCopy const& rows) { device_traits<To>::template copy_rows_from<From>(to, from, rows); };
+
 template <class To, class From>
 concept copies_directly = requires(void* to, void const* from, std::size_t n) { device_traits<To>::template copy_from<From>(to, from, n); };
 
@@ -14895,14 +15194,28 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
     copy_bytes<To, From>(result.data(), packed.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
     return result;
   } else {
-    auto const span = from.layout().extent();
-    std::size_t const elements = span.last < span.first ? 0 : static_cast<std::size_t>(span.last - span.first + 1);
-    bool const dense = from.is_contiguous();
-    Tensor<T, To> result = Tensor<T, To>::uninitialized(dense ? from.shape() : Shape(static_cast<int64_t>(elements)), "to");
-    copy_bytes<To, From>(result.data(), copied_from<To>(from) + (elements ? span.first : 0), elements * sizeof(T));
-    if (dense) return result;
-    void* const first = elements ? result.data() - span.first : nullptr;
-    auto strided = Tensor<T, To>::from_handle(make_view(result.storage(), first, from.layout()));
+    if (from.is_contiguous()) {
+      Tensor<T, To> result = Tensor<T, To>::uninitialized(from.shape(), "to");
+      copy_bytes<To, From>(result.data(), copied_from<To>(from), static_cast<std::size_t>(from.size()) * sizeof(T));
+      return result;
+    }
+    constexpr bool takes_rows = host_device<To> ? copies_rows_to_host<From> : copies_rows_directly<To, From>;
+    Layout layout = from.layout();
+    Crossing crossing = crossing_of(layout, sizeof(T));
+    if (!crossing.whole && !(takes_rows && crossing.rows.count > 0)) {
+      auto const span = layout.extent();
+      crossing = {span.first, span.last - span.first + 1, -span.first, layout.strides, true, {}};
+    }
+    layout.strides = crossing.strides;
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized(Shape(crossing.elements), "to");
+    T* const to = flat.data();
+    if (crossing.elements > 0) {
+      T const* const first = copied_from<To>(from) + crossing.first;
+      if (crossing.whole) copy_bytes<To, From>(to, first, static_cast<std::size_t>(crossing.elements) * sizeof(T));
+      else if constexpr (takes_rows && host_device<To>) device_traits<From>::copy_rows_to_host(to, first, crossing.rows);
+      else if constexpr (takes_rows) device_traits<To>::template copy_rows_from<From>(to, first, crossing.rows);
+    }
+    auto strided = Tensor<T, To>::from_handle(make_view(flat.storage(), crossing.elements > 0 ? to + crossing.origin : nullptr, layout));
     if constexpr (host_device<To>) return strided.contiguous();
     else return strided;
   }
@@ -15464,6 +15777,7 @@ class Pending;
 /// A tensor in page-locked memory that a device is copying to. Handles share the copy; the last one may go before it has ended.
 ///
 /// Throws    from wait() and get(): CudaError, and IndexError for what a kernel found wrong before the copy.
+/// Threads   a handle is used by one thread at a time; each thread may have its own.
 /// Example   Pending<Tensor<float, Pinned>> h = g.to_async(Pinned{});  prepare_more();  use(h.get());
 template <element T>
 class Pending<Tensor<T, Pinned>> {
@@ -15507,57 +15821,6 @@ class Pending<Tensor<T, Pinned>> {
 };
 
 namespace detail {
-
-/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
-struct Crossing {
-  int64_t first = 0;     ///< the offset of the lowest element
-  int64_t elements = 0;  ///< that arrive
-  int64_t origin = 0;    ///< where the first element of the tensor is then
-  Shape strides;         ///< then
-  bool whole = true;     ///< it lies in one piece
-  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
-};
-
-SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
-  Crossing result;
-  result.strides = layout.strides;
-  int axes[max_rank];
-  int count = 0;
-  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
-  for (int k = 0; k < layout.rank(); ++k) {
-    if (layout.shape[k] == 0) return result;
-    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
-    int at = count++;
-    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
-    axes[at] = k;
-  }
-  int64_t packed = 1;
-  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
-  int joined = 0;
-  for (int j = 0; j < count; ++j) {
-    int const k = axes[j];
-    int64_t const n = layout.shape[k];
-    result.whole = result.whole && step(k) == packed;
-    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
-    if (layout.strides[k] < 0) {
-      result.first += (n - 1) * layout.strides[k];
-      result.origin += (n - 1) * packed;
-    }
-    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
-    else sizes[joined] = n, steps[joined++] = step(k);
-    packed *= n;
-  }
-  result.elements = packed;
-  if (result.whole) return result;
-  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
-  if (!one) return result;
-  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
-  std::size_t const bytes = static_cast<std::size_t>(width) * item;
-  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
-  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
-  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
-  return result;
-}
 
 /// Throws what kernels of D found wrong.
 template <class D>
@@ -17826,6 +18089,7 @@ struct layer_norm {
   compute const* weight = nullptr;
   compute const* bias = nullptr;
   double eps = 1e-5;
+  compute* found = nullptr;  ///< takes what rows are made with, [shift, low, scale][row], where groups of short rows are; else not looked at
 
   SITU_HOST_DEVICE static RowStatistics none() { return {0, 0, 0}; }
   /// Chan, Golub & LeVeque 1979: the mean and the sum of squares of two parts.
@@ -18003,6 +18267,33 @@ SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
     return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
   }
 }
+/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
+/// among the builtin's arguments.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  using V = typename pack<T, N, Isa>::vector;
+  V even, odd;
+  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
+  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
+  else if constexpr (N == 8) {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+  return pack<T, N, Isa>(V(even + odd));
+}
+/// The sum of each of N packs, which are overwritten.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
+  for (int m = N; m > 1; m /= 2) {
+    for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+  }
+  return parts[0];
+}
+
 template <class T, int N, class Isa>
 SITU_INLINE T largest_lane(pack<T, N, Isa> const& a) {
   if constexpr (N == 2) {
@@ -19381,6 +19672,58 @@ bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T 
 /// Units depend on shapes and strides alone, so results do not depend on the number of threads.
 
 
+// ---- <situ/device/cpu/scratch.hpp>
+/// Memory that a kernel needs while it runs: a thread keeps the last block that it gave back for the next kernel.
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+struct ScratchBlock {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+struct KeptScratch : ScratchBlock {
+  ~KeptScratch() { ::operator delete(std::exchange(memory, nullptr), std::align_val_t{64}); }
+};
+SITU_PROCESS_STATE KeptScratch& kept_scratch() {
+  static thread_local KeptScratch kept;
+  return kept;
+}
+
+/// At least `bytes`, aligned to a cache line, as long as this lives. Cost: nothing where the thread's last block is as large.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes) {
+    if (bytes == 0) return;
+    auto const wanted = static_cast<std::size_t>(bytes);
+    KeptScratch& kept = kept_scratch();
+    if (kept.bytes >= wanted) block_ = std::exchange(static_cast<ScratchBlock&>(kept), {});
+    if (!block_.memory) block_ = {::operator new(wanted, std::align_val_t{64}), wanted};
+  }
+  ~Scratch() {
+    constexpr std::size_t most = std::size_t{1} << 20;  // what a thread keeps
+    KeptScratch& kept = kept_scratch();
+    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, static_cast<ScratchBlock&>(kept));
+    ::operator delete(block_.memory, std::align_val_t{64});
+  }
+  Scratch(Scratch const&) = delete;
+  Scratch& operator=(Scratch const&) = delete;
+
+  unsigned char* get() const { return static_cast<unsigned char*>(block_.memory); }
+
+ private:
+  ScratchBlock block_;
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/ops/reduce_program.hpp>
 /// A reduction bound to memory, for every device's kernels.
 
@@ -19578,6 +19921,7 @@ struct indexed {
 template <class T, int Sign>
 struct arg_extremum {
   static constexpr char const* name = Sign > 0 ? "argmax" : "argmin";
+  static constexpr int sign = Sign;
   static constexpr bool order_matters = true;
   static constexpr bool empty_is_defined = false;
   using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;
@@ -19735,6 +20079,7 @@ struct ReduceSpace {
   void* const* data;
   int element_sizes[max_operands];
   int64_t outputs, count;
+  MoverFunctions const* const* movers;  ///< that of operand o at [o]; null where nothing is read
 
   int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
 
@@ -19839,7 +20184,7 @@ ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
   using Elementwise = ElementwiseBody<typename P::tree_type, typename P::value_type, operands>;
   ReduceSpace space{program.where.rank, program.kept_rank, operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {},
-                    program.outputs, program.count};
+                    program.outputs, program.count, input_movers<typename P::tree_type, operands>.of};
   for (int o = 1; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
   return space;
 }
@@ -19864,8 +20209,8 @@ struct ReduceFeed {
       int64_t const s = axis >= 0 ? space.stride(o, axis) : 0;
       data[o] = place[o];
       mask[o] = -1;
-      if (s == 1 || (count == 1 && (s != 0 || !repeats))) continue;
-      auto const gather = movers_for(size).gather;
+      if (!space.movers[o] || s == 1 || (count == 1 && (s != 0 || !repeats))) continue;
+      auto const gather = space.movers[o]->gather;
       if (s == 0 && repeats) {
         gather(splats[o], place[o], 0, 64 / (size > 0 ? size : 1));
         data[o] = splats[o], mask[o] = 0;
@@ -20208,8 +20553,8 @@ struct CentredKernel {
     int64_t const elements = plan.by_strips ? CentredStrip<R>::most_rows * strip_columns : tile;
     int64_t const numbers = plan.by_strips ? 2 * (strip_columns + 64) : 0;
     std::size_t const bytes = static_cast<std::size_t>(elements) * sizeof(E) + static_cast<std::size_t>(numbers) * sizeof(C) + static_cast<std::size_t>(gathered);
-    auto* const memory = static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64}));
-    E* const buffer = reinterpret_cast<E*>(memory);
+    Scratch const memory(static_cast<int64_t>(bytes));
+    E* const buffer = reinterpret_cast<E*>(memory.get());
     C* const centres = reinterpret_cast<C*>(buffer + elements);
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(centres + numbers);
     ReduceFeed feed;
@@ -20217,7 +20562,6 @@ struct CentredKernel {
       if (plan.by_strips) run_strip(space, feed, buffer, centres, scratch, unit);
       else run_rows(space, feed, buffer, scratch, unit);
     }
-    ::operator delete(memory, std::align_val_t{64});
   }
 
  private:
@@ -20333,9 +20677,8 @@ struct CombineBody {
   using T = typename Tree::value_type;
   using A = typename R::element;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
-  static constexpr int unroll = cost_of<Tree> <= 24 ? 4 : 1;
   /// Rows that a strip's kernel takes at once: as many as their pointers find registers.
-  static constexpr int together = unroll == 1 ? 1 : Operands == 2 ? 8 : 4;
+  static constexpr int together = Operands == 2 ? 8 : 4;
 
   template <class Isa, int N>
   SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
@@ -20376,6 +20719,15 @@ struct CombineBody {
     best = select(R::extremum > 0 ? x > best : x < best, x, best);
   }
 
+  /// The first `count` lanes, and nothing behind them.
+  template <class P>
+  SITU_INLINE static P first_lanes(P const& x, int count) {
+    A lanes[P::lanes];
+    x.store(lanes);
+    for (int k = count; k < P::lanes; ++k) lanes[k] = static_cast<A>(R::identity());
+    return P::load(lanes);
+  }
+
   /// A row of elements to one number.
   struct Row {
     template <class Isa>
@@ -20387,47 +20739,45 @@ struct CombineBody {
       int64_t i = 0;
       P const none(static_cast<A>(R::identity()));
       P a = none;
-      if constexpr (unroll == 4) {
-        while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
-          int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-          P b = none, c = none, d = none, e = none;
-          if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
-            int64_t const start = i;
-            P const zero = keep_order(P(A(0)));
-            P odd = zero, even = zero;
-            for (; i < stop; i += 4 * N) {
-              quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-              quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
-            }
-            if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
-          }
-          for (; i < stop; i += 4 * N) {
-            b = R::combine(b, value<Isa, N>(tree, run, i));
-            c = R::combine(c, value<Isa, N>(tree, run, i + N));
-            d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
-            e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
-          }
-          a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
-        }
-      }
-      while (i + N <= run.count) {
-        int64_t const whole = (run.count - i) / N * N;
+      while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
         int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-        P b = none;
-        for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-        a = R::combine(a, apart(b));
+        P b = none, c = none, d = none, e = none;
+        if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
+          int64_t const start = i;
+          P const zero = keep_order(P(A(0)));
+          P odd = zero, even = zero;
+          for (; i < stop; i += 4 * N) {
+            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+            quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+          }
+          if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
+        }
+        for (; i < stop; i += 4 * N) {
+          b = R::combine(b, value<Isa, N>(tree, run, i));
+          c = R::combine(c, value<Isa, N>(tree, run, i + N));
+          d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
+          e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
+        }
+        a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
       }
       alignas(64) unsigned char buffers[Operands][64];
-      if (i < run.count) {
-        int const tail = static_cast<int>(run.count - i);
+      int tail = 0;
+      for (int64_t n = run.count;;) {
+        while (i + N <= n) {
+          int64_t const whole = (n - i) / N * N;
+          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+          P b = none;
+          for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+          if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
+          a = R::combine(a, apart(b));
+        }
+        if (i >= n) break;
+        tail = static_cast<int>(n - i);  // once more, on padded copies
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
-        A lanes[N];
-        value<Isa, N>(tree, run, 0).store(lanes);
-        for (int k = tail; k < N; ++k) lanes[k] = static_cast<A>(R::identity());
-        a = R::combine(a, P::load(lanes));
+        i = 0, n = N;
       }
       A lanes[N];
       a.store(lanes);
@@ -20448,23 +20798,21 @@ struct CombineBody {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       int64_t i = 0;
-      if constexpr (unroll == 4) {
-        if (rows == together) {
-          Run<Operands> at[together];
-          for (int row = 0; row < together; ++row) {
-            at[row] = run;
-            for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
-          }
-          int64_t bytes[Operands];
-          for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
-          for (; i + N <= run.count; i += N) {
-            P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
-            R::combine(P::load(strip + i), sum).store(strip + i);
-          }
-          // The last columns are left to the loop below, row by row.
-          for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
-          return 0;
+      if (rows == together) {
+        Run<Operands> at[together];
+        for (int row = 0; row < together; ++row) {
+          at[row] = run;
+          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
         }
+        int64_t bytes[Operands];
+        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+        for (; i + N <= run.count; i += N) {
+          P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
+          R::combine(P::load(strip + i), sum).store(strip + i);
+        }
+        // The last columns are left to the loop below, row by row.
+        for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
+        return 0;
       }
       add_row<Isa, N>(tree, run, strip, i);
       return 0;
@@ -20506,7 +20854,7 @@ struct IndexBody {
   using E = typename R::element;
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
-  static constexpr int sign = std::is_same_v<R, reducers::argmax<T>> ? 1 : -1;
+  static constexpr int sign = R::sign;
   static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
   using Best = std::conditional_t<(sign > 0), reducers::max<A>, reducers::min<A>>;
@@ -20730,6 +21078,11 @@ namespace detail::cpu {
 template <class R>
 inline constexpr bool finds_index = std::is_same_v<typename R::accumulator, reducers::indexed<typename R::element>>;
 
+/// Whether a tree is read where it is reduced. One that does more is evaluated first, a piece that stays in the nearest cache at a time:
+/// its values are then in memory for a moment, and no kernel is compiled for it but its own.
+template <class Tree>
+inline constexpr bool reduces_as_read = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+
 /// What is known of a reduction's kernels when it is compiled. All that formulas have of their own is this, and the kernels.
 template <int Operands, class Row, class Strip>
 struct ReduceCode {
@@ -20739,20 +21092,23 @@ struct ReduceCode {
   int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
   int element_sizes[Operands];
   Formula const* formula;
+  MoverFunctions const* const* movers;
+  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, bool stream);  ///< the tree; null where it is read where it is reduced
+  int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
 template <class R_, int Leaves, int TreeBytes>
 struct BoundReduction {
   using reducer = R_;
-  static constexpr int leaves = Leaves, operands = Leaves + 1;
+  static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = void (*)(void const* tree, Run<operands> const* run, Found* result);
-  using Strip = std::conditional_t<indexed, void (*)(void const* tree, Run<operands> const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
-                                   void (*)(void const* tree, Run<operands> const* run, A* strip, int64_t const* row_bytes, int rows)>;
+  using Row = void (*)(void const* tree, void const* run, Found* result);
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+                                   void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
   Geometry<operands> where;
@@ -20764,22 +21120,32 @@ struct BoundReduction {
   alignas(16) unsigned char tree[TreeBytes];
 };
 
+/// `run` is a Run of as many operands as the kernel has.
 template <class Body, class Tree, class Run, class Found>
-SITU_NOINLINE void reduce_row(void const* tree, Run const* run, Found* result) {
-  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), run, result);
+SITU_NOINLINE void reduce_row(void const* tree, void const* run, Found* result) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), result);
 }
 template <class Body, class Tree, class Run, class... Args>
-SITU_NOINLINE void reduce_strip(void const* tree, Run const* run, Args... args) {
-  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), run, args...);
+SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
+  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
 }
 template <class Bound, class Tree>
 inline constexpr typename Bound::Code reduce_code = [] {
-  constexpr int operands = Bound::operands;
-  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Tree, operands>, CombineBody<typename Bound::reducer, Tree, operands>>;
   static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  using T = typename Tree::value_type;
+  using Value = std::conditional_t<std::is_same_v<T, bool>, bool, compute_t<T>>;
+  using Read = std::conditional_t<reduces_as_read<Tree>, Tree, Input<Value, 0>>;
+  constexpr int operands = reduces_as_read<Tree> ? Bound::operands : 2;
+  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
+  using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Tree>, &reduce_strip<Body, Tree>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>};
-  for (int o = 1; o < operands; ++o) code.element_sizes[o] = ElementwiseBody<Tree, typename Tree::value_type, operands>::element_size(o);
+  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
+  if constexpr (!reduces_as_read<Tree>) {
+    code.evaluate = &start_tree<Tree, Value, Bound::operands>;
+    code.value_size = static_cast<int>(sizeof(Value));
+    code.lanes = 64 / Evaluated::widest_lane;
+  }
   return code;
 }();
 
@@ -20798,10 +21164,41 @@ struct ReduceKernel {
   ReducePlan plan;
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
+  /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
+  static constexpr int64_t piece_bytes = 8192;
+  struct Evaluation {
+    BoundTree<operands, P::tree_bytes> tree;
+    Run<2> values;
+    alignas(64) unsigned char memory[piece_bytes + 4096];
+
+    explicit Evaluation(P const& bound) {
+      tree.start = bound.code->evaluate;
+      if (!tree.start) return;
+      tree.lanes = bound.code->lanes;
+      tree.sizes[0] = bound.code->value_size;
+      for (int o = 1; o < operands; ++o) tree.sizes[o] = bound.code->element_sizes[o];
+      __builtin_memcpy(tree.tree, bound.tree, sizeof tree.tree);
+      values.data[0] = nullptr;
+      values.mask[0] = values.mask[1] = -1;
+      values.origin = 0;
+    }
+    /// At most so many elements at a time.
+    int64_t longest(int64_t otherwise) const { return tree.start ? piece_bytes / tree.sizes[0] : otherwise; }
+    /// What a kernel reads: the operands as they are, or the values of the tree.
+    void const* read(Run<operands>& run) {
+      if (!tree.start) return &run;
+      values.count = run.count;
+      // As far into a page as the first operand: the processor takes a load for one of a store before it where the two differ in their pages alone.
+      values.data[1] = run.data[0] = memory + ((reinterpret_cast<std::uintptr_t>(run.data[1]) - reinterpret_cast<std::uintptr_t>(memory)) & 4032);
+      tree.run(run, false);
+      return &values;
+    }
+  };
+
   /// Rows added in float before they are added in double.
   int64_t block_rows() const { return 16 * bound.code->together; }
   ReduceSpace space() const {
-    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count};
+    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count, bound.code->movers};
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }
@@ -20812,16 +21209,17 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    unsigned char* const scratch = needed <= static_cast<int64_t>(sizeof fixed) ? fixed : static_cast<unsigned char*>(::operator new(static_cast<std::size_t>(needed), std::align_val_t{64}));
+    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(I) + sizeof(Total)) : 0;
+    bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
+    Scratch const block((fits ? 0 : needed) + strip_bytes);
+    unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
     ReduceFeed feed;
+    Evaluation evaluation(bound);
     if (plan.by_strips) {
-      auto* const strip = static_cast<unsigned char*>(::operator new((strip_columns + 64) * (sizeof(A) + sizeof(I) + sizeof(Total)), std::align_val_t{64}));
-      for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, scratch, strip, unit);
-      ::operator delete(strip, std::align_val_t{64});
+      for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, scratch, unit);
+      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
     }
-    if (scratch != fixed) ::operator delete(scratch, std::align_val_t{64});
   }
 
   static Total widened(A a) { return static_cast<Total>(a); }
@@ -20845,13 +21243,14 @@ struct ReduceKernel {
     run.origin = 0;
   }
 
-  void run_rows(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, int64_t unit) const {
+  void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     ReduceSpace::Rows const rows = space.rows_of(plan, part);
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
+    int64_t const longest = evaluation.longest(row_run);
     Total total = empty();
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -20860,18 +21259,18 @@ struct ReduceKernel {
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
-        int64_t const wanted = rows.stop - i < row_run ? rows.stop - i : row_run;
+        int64_t const wanted = rows.stop - i < longest ? rows.stop - i : longest;
         int64_t const count = feed.bring(space, from, axis, wanted, scratch);
         Run<operands> run;
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.tree, &run, &found);
+          bound.code->row(bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           total = merged(total, widened(found));
         } else {
           A sum;
-          bound.code->row(bound.tree, &run, &sum);
+          bound.code->row(bound.tree, evaluation.read(run), &sum);
           total = merged(total, widened(sum));
         }
         i += count;
@@ -20880,7 +21279,7 @@ struct ReduceKernel {
     deliver(output, part, total);
   }
 
-  void run_strip(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
+  void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
     int64_t const padded = (columns + 63) / 64 * 64;
@@ -20889,7 +21288,7 @@ struct ReduceKernel {
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
-    int64_t const together = block_rows();
+    int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
@@ -20901,13 +21300,13 @@ struct ReduceKernel {
         for (int64_t i = 0; i < columns;) {
           char* from[max_operands];
           for (int o = 1; o < operands; ++o) from[o] = place[o] + i * space.stride(o, axis) * space.element_sizes[o];
-          int64_t const count = feed.bring(space, from, axis, columns - i, scratch);
+          int64_t const count = feed.bring(space, from, axis, columns - i < longest ? columns - i : longest, scratch);
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            bound.code->strip(bound.tree, &run, values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
           } else {
-            bound.code->strip(bound.tree, &run, values + i, row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, row_bytes, rows);
           }
           i += count;
         }
@@ -20926,7 +21325,7 @@ struct ReduceKernel {
   /// other along one axis and every operand is read where it lies.
   int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
     int const together = bound.code->together;
-    if (together == 1 || row + together > end || space.kept >= space.rank) return 1;
+    if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
     if (row % space.sizes[last] + together > space.sizes[last]) return 1;
     for (int o = 1; o < operands; ++o) {
@@ -28535,6 +28934,161 @@ struct GatherColumnsBody {
 /// expression that they are made from.
 
 
+// ---- <situ/ops/cpu/rows_groups.hpp>
+/// Short rows in groups, on the CPU: the sums of as many rows as a register has lanes are made side by side, so that no row waits for the
+/// sums and the square root of the one before. What becomes of a row does not depend on its neighbours.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t group_elements = row_block;  ///< of a group; longer rows are taken one by one
+inline constexpr int64_t least_grouped_rows = 4;      ///< fewer of them are taken one by one
+
+/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them where the row is long enough.
+template <class C, class Isa>
+struct RowCut {
+  static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using P = pack<C, N, Isa>;
+  int64_t n, whole, last;
+  bool reaches_back;
+  typename P::mask_type inside;  ///< lanes of the last pack that no whole one has
+
+  SITU_INLINE explicit RowCut(int64_t count)
+      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), reaches_back(count >= N),
+        inside(count >= N ? !lanes_below<C, N, Isa>(N - (count - whole)) : lanes_below<C, N, Isa>(count)) {}
+  bool has_rest() const { return whole < n; }
+  SITU_INLINE P rest(C const* row, int64_t readable) const {
+    if (SITU_LIKELY(reaches_back)) return P::load(row + last);
+    return load_tail<C, N, Isa>(row, n, readable, C(0));
+  }
+  SITU_INLINE P inside_only(P const& x) const { return select(inside, x, P(C(0))); }
+  template <class Out>
+  SITU_INLINE void store_rest(P const& x, Out* row, int64_t writable) const {
+    if (SITU_LIKELY(reaches_back)) return store_lanes<Out, N, Isa>(x, row + last);
+    store_tail<Out>(x, row, n, writable);
+  }
+};
+
+/// Rows of a group.
+template <class C, class Isa>
+SITU_INLINE int64_t rows_of_group(int64_t n) {
+  int64_t rows = Isa::bytes / static_cast<int64_t>(sizeof(C));
+  while (rows > 1 && rows * n > group_elements) rows /= 2;
+  return rows;
+}
+
+/// What the elements of a normalised row are made with, for a group of rows; see RowCoefficients.
+template <bool Centred, class C, class Isa>
+struct NormGroup {
+  using Cut = RowCut<C, Isa>;
+  using P = typename Cut::P;
+  static constexpr int N = Cut::N;
+  alignas(64) C shift[N], low[N], scale[N];
+
+  /// `readable` elements may be read from x on. What comes after the group is asked for, and where the result goes.
+  template <class Out>
+  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, Out const* out, int64_t out_pitch, int64_t rows, int64_t readable, double eps) {
+    P const zero(C(0)), n(static_cast<C>(cut.n));
+    P sums[N], squares[N];
+    for (int64_t r = 0; Centred && r < rows; ++r) {
+      C const* const row = x + r * pitch;
+      P s(zero), t(zero);
+      if (cut.has_rest()) s = cut.inside_only(cut.rest(row, readable - r * pitch));
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        s = s + P::load(row + i);
+        t = t + P::load(row + i + N);
+      }
+      if (i < cut.whole) s = s + P::load(row + i);
+      sums[r] = s + t;
+    }
+    for (int64_t r = Centred ? rows : 0; r < N; ++r) sums[r] = zero;
+    P mean(zero);
+    if constexpr (Centred) {
+      mean = sums_of_packs(sums) / n;
+      mean.store(shift);
+    }
+    int64_t const ahead = rows * pitch;
+    for (int64_t r = 0; r < rows; ++r, out += out_pitch) {
+      C const* const row = x + r * pitch;
+      P const centre(Centred ? shift[r] : C(0));
+      P s(zero), q(zero), t(zero), p(zero);
+      if (cut.has_rest()) {
+        P d = cut.rest(row, readable - r * pitch);
+        if constexpr (Centred) d = keep_order(d - centre);
+        s = cut.inside_only(d);
+        q = s * s;
+      }
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        for (int64_t k = i; k < i + 2 * N; k += N) {
+          __builtin_prefetch(row + ahead + k);
+          __builtin_prefetch(out + k, 1);
+        }
+        P d = P::load(row + i), e = P::load(row + i + N);
+        if constexpr (Centred) {
+          d = keep_order(d - centre), e = keep_order(e - centre);
+          s = s + d, t = t + e;
+        }
+        q = multiply_add(d, d, q);
+        p = multiply_add(e, e, p);
+      }
+      if (i < cut.whole) {
+        P d = P::load(row + i);
+        if constexpr (Centred) d = keep_order(d - centre), s = s + d;
+        q = multiply_add(d, d, q);
+      }
+      if constexpr (Centred) sums[r] = s + t;
+      squares[r] = q + p;
+    }
+    for (int64_t r = rows; r < N; ++r) sums[r] = squares[r] = zero;
+    P const square = sums_of_packs(squares);
+    if constexpr (Centred) {  // about the rounded mean the rest is small
+      P const rest = sums_of_packs(sums), off = rest / n;
+      finish((square - rest * off) / n, eps);
+      (zero - off * P::load(scale)).store(low);
+    } else {
+      finish(square / n, eps);
+      zero.store(shift);
+      zero.store(low);
+    }
+  }
+  /// To [shift, low, scale][row], and from there.
+  SITU_INLINE void keep(C* to, int64_t all, int64_t rows) const {
+    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
+    std::memcpy(to, shift, bytes);
+    std::memcpy(to + all, low, bytes);
+    std::memcpy(to + 2 * all, scale, bytes);
+  }
+  SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
+    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
+    for (C* field : {shift, low, scale}) {
+      for (int64_t r = rows; r < N; ++r) field[r] = C(0);
+      std::memcpy(field, from, bytes);
+      from += all;
+    }
+  }
+
+ private:
+  SITU_INLINE void finish(P const& variance, double eps) {
+    (P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps)))).store(scale);
+  }
+};
+
+/// `count` elements past the cache, from a buffer in it.
+template <class Isa, class T>
+SITU_INLINE void stream_block(T const* from, T* to, int64_t count) {
+  constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+  int64_t i = 0;
+  for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % static_cast<std::uintptr_t>(Isa::bytes) != 0; ++i) to[i] = from[i];
+  for (; i + N <= count; i += N) stream_to(pack<T, N, Isa>::load(from + i), to + i);
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
@@ -28551,6 +29105,8 @@ struct RowsArguments {
   int64_t slack;      ///< elements behind the last row that may be read
   NextRow next;       ///< behind the last of these rows
   bool stream;
+  bool grouped;       ///< short rows: taken in groups, where the operation has a way to
+  int64_t first, all; ///< number of the first of these rows, and of all rows
   Op op;
 };
 
@@ -28601,6 +29157,53 @@ SITU_INLINE void write_row(Op const& op, typename Op::compute const* x, int64_t 
   write_elements<Op, Isa, Kept, false>(op, x, readable, n, row, out, writable, first, stream);
 }
 
+/// Norms of short rows, in groups of them.
+template <class Op>
+struct NormGroups {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  template <class Isa>
+  SITU_INLINE static void run(RowsArguments<Op> const& a) {
+    RowCut<C, Isa> const cut(a.count);
+    int64_t const most = rows_of_group<C, Isa>(a.count);
+    bool const dense = a.out_pitch == a.count, streams = a.stream && dense && std::is_same_v<C, Out>;
+    NormGroup<RowMath<Op>::centred, C, Isa> group;
+    alignas(64) Out held[group_elements + 64];
+    for (int64_t row = 0; row < a.rows; row += most) {
+      int64_t const rows = a.rows - row < most ? a.rows - row : most;
+      C const* const x = a.x + row * a.pitch;
+      Out* const out = a.out + row * a.out_pitch;
+      int64_t const readable = a.count + a.slack + (a.pitch > 0 ? (a.rows - row - 1) * a.pitch : 0);
+      group.gather(cut, x, a.pitch, streams ? held : out, streams ? 0 : a.out_pitch, rows, readable, a.op.eps);
+      if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        int64_t const writable = streams ? group_elements + 64 - r * a.count : a.count + (dense ? (a.rows - row - r - 1) * a.count : 0);
+        Out* const to = streams ? held + r * a.count : out + r * a.out_pitch;
+        RowCoefficients<C> const of_row{group.shift[r], group.low[r], group.scale[r]};
+        if (a.op.weight || a.op.bias) write<Isa, true>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+        else write<Isa, false>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+      }
+      if constexpr (std::is_same_v<C, Out>) {
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
+      }
+    }
+  }
+
+ private:
+  template <class Isa, bool Weighed>
+  SITU_INLINE static void write(Op const& op, RowCut<C, Isa> const& cut, C const* x, int64_t readable, RowCoefficients<C> const& row, Out* out, int64_t writable) {
+    constexpr int N = RowCut<C, Isa>::N;
+    using P = pack<C, N, Isa>;
+    P const shift(row.shift), low(row.low), scale(row.scale);
+    for (int64_t i = 0; i < cut.whole; i += N) {
+      store_lanes<Out, N, Isa>(weighed<Weighed>(op, RowMath<Op>::template value<Isa, false, N>(P::load(x + i), shift, low, scale), i, N), out + i);
+    }
+    if (!cut.has_rest()) return;
+    P const y = RowMath<Op>::template value<Isa, false, N>(cut.rest(x, readable), shift, low, scale);
+    cut.store_rest(weighed<Weighed>(op, y, cut.last, cut.n - cut.last), out, writable);
+  }
+};
+
 /// Whole rows: statistics and elements.
 template <class Op>
 struct RowsBody {
@@ -28608,6 +29211,12 @@ struct RowsBody {
   SITU_INLINE static int run(RowsArguments<Op> const* given) {
     using C = typename Op::compute;
     RowsArguments<Op> const arguments = *given;
+    if constexpr (requires { RowMath<Op>::centred; }) {
+      if (arguments.grouped) {
+        NormGroups<Op>::template run<Isa>(arguments);
+        return 0;
+      }
+    }
     C const* x = arguments.x;
     C* const work = arguments.work;
     auto* out = arguments.out;
@@ -28695,15 +29304,6 @@ inline constexpr int64_t held_bytes = int64_t{256} << 10;  ///< of the largest b
 inline constexpr int64_t widest_strip = 256;               ///< rows of a strip
 inline constexpr int64_t box_elements = 16384;             ///< what is filled at once with short rows, and the parts of long ones
 
-/// An aligned buffer of a kernel.
-struct RowBuffer {
-  void* memory;
-  explicit RowBuffer(int64_t bytes) : memory(::operator new(static_cast<std::size_t>(bytes), std::align_val_t{64})) {}
-  RowBuffer(RowBuffer const&) = delete;
-  RowBuffer& operator=(RowBuffer const&) = delete;
-  ~RowBuffer() { ::operator delete(memory, std::align_val_t{64}); }
-};
-
 /// How the rows of a program are cut.
 struct RowPlan {
   int rank, kept, along;
@@ -28742,12 +29342,12 @@ struct RowKernel {
   void operator()(int64_t first, int64_t last) const {
     if (plan.strips) {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
-      RowBuffer const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
-      if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.memory, 0, static_cast<std::size_t>(wide * high) * sizeof(C));
-      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.memory), item);
+      Scratch const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
+      if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.get(), 0, static_cast<std::size_t>(wide * high) * sizeof(C));
+      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.get()), item);
     } else if (plan.in_parts()) {
-      RowBuffer const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
-      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.memory), item);
+      Scratch const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
+      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.get()), item);
     } else {
       whole_rows(first, last);
     }
@@ -28847,8 +29447,8 @@ struct RowKernel {
   void whole_rows(int64_t first, int64_t last) const {
     int64_t const n = plan.length;
     bool const buffered = !plan.direct;
-    RowBuffer const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
-    C* const work = static_cast<C*>(memory.memory);
+    Scratch const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
+    C* const work = static_cast<C*>(memory.get());
     C* const buffer = work + (n + 79) / 16 * 16;
     int64_t const line = plan.kept > 0 ? sizes[plan.kept - 1] : 1;  // rows that follow each other along one axis
     for (int64_t row = first; row < last;) {
@@ -28863,6 +29463,8 @@ struct RowKernel {
       arguments.slack = 0;
       arguments.next = {};
       arguments.stream = plan.stream;
+      arguments.grouped = plan.rows >= least_grouped_rows && n <= group_elements && (plan.direct || plan.rows_at_once > 1);
+      arguments.first = row, arguments.all = plan.rows;
       arguments.op = op;
       if (plan.direct) {
         arguments.x = reinterpret_cast<C const*>(from.of[1]);
@@ -29688,11 +30290,12 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
 }
 
 template <template <class> class Op, class E, class W, class B>
-auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps) {
+auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
   using Operation = Op<value_of<E>>;
   using C = typename Operation::compute;
   Operation op{};
   op.eps = eps;
+  op.found = found;
   auto const bound = [&](auto const& parameter, char const* what) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(parameter)>, no_parameter>) return no_parameter{};
     else return norm_parameter<C>(parameter, what, along, e.shape(), Operation::name);
@@ -30153,7 +30756,8 @@ struct PoolKernel {
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
     bool const small = 3 * padded <= fixed_elements;
-    C* const buffer = small ? fixed : static_cast<C*>(::operator new(static_cast<std::size_t>(3 * padded) * sizeof(C), std::align_val_t{64}));
+    Scratch const block(small ? 0 : 3 * padded * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = small ? fixed : reinterpret_cast<C*>(block.get());
     C* const row = buffer;
     C* const other = row + padded;
     C* const pairs = other + padded;
@@ -30194,7 +30798,6 @@ struct PoolKernel {
         to[j] = convert_scalar<T>(value);
       }
     }
-    if (!small) ::operator delete(buffer, std::align_val_t{64});
   }
 
  private:
@@ -31009,7 +31612,7 @@ struct ScanKernel {
   int64_t stride(int o, int axis) const { return program.where.strides[o][axis]; }
 
   ReduceSpace space() const {
-    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length};
+    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length, input_movers<Tree, operands>.of};
     for (int o = 0; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
     return space;
   }
@@ -31045,7 +31648,8 @@ struct ScanKernel {
     for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
     std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
-    auto* const memory = static_cast<unsigned char*>(::operator new(2 * chains + held + static_cast<std::size_t>(gathered), std::align_val_t{64}));
+    Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
+    unsigned char* const memory = block.get();
     Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held};
     if (pass == scan_pass::whole) {
       if (plan.group_lines == 1 && plan.parts == 1) {
@@ -31056,7 +31660,6 @@ struct ScanKernel {
     } else {
       for (int64_t unit = first; unit < last; ++unit) run_group(work, unit / plan.parts, unit % plan.parts, unit % plan.parts + 1);
     }
-    ::operator delete(memory, std::align_val_t{64});
     if (plan.stream) finish_streaming();
   }
 
@@ -31174,7 +31777,7 @@ struct ScanKernel {
     for (int o = 1; o < operands; ++o) {
       if (!is_boxed(o)) continue;
       int const size = work.space.element_sizes[o];
-      movers_for(size).move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
+      work.space.movers[o]->move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
       panel += most_lines * panel_pitch * size;
     }
   }
@@ -31189,7 +31792,7 @@ struct ScanKernel {
         run.data[o] = panel + row * panel_pitch * size;
         panel += most_lines * panel_pitch * size;
       } else if (stride(o, step) == 0 && size > 0) {
-        movers_for(size).gather(work.feed.splats[o], places[o], 0, 64 / size);
+        work.space.movers[o]->gather(work.feed.splats[o], places[o], 0, 64 / size);
         run.data[o] = work.feed.splats[o], run.mask[o] = 0;
       }
     }
@@ -31205,7 +31808,7 @@ struct ScanKernel {
     int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
     bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
-    auto const movers = movers_for(static_cast<int>(sizeof(Out)));
+    MoverFunctions const& movers = *mover_of<Out>;
     for (int64_t begin = first; begin < stop; begin += tile) {
       int64_t const count = begin + tile < stop ? tile : stop - begin;
       char* place[max_operands];
@@ -34854,93 +35457,127 @@ inline constexpr bool has_slot<Apply<functions::slot<J>, T>> = true;
 template <int J, class T>
 inline constexpr Formula formula_of<Apply<functions::slot<J>, T>> = formula_of<T>;
 
-/// A value on the way up, with those of the operands.
-template <class V, class Kids>
+/// The value of a tree, and those of its nodes that a derivative may ask for, in registers. They are made where they stay: a node is one
+/// function whatever its operands, and nothing is copied (see Evaluator on what that is worth). P says what lanes are: P::value(tree, source),
+/// P::operand<Wanted, From>(lanes), P::convert<To, From>(lanes), P::apply(node, operands...), P::derivative(node, value, operands...).
+template <class P, class Tree, class Source>
 struct Kept {
-  V value;
-  Kids kids;
+  using value_type = std::remove_cvref_t<decltype(P::value(std::declval<Tree const&>(), std::declval<Source const&>()))>;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Tree const& tree, Source const& source) : value(P::value(tree, source)) {}
+};
+template <class P, int J, class T, class Source>
+struct Kept<P, Apply<functions::slot<J>, T>, Source> {
+  using value_type = std::remove_cvref_t<decltype(P::value(std::declval<T const&>(), std::declval<Source const&>()))>;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<functions::slot<J>, T> const& slot, Source const& source) : value(P::value(slot.operands.head, source)) {}
 };
 
-/// Both ways through a tree. P says what lanes are: P::value<Leaf>(leaf, source), P::operand<Wanted, From>(lanes),
-/// P::convert<To, From>(lanes), P::apply(node, operands...), P::derivative(node, value, operands...).
+/// Nodes of one or two operands that are taken as they are.
+template <class P, class Op, class A, class Source>
+  requires(has_slot<A> && computes_in_one_type<Apply<Op, A>>)
+struct Kept<P, Apply<Op, A>, Source> {
+  using value_type = std::remove_cvref_t<decltype(Op::value(std::declval<typename Kept<P, A, Source>::value_type const&>()))>;
+  Kept<P, A, Source> first;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, A> const& node, Source const& source) : first(node.operands.head, source), value(Op::value(first.value)) {}
+};
+template <class P, class Op, class A, class B, class Source>
+  requires((has_slot<A> || has_slot<B>) && computes_in_one_type<Apply<Op, A, B>>)
+struct Kept<P, Apply<Op, A, B>, Source> {
+  using value_type = std::remove_cvref_t<decltype(Op::value(std::declval<typename Kept<P, A, Source>::value_type const&>(), std::declval<typename Kept<P, B, Source>::value_type const&>()))>;
+  Kept<P, A, Source> first;
+  Kept<P, B, Source> second;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, A, B> const& node, Source const& source)
+      : first(node.operands.head, source), second(node.operands.tail.head, source), value(Op::value(first.value, second.value)) {}
+};
+
+/// All other nodes.
+template <class P, class Source, class... Ts>
+struct KeptOperands {
+  SITU_HOST_DEVICE SITU_INLINE KeptOperands(Fields<> const&, Source const&) {}
+  template <class Node, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto apply(Node const& node, Xs const&... xs) const {
+    return P::apply(node, xs...);
+  }
+  template <class Node, class Y, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto derivative(Node const& node, Y const& y, Xs const&... xs) const {
+    return P::derivative(node, y, xs...);
+  }
+};
+template <class P, class Source, class T, class... Ts>
+struct KeptOperands<P, Source, T, Ts...> {
+  Kept<P, T, Source> head;
+  KeptOperands<P, Source, Ts...> tail;
+  SITU_HOST_DEVICE SITU_INLINE KeptOperands(Fields<T, Ts...> const& trees, Source const& source) : head(trees.head, source), tail(trees.tail, source) {}
+
+  template <class Node, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto apply(Node const& node, Xs const&... xs) const {
+    using Wanted = typename Node::types::template operand<static_cast<int>(sizeof...(Xs))>;
+    return tail.apply(node, xs..., P::template operand<Wanted, typename T::value_type>(head.value));
+  }
+  template <class Node, class Y, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto derivative(Node const& node, Y const& y, Xs const&... xs) const {
+    using Wanted = typename Node::types::template operand<static_cast<int>(sizeof...(Xs))>;
+    return tail.derivative(node, y, xs..., P::template operand<Wanted, typename T::value_type>(head.value));
+  }
+};
+template <class P, class Op, class... Ts, class Source>
+  requires((has_slot<Ts> || ...) && !computes_in_one_type<Apply<Op, Ts...>>) || ((has_slot<Ts> || ...) && (sizeof...(Ts) > 2))
+struct Kept<P, Apply<Op, Ts...>, Source> {
+  using operands_type = KeptOperands<P, Source, Ts...>;
+  using value_type = std::remove_cvref_t<decltype(std::declval<operands_type const&>().apply(std::declval<Apply<Op, Ts...> const&>()))>;
+  operands_type operands;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, Ts...> const& node, Source const& source) : operands(node.operands, source), value(operands.apply(node)) {}
+};
+
+/// The way down through a tree whose values are kept.
 template <class P>
 struct Reverse {
-  /// Values of every node that a derivative may ask for.
-  template <class Leaf, class S>
-  SITU_HOST_DEVICE SITU_INLINE static auto up(Leaf const& leaf, S const& source) {
-    auto const value = P::value(leaf, source);
-    return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
+  /// Sends seed × derivative to every slot: sink.put<J, T>(lanes). Guarded: where the seed is 0, what is sent is 0.
+  template <bool Guarded = false, int J, class T, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<functions::slot<J>, T> const&, K const&, Seed const& seed, Sink& sink) {
+    sink.template put<J, typename T::value_type>(seed);
   }
-  template <class Op, class... Ts, class S>
-  SITU_HOST_DEVICE SITU_INLINE static auto up(Apply<Op, Ts...> const& node, S const& source) {
-    if constexpr (!has_slot<Apply<Op, Ts...>>) {
-      auto const value = P::value(node, source);
-      return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
-    } else {
-      return up_operands(node, node.operands, source);
-    }
+  template <bool Guarded = false, class Op, class A, class K, class Seed, class Sink>
+    requires(computes_in_one_type<Apply<Op, A>>)
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, A> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    constexpr bool chooses = functions::chooses<Op>;
+    down<Guarded || chooses>(node.operands.head, kept.first, times<Guarded, chooses>(seed, partial<0>(Op::derivative(kept.first.value, kept.value))), sink);
   }
-
-  /// Sends seed × derivative to every slot: sink.put<J, T>(lanes).
-  template <class Op, class... Ts, class K, class Seed, class Sink>
+  template <bool Guarded = false, class Op, class A, class B, class K, class Seed, class Sink>
+    requires(computes_in_one_type<Apply<Op, A, B>>)
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, A, B> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    constexpr bool chooses = functions::chooses<Op>;
+    auto const partials = Op::derivative(kept.first.value, kept.second.value, kept.value);
+    if constexpr (has_slot<A>) down<Guarded || chooses>(node.operands.head, kept.first, times<Guarded, chooses>(seed, partials.head), sink);
+    if constexpr (has_slot<B>) down<Guarded || chooses>(node.operands.tail.head, kept.second, times<Guarded, chooses>(seed, partials.tail.head), sink);
+  }
+  template <bool Guarded = false, class Op, class... Ts, class K, class Seed, class Sink>
+    requires(!computes_in_one_type<Apply<Op, Ts...>> || sizeof...(Ts) > 2)
   SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
-    down_from<false>(node, kept, seed, sink);
+    if constexpr (functions::is_cast<Op>) {
+      using From = typename nth_type<0, Ts...>::type::value_type;
+      if constexpr (floating<From>) down<Guarded>(node.operands.head, kept.operands.head, P::template convert<From, typename Apply<Op, Ts...>::value_type>(seed), sink);
+    } else {
+      send<Guarded, 0>(node, node.operands, kept.operands, kept.operands.derivative(node, kept.value), seed, sink);
+    }
   }
 
  private:
-  template <class Node, class T, class... Ts, class S, class... Kids>
-  SITU_HOST_DEVICE SITU_INLINE static auto up_operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Kids const&... kids) {
-    auto const kid = up(rest.head, source);
-    if constexpr (sizeof...(Ts) > 0) return up_operands(node, rest.tail, source, kids..., kid);
-    else return finish(node, std::make_index_sequence<sizeof...(Kids) + 1>{}, kids..., kid);
-  }
-  template <class Op, class... Ts, std::size_t... Is, class... Kids>
-  SITU_HOST_DEVICE SITU_INLINE static auto finish(Apply<Op, Ts...> const& node, std::index_sequence<Is...>, Kids const&... kids) {
-    using Types = typename Apply<Op, Ts...>::types;
-    auto const value = P::apply(node, P::template operand<typename Types::template operand<static_cast<int>(Is)>, typename Ts::value_type>(kids.value)...);
-    return Kept<std::remove_cv_t<decltype(value)>, Fields<Kids...>>{value, fields_of(kids...)};
-  }
-
-  template <bool Guarded, class Op, class... Ts, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
-    down_operands<Guarded, 0>(node, kept, kept.kids, seed, sink);
-  }
-  template <bool Guarded, int J, class T, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<functions::slot<J>, T> const&, K const&, Seed const& seed, Sink& sink) {
-    sink.template put<J, typename T::value_type>(seed);
-  }
-
-  /// Collects the operands as the function took them.
-  template <bool Guarded, int I, class Op, class... Ts, class K, class Kid, class... Kids, class Seed, class Sink, class... Xs>
-  SITU_HOST_DEVICE SITU_INLINE static void down_operands(Apply<Op, Ts...> const& node, K const& kept, Fields<Kid, Kids...> const& rest, Seed const& seed,
-                                                         Sink& sink, Xs const&... xs) {
-    using Types = typename Apply<Op, Ts...>::types;
-    using From = typename nth_type<I, Ts...>::type::value_type;
-    auto const x = P::template operand<typename Types::template operand<I>, From>(rest.head.value);
-    if constexpr (sizeof...(Kids) > 0) {
-      down_operands<Guarded, I + 1>(node, kept, rest.tail, seed, sink, xs..., x);
-    } else if constexpr (functions::is_cast<Op>) {
-      down_to<Guarded, 0, From>(node.operands.head, kept.kids.head, P::template convert<From, typename Apply<Op, Ts...>::value_type>(seed), sink);
-    } else {
-      auto const partials = P::derivative(node, kept.value, xs..., x);
-      send<Guarded, 0>(node, node.operands, kept.kids, partials, seed, sink);
-    }
-  }
-  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kid, class... Kids, class Partials, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Fields<Kid, Kids...> const& kids,
+  /// To operand I of a node, and those behind it.
+  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Kids const& kids,
                                                 Partials const& partials, Seed const& seed, Sink& sink) {
-    if constexpr (has_slot<E>) {
+    if constexpr (has_slot<E> && floating<typename E::value_type>) {
       using R = typename Apply<Op, Ts...>::value_type;
       using Wanted = typename Apply<Op, Ts...>::types::template operand<I>;
-      auto const slope = P::template convert<R, Wanted>(partial<I>(partials));
-      auto const share = times<Guarded, functions::chooses<Op>>(seed, slope);
-      down_to<Guarded || functions::chooses<Op>, I, typename E::value_type>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
+      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<I>(partials)));
+      down<Guarded || functions::chooses<Op>>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
     }
     if constexpr (sizeof...(Es) > 0) send<Guarded, I + 1>(node, operands.tail, kids.tail, partials, seed, sink);
-  }
-  template <bool Guarded, int, class T, class Tree, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_to(Tree const& tree, K const& kept, Seed const& seed, Sink& sink) {
-    if constexpr (has_slot<Tree> && floating<T>) down_from<Guarded>(tree, kept, seed, sink);
   }
 
   template <bool Guarded, bool Chooses, class X>
@@ -34961,11 +35598,7 @@ namespace detail::cpu {
 
 /// How lanes of packs are handled on both ways.
 template <class Isa, int N>
-struct PackLanes {
-  template <class Tree, class S>
-  SITU_INLINE static auto value(Tree const& tree, S const& source) {
-    return Evaluator<Isa, N>::value(tree, source);
-  }
+struct PackLanes : Evaluator<Isa, N> {
   template <class Wanted, class From, class X>
   SITU_INLINE static auto operand(X const& x) {
     return operand_lanes<Wanted, From, Isa, N>(x);
@@ -34973,10 +35606,6 @@ struct PackLanes {
   template <class To, class From, class X>
   SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
     return convert_lanes<To, From, Isa, N>(x);
-  }
-  template <class Op, class... Ts, class... Xs>
-  SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
-    return Evaluator<Isa, N>::apply(node, xs...);
   }
   template <class Op, class... Ts, class Y, class... Xs>
   SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
@@ -35054,7 +35683,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     int64_t i = 0;
     for (; i + N <= count; i += N) {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
-      auto const kept = Reverse<Lanes>::up(trees.formula, source);
+      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
       Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
@@ -35395,7 +36024,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
 }
 
 /// Ends the references to the inputs.
-inline void drop_inputs(Node& node) noexcept {
+SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
   for (int k = 0; k < node.input_count; ++k) drop(std::exchange(node.inputs[k], nullptr));
   node.input_count = 0;
 }
@@ -35695,10 +36324,12 @@ class Variable {
   static constexpr situ::dtype dtype() { return dtype_of<T>; }
   static constexpr bool is_cuda() { return Tensor<T, D>::is_cuda(); }
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   T item(Is... indices) const {
     return state_->value.item(indices...);
   }
-  auto to_vector() const { return state_->value.to_vector(); }
+  T item(detail::CallSite site = detail::CallSite::here("item")) const { return state_->value.item(site); }
+  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return state_->value.to_vector(site); }
 
   // ---- gradients --------------------------------------------------------------------------------------------------
 
@@ -35832,7 +36463,8 @@ class Variable {
   // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
 
   template <situ::device To>
-  Variable<T, To> to(To) const {
+  Variable<T, To> to(To, detail::CallSite site = detail::CallSite::here()) const {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<To>);
     return detail::record_transfer<To>(*this);
   }
   template <element U>
@@ -35840,14 +36472,14 @@ class Variable {
     return detail::recorded(cast<U>(*this));
   }
   template <element U, situ::device To>
-  auto to(To device) const {
-    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device);
-    else return to(device).template to<U>();
+  auto to(To device, detail::CallSite site = detail::CallSite::here()) const {
+    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
+    else return to(device, site).template to<U>();
   }
-  Variable<T, Cpu> cpu() const { return to(Cpu{}); }
+  Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(detail::CallSite site = detail::CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
 
   detail::State<T, D>* state() const { return state_; }
@@ -36015,7 +36647,7 @@ struct State : Node {
   uint32_t version = 0;   ///< of a view: how often that had been written
 
   explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
-  ~State() override {
+  SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
     while (hooks) remove_hook(hooks->number);
@@ -36056,7 +36688,7 @@ struct State : Node {
   void release() noexcept override {}
 
   /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
-  void keep_grad(bool last_use) {
+  SITU_NOINLINE void keep_grad(bool last_use) {
     if (has_grad) {
       grad += incoming;
     } else {
@@ -37350,7 +37982,7 @@ struct BackwardTraits {
 #pragma unroll
     for (int j = 0; j < lanes; ++j) {
       LaneSource<registers> const source{held, j, index};
-      auto const kept = Reverse<ScalarLanes>::up(f, source);
+      Kept<ScalarLanes, formula, LaneSource<registers>> const kept(f, source);
       auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
       to.j = j;
       Reverse<ScalarLanes>::down(f, kept, gradient, to);
@@ -37859,11 +38491,11 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
   template <class V>
-  void connect(int k, V const& from) {
+  SITU_NOINLINE void connect(int k, V const& from) {
     check_view(from);
     if (from.requires_grad()) connect_to(k, from.state());
   }
-  void keep(int k, Handle const& tensor) {
+  SITU_NOINLINE void keep(int k, Handle const& tensor) {
     this->FormulaParts::kept[k] = tensor;
     versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
   }
@@ -42849,13 +43481,13 @@ auto bernoulli(E const& p, Args&... args) {
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
 /// Cost      backward: one pass where rows run along the last axes (CPU); a reduction and one fused pass for the softmaxes elsewhere.
-///           Kept are the result (softmaxes), or the input and the weight (norms).
+///           Kept are the result (softmaxes), or the input and the weight (norms), and three numbers for each row of 32 to 4096 elements.
 
 
 // ---- <situ/autograd/cpu/rows.hpp>
 /// The CPU's gradients of operations on rows: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other.
 ///
-/// A row is read from memory once: statistics first, then the elements, from the cache. Work is cut into blocks of rows by
+/// A row is read from memory once: statistics first, then the elements, from the cache. Short rows of norms are taken in groups. Work is cut into blocks of rows by
 /// shapes alone; the gradients of weight and bias are summed within each block, so results do not depend on the number of threads.
 
 
@@ -42869,12 +43501,143 @@ template <class C>
 struct RowGradientArguments {
   C const* g;
   C const* b;
-  C* out;  ///< null where only weight and bias are wanted; may be b
+  C* out;  ///< null where only weight and bias are wanted; may be g where rows are no shorter than a register
   int64_t rows, count;
   int64_t slack;  ///< elements behind the last row that may be read, of g and b
   C const* weight;
   C *weight_gradient, *bias_gradient;  ///< a row each, on top of which is added; or null
   double eps;
+  bool stream;
+  C const* found;  ///< of short rows: what the rows of the result were made with, [shift, low, scale][row], `all` of them; or null
+  int64_t all;
+};
+
+/// The gradient of a norm, for short rows in groups of them. With z the normalised row, r = 1 / sqrt(var + eps), h = g w:
+/// r (h - mean(h) - z mean(h z)); without the first mean about 0.
+template <bool Centred, class C, class Isa>
+struct NormGradientGroups {
+  using Cut = RowCut<C, Isa>;
+  using P = typename Cut::P;
+  static constexpr int N = Cut::N;
+
+  SITU_INLINE static void run(RowGradientArguments<C> const& a) {
+    Cut const cut(a.count);
+    int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
+    NormGroup<Centred, C, Isa> group;
+    alignas(64) C slopes[N], bases[N], held[group_elements + 64];
+    for (int64_t row = 0; row < a.rows; row += most) {
+      int64_t const rows = a.rows - row < most ? a.rows - row : most, readable = (a.rows - row) * n + a.slack;
+      C const *const x = a.b + row * n, *const g = a.g + row * n;
+      if (a.found) group.restore(a.found + row, a.all, rows);
+      else group.gather(cut, x, n, g, n, rows, readable, a.eps);
+      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, rows, readable);
+      if (!a.out) continue;
+      C const* const comes = a.stream ? held : a.out + row * n;
+      if (a.weight) sums<true>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
+      else sums<false>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
+      for (int64_t r = 0; r < rows; ++r) {
+        C* const to = a.stream ? held + r * n : a.out + (row + r) * n;
+        int64_t const writable = a.stream ? group_elements + 64 - r * n : (a.rows - row - r) * n;
+        if (a.weight) write<true>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+        else write<false>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+      }
+      if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+    }
+  }
+
+ private:
+  SITU_INLINE static P centred(P const& x, P const& shift) {
+    if constexpr (Centred) return keep_order(x - shift);
+    else return x;
+  }
+  /// The weights at i; those of the rest at cut.last.
+  template <bool Weighed>
+  SITU_INLINE static P weighed(RowGradientArguments<C> const& a, P const& g, int64_t i, int64_t left) {
+    if constexpr (Weighed) return g * (left >= N ? P::load(a.weight + i) : load_tail<C, N, Isa>(a.weight + i, left, left, C(0)));
+    else return g;
+  }
+  /// An element's gradient is  r h + slope d + base,  d = x - shift.
+  template <bool Weighed>
+  SITU_INLINE static void sums(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, C const* out, int64_t rows,
+                               int64_t readable, C* slopes, C* bases) {
+    P const zero(C(0));
+    P totals[N], products[N];
+    int64_t const ahead = rows * cut.n;
+    for (int64_t r = 0; r < rows; ++r, x += cut.n, g += cut.n, out += cut.n, readable -= cut.n) {
+      P const shift(group.shift[r]);
+      P s(zero), q(zero), t(zero), p(zero);
+      if (cut.has_rest()) {
+        P const h = cut.inside_only(weighed<Weighed>(a, cut.rest(g, readable), cut.last, cut.n - cut.last));
+        s = h;
+        q = h * centred(cut.rest(x, readable), shift);
+      }
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        for (int64_t k = i; k < i + 2 * N; k += N) {
+          __builtin_prefetch(g + ahead + k);
+          __builtin_prefetch(x + ahead + k);
+          __builtin_prefetch(out + k, 1);
+        }
+        P const h = weighed<Weighed>(a, P::load(g + i), i, N), k = weighed<Weighed>(a, P::load(g + i + N), i + N, N);
+        if constexpr (Centred) s = s + h, t = t + k;
+        q = multiply_add(h, centred(P::load(x + i), shift), q);
+        p = multiply_add(k, centred(P::load(x + i + N), shift), p);
+      }
+      if (i < cut.whole) {
+        P const h = weighed<Weighed>(a, P::load(g + i), i, N);
+        if constexpr (Centred) s = s + h;
+        q = multiply_add(h, centred(P::load(x + i), shift), q);
+      }
+      totals[r] = s + t;
+      products[r] = q + p;
+    }
+    for (int64_t r = rows; r < N; ++r) totals[r] = products[r] = zero;
+    P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
+    P total(zero), product = sums_of_packs(products) * scale;  // of h z
+    if constexpr (Centred) {
+      total = sums_of_packs(totals);
+      product = multiply_add(total, low, product);
+    }
+    P const share = product / n;
+    (zero - share * scale * scale).store(slopes);
+    (zero - (total / n + share * low) * scale).store(bases);
+  }
+  template <bool Weighed>
+  SITU_INLINE static void write(RowGradientArguments<C> const& a, Cut const& cut, C const* x, C const* g, int64_t readable, C shift_, C scale_, C slope_, C base_,
+                                C* out, int64_t writable) {
+    P const shift(shift_), scale(scale_), slope(slope_), base(base_);
+    P x_rest(base), g_rest(base);  // read first: what is written may be g
+    if (cut.has_rest()) x_rest = cut.rest(x, readable), g_rest = cut.rest(g, readable);
+    for (int64_t i = 0; i < cut.whole; i += N) {
+      multiply_add(weighed<Weighed>(a, P::load(g + i), i, N), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
+    }
+    if (!cut.has_rest()) return;
+    cut.store_rest(multiply_add(weighed<Weighed>(a, g_rest, cut.last, cut.n - cut.last), scale, multiply_add(centred(x_rest, shift), slope, base)), out, writable);
+  }
+
+  /// The gradients of weight and bias, a pack of the row after the other.
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g,
+                                         int64_t rows, int64_t readable) {
+    P const zero(C(0));
+    for (int64_t i = 0; i < cut.n; i += N) {
+      P w(zero), b(zero);
+      bool const whole = i < cut.whole;
+      int64_t const at = whole ? i : cut.last;
+      for (int64_t r = 0; r < rows; ++r) {
+        C const *const x_row = x + r * cut.n, *const g_row = g + r * cut.n;
+        P const d = whole ? P::load(g_row + i) : cut.rest(g_row, readable - r * cut.n), v = whole ? P::load(x_row + i) : cut.rest(x_row, readable - r * cut.n);
+        b = b + d;
+        w = multiply_add(d, multiply_add(centred(v, P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
+      }
+      if (!whole) w = cut.inside_only(w), b = cut.inside_only(b);
+      if (a.weight_gradient) add_to(cut, whole, w, a.weight_gradient + at);
+      if (a.bias_gradient) add_to(cut, whole, b, a.bias_gradient + at);
+    }
+  }
+  SITU_INLINE static void add_to(Cut const& cut, bool whole, P const& x, C* to) {
+    if (whole || cut.reaches_back) (P::load(to) + x).store(to);
+    else store_tail<C>(load_tail<C, N, Isa>(to, cut.n, cut.n, C(0)) + x, to, cut.n, cut.n);
+  }
 };
 
 template <RowGradient Kind, class C>
@@ -42885,6 +43648,12 @@ struct RowGradientBody {
   template <class Isa>
   SITU_INLINE static int run(RowGradientArguments<C> const* given) {
     RowGradientArguments<C> const a = *given;
+    if constexpr (is_norm) {
+      if (a.count <= group_elements) {
+        NormGradientGroups<centred, C, Isa>::run(a);
+        return 0;
+      }
+    }
     for (int64_t row = 0; row < a.rows; ++row) {
       int64_t const at = row * a.count, readable = (a.rows - row) * a.count + a.slack;
       C* const out = a.out ? a.out + at : nullptr;
@@ -43026,6 +43795,8 @@ struct RowGradientKernel {
   C const* weight;
   C *weight_gradients, *bias_gradients;  ///< of blocks: [block, count], or null
   double eps;
+  bool stream;
+  C const* found;
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
@@ -43034,6 +43805,8 @@ struct RowGradientKernel {
       a.count = count;
       a.weight = weight;
       a.eps = eps;
+      a.stream = stream && std::is_same_v<T, C>;
+      a.found = found ? found + begin : nullptr, a.all = rows;
       if (weight_gradients) a.weight_gradient = zeros_at(weight_gradients + block * count);
       if (bias_gradients) a.bias_gradient = zeros_at(bias_gradients + block * count);
       if constexpr (std::is_same_v<T, C>) {
@@ -43043,21 +43816,22 @@ struct RowGradientKernel {
         a.slack = (rows - end) * count;
         dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
       } else {
-        int64_t const wide = (count + 127) / 64 * 64;
-        RowBuffer const memory(2 * wide * static_cast<int64_t>(sizeof(C)));
-        C *const g_row = static_cast<C*>(memory.memory), *const b_row = g_row + wide;
-        a.g = g_row, a.b = b_row;
-        a.out = out ? b_row : nullptr;
-        a.rows = 1;
-        a.slack = wide - count;
-        for (int64_t row = begin; row < end; ++row) {
-          dispatch<ConvertRowBody<T, C>>(g + row * count, g_row, count);
-          dispatch<ConvertRowBody<T, C>>(b + row * count, b_row, count);
+        int64_t const some = count < group_elements ? group_elements / (count > 0 ? count : 1) : 1, room = (some * count + 127) / 64 * 64;
+        Scratch const memory(3 * room * static_cast<int64_t>(sizeof(C)));
+        C *const g_rows = static_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
+        a.g = g_rows, a.b = b_rows;
+        a.out = out ? out_rows : nullptr;
+        for (int64_t row = begin; row < end; row += some) {
+          a.rows = end - row < some ? end - row : some;
+          a.slack = room - a.rows * count;
+          dispatch<ConvertRowBody<T, C>>(g + row * count, g_rows, a.rows * count);
+          dispatch<ConvertRowBody<T, C>>(b + row * count, b_rows, a.rows * count);
           dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
-          if (out) dispatch<RoundRowBody<T, C>>(static_cast<C const*>(b_row), out + row * count, count);
+          if (out) dispatch<RoundRowBody<T, C>>(static_cast<C const*>(out_rows), out + row * count, a.rows * count);
         }
       }
     }
+    if (stream && std::is_same_v<T, C>) finish_streaming();
   }
 
  private:
@@ -43099,27 +43873,29 @@ inline bool are_last(unsigned axes, int rank) {
 /// What a row's gradient is made with, and where the gradients of weight and bias go: [block, row length] each.
 template <class C, class D>
 struct RowParameters {
-  Tensor<C, D> weight, weight_gradients, bias_gradients;
+  Tensor<C, D> weight, weight_gradients, bias_gradients, found;
   bool weighs = false, wants_input = true, wants_weight = false, wants_bias = false;
   double eps = 0;
 };
 
-/// The gradient by the input of an operation on contiguous rows; see RowGradientArguments.
+/// The gradient by the input of an operation on contiguous rows; see RowGradientArguments. With `over_g` it is written over g.
 template <cpu::RowGradient Kind, class T, class D>
-Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who) {
+Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who, bool over_g = false) {
   using C = compute_t<T>;
   int64_t const rows = count > 0 ? g.size() / count : 0;
   bool const sums = parameters.wants_weight || parameters.wants_bias;
   int64_t const per_block = cpu::rows_per_block(rows, count, sums), blocks = (rows + per_block - 1) / per_block;
   Tensor<T, D> result;
-  if (parameters.wants_input) result = Tensor<T, D>::uninitialized(g.shape(), who);
+  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(g.shape(), who);
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
   cpu::RowGradientKernel<Kind, T> const kernel{g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
-                                               parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps};
+                                               parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
+                                               !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
+                                               parameters.found.body() ? parameters.found.data() : nullptr};
   device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
   return result;
 }
@@ -43174,6 +43950,7 @@ struct NormRule {
   ReducedAxes rows;
   bool weighs;
   double eps;
+  Tensor<C, D> found;  ///< what rows were made with, where that is kept
 
   template <class G, class IntoX, class... Parameters>
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
@@ -43210,13 +43987,16 @@ struct NormRule {
     auto const in_order = [&](Tensor<T, D> const& t) { return last ? t.contiguous() : t.permute(order).contiguous(); };
     RowParameters<C, D> parameters;
     parameters.eps = eps;
+    parameters.found = found;
     parameters.wants_input = into_x.needed();
     parameters.weighs = weighs;
     if (weighs) parameters.weight = weight_values();
     [[maybe_unused]] bool* const wanted[] = {&parameters.wants_weight, &parameters.wants_bias};
     int k = 0;
     ((*wanted[k++] = into.needed()), ...);
-    Tensor<T, D> const dx = row_gradient<Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(in_order(g), in_order(x.tensor()), reduced_count(rows.whole, rows.axes), parameters, "layer_norm");
+    int64_t const count = reduced_count(rows.whole, rows.axes);
+    bool const over_g = last && count >= 16 && State<T, D>::is_own(g);  // nobody else will see g, and packs are at most 16
+    Tensor<T, D> const dx = row_gradient<Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(in_order(g), in_order(x.tensor()), count, parameters, "layer_norm", over_g);
     if (into_x.needed()) into_x.add(last ? dx : dx.permute(inverse_permutation(order)));
     Tensor<C, D> const* const sums[] = {&parameters.weight_gradients, &parameters.bias_gradients};
     k = 0;
@@ -43286,6 +44066,13 @@ struct NormRule {
   }
 };
 
+/// Whether the forward kernel tells what the rows of contiguous x are made with: it takes them in groups.
+template <class T, class D>
+bool keeps_row_statistics(Tensor<T, D> const& x, unsigned axes) {
+  int64_t const count = reduced_count(x.shape(), axes);
+  return x.is_contiguous() && are_last(axes, x.rank()) && count >= 32 && count <= cpu::group_elements && x.size() / count >= cpu::least_grouped_rows;
+}
+
 template <bool Centred, class E, class W, class B>
 auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias, double eps) {
   using T = value_of<E>;
@@ -43293,23 +44080,30 @@ auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias,
   auto const x = input_beside_result<T>(e);
   using D = result_device_t<device_of<E>>;
   ReducedAxes const rows{x.shape(), axes};
+  Tensor<compute_t<T>, D> found;
+  if constexpr (std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    auto const values = x.value();
+    if (records_gradients && keeps_row_statistics(values, axes)) found = Tensor<T, D>::uninitialized({3, values.size() / reduced_count(values.shape(), axes)}, "layer_norm");
+  }
   auto const value_of_norm = [&](auto const& w, auto const& b) {
-    if constexpr (Centred) return normalize<detail::rows::layer_norm>(x.value(), axes, w, b, eps);
-    else return normalize<detail::rows::rms_norm>(x.value(), axes, w, b, eps);
+    compute_t<T>* const kept = found.body() ? found.data() : nullptr;
+    if constexpr (Centred) return normalize<detail::rows::layer_norm>(x.value(), axes, w, b, eps, kept);
+    else return normalize<detail::rows::rms_norm>(x.value(), axes, w, b, eps, kept);
   };
   char const* const name = Centred ? "LayerNorm" : "RmsNorm";
   if constexpr (!has_weight) {
-    return record(name, value_of_norm(no_parameter{}, no_parameter{}), NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps}, x);
+    auto const value = value_of_norm(no_parameter{}, no_parameter{});
+    return record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x);
   } else {
     auto const w = input_beside_result<value_of<W>>(weight);
     using Rule = NormRule<Centred, T, D, value_of<W>>;
     if constexpr (!has_bias) {
       auto const value = value_of_norm(w.value(), no_parameter{});
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w);
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w);
     } else {
       auto const b = input_beside_result<value_of<B>>(bias);
       auto const value = value_of_norm(w.value(), b.value());
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w, b);
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b);
     }
   }
 }
@@ -43872,6 +44666,20 @@ void set_training(X& x, bool on) {
   }
 }
 
+/// Of everything below x, without making names: nothing is allocated.
+template <class X>
+void forget_gradients(X const& x) {
+  if constexpr (is_parameter<X>) {
+    X(x).zero_grad();
+  } else if constexpr (any_module<X>) {
+    for_each_member(x, [](auto const& member) { forget_gradients(member); });
+  } else if constexpr (is_optional<X>) {
+    if (x) forget_gradients(*x);
+  } else if constexpr (several<X>) {
+    for (auto const& each : x) forget_gradients(each);
+  }
+}
+
 }  // namespace detail
 
 // ---- what a module gives ----------------------------------------------------------------------------------------------------
@@ -43977,9 +44785,7 @@ int64_t num_parameters(M const& net) {
 /// Forgets the gradients of all parameters.
 template <any_module M>
 void zero_grad(M const& net) {
-  for_each_state(net, []<class X>(std::string const&, X const& x) {
-    if constexpr (detail::is_parameter<X>) X(x).zero_grad();
-  });
+  detail::forget_gradients(net);
 }
 
 // ---- the macro ---------------------------------------------------------------------------------------------------------------
@@ -45381,25 +46187,6 @@ inline int64_t loss_rows_per_block(int64_t rows, int64_t classes) {
   return classes >= 4096 ? (int64_t{1} << 17) / classes + 1 : few < rows || rows == 0 ? few : rows;
 }
 
-/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
-/// among the builtin's arguments.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  using V = typename pack<T, N, Isa>::vector;
-  V even, odd;
-  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
-  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
-  else if constexpr (N == 8) {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
-  } else {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-  }
-  return pack<T, N, Isa>(V(even + odd));
-}
-
 /// exp(x) for x <= 88 (double: for all x), -inf and NaN; 0 where that is below the least normal number.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> exp_of_score(pack<T, N, Isa> const& x) {
@@ -45554,7 +46341,7 @@ struct LabelForwardBody {
       for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
         if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
       }
-      P s = joined<N, Isa>(parts);
+      P s = sums_of_packs(parts);
       if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
         for (k = 0; k < N; ++k) {
           if (s[static_cast<int>(k)] <= C(1e30)) continue;
@@ -45574,16 +46361,6 @@ struct LabelForwardBody {
     }
     given->total = total;
     return 0;
-  }
-
- private:
-  /// The sum of each of N packs.
-  template <int N, class Isa>
-  SITU_INLINE static pack<C, N, Isa> joined(pack<C, N, Isa>* parts) {
-    for (int m = N; m > 1; m /= 2) {
-      for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
-    }
-    return parts[0];
   }
 };
 
@@ -49121,12 +49898,10 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// Throws unless a number is in [least, below).
-__attribute__((cold)) inline void fail_option(char const* who, char const* option, double value, double least, double below) {
-  if (below > greatest_norm) fail<Error>(who, ": ", option, " is ", value, "; it must be a number that is at least ", least);
-  fail<Error>(who, ": ", option, " is ", value, "; it must be at least ", least, " and less than ", below);
-}
-inline void check_option(char const* who, char const* option, double value, double least = 0, double below = 1.7976931348623157e308) {
-  if (!(value >= least && value < below)) fail_option(who, option, value, least, below);
+[[gnu::cold]] inline void check_option(char const* who, char const* option, double value, double least = 0, double below = 1.7976931348623157e308) {
+  if (value >= least && value < below) return;
+  if (below > greatest_norm) fail_with<Error>({who, ": ", option, " is ", value, "; it must be a number that is at least ", least});
+  fail_with<Error>({who, ": ", option, " is ", value, "; it must be at least ", least, " and less than ", below});
 }
 
 /// The learning rates of an optimiser's groups, and its momenta where it has some, shared with schedules.
@@ -49181,9 +49956,9 @@ class Optimizer {
   explicit Optimizer(std::vector<Variable<T, D>> const& parameters, Options const& options = {}) { add_param_group(parameters, options); }
 
   /// Parameters with options of their own.
-  void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
+  [[gnu::cold]] void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
     Rule::check(options);
-    if (parameters.empty()) fail<Error>(Rule::name, ": there are no parameters to optimise; give a module or a list that has some");
+    if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
     std::vector<Parameter> added = parameters_;
     int64_t const group = static_cast<int64_t>(groups_.size());
@@ -49286,13 +50061,13 @@ class Optimizer {
   }
 
   /// Of all groups, in their order.
-  std::vector<Variable<T, D>> parameters() const {
+  [[gnu::cold]] std::vector<Variable<T, D>> parameters() const {
     std::vector<Variable<T, D>> result;
     for (Parameter const& p : parameters_) result.push_back(p.value);
     return result;
   }
   /// What schedules change; shared with this optimiser.
-  Rates rates() const {
+  [[gnu::cold]] Rates rates() const {
     Rates result;
     for (Group const& g : groups_) {
       result.lr.push_back(g.lr);
@@ -49328,23 +50103,23 @@ class Optimizer {
     Tensor<double> lr, momentum;
   };
 
-  std::size_t index(int group) const {
-    if (group < 0 || group >= groups()) fail<IndexError>(Rule::name, ": there is no group ", group, ": it has ", groups(), groups() == 1 ? " group" : " groups");
+  [[gnu::cold]] std::size_t index(int group) const {
+    if (group < 0 || group >= groups()) fail_with<IndexError>({Rule::name, ": there is no group ", group, ": it has ", groups(), groups() == 1 ? " group" : " groups"});
     return static_cast<std::size_t>(group);
   }
   Group const& at(int group) const { return groups_[index(group)]; }
 
-  void check(std::vector<Variable<T, D>> const& parameters, std::size_t k) const {
+  [[gnu::cold]] void check(std::vector<Variable<T, D>> const& parameters, std::size_t k) const {
     if (!parameters[k].is_leaf()) {
-      fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is the result of ", parameters[k].grad_fn(), "; only leaves can be optimised");
+      fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is the result of ", parameters[k].grad_fn(), "; only leaves can be optimised"});
     }
     bool seen = false;
     for (std::size_t before = 0; before < k; ++before) seen = seen || parameters[before].state() == parameters[k].state();
     for (Parameter const& p : parameters_) seen = seen || p.value.state() == parameters[k].state();
-    if (seen) fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group");
+    if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
   /// Makes the state that a parameter does not have yet.
-  static void complete(Parameter& p, Options const& options) {
+  [[gnu::cold]] static void complete(Parameter& p, Options const& options) {
     State<T, D> const& state = *p.value.state();
     if (state.value.size() == 0) return;
     for (int k = 0; k < Rule::states; ++k) {
@@ -49356,7 +50131,7 @@ class Optimizer {
   }
 
   template <class Self, class F>
-  static void visit(Self& self, F const& f) {
+  [[gnu::cold]] static void visit(Self& self, F const& f) {
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
       std::string const path = std::to_string(at) + ".";
@@ -49657,32 +50432,25 @@ SITU_OPTIMIZER(AdamW, detail::AdamWRule, AdamWOptions)
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Times a number, which may lie on the device.
+/// Times a number, which may lie on the device, and into [-limit, limit]; NaN stays NaN. One rule for both, so that one kernel is compiled.
 template <class T>
-struct ScaleUpdate {
+struct ClipUpdate {
   using element = T;
   using C = compute_t<T>;
-  C by;
-  C const* coefficient;  ///< or null
+  C by = C(1);
+  C const* coefficient = nullptr;  ///< or null
+  C limit = C(0);
+  bool clamps = false;
   SITU_HOST_DEVICE bool begin() {
     if (coefficient) by = *coefficient;
-    return by != C(1);
+    return clamps || by != C(1);
   }
-  template <class Cell>
-  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
-    at.set_parameter(at.parameter() * by);
-  }
-};
-/// Into [-limit, limit]; NaN stays NaN.
-template <class T>
-struct ClampUpdate {
-  using element = T;
-  using C = compute_t<T>;
-  C limit;
   template <class Cell>
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
-    at.set_parameter(math::maximum(math::minimum(at.parameter(), X(limit)), X(-limit)));
+    X x = at.parameter() * by;
+    if (clamps) x = math::maximum(math::minimum(x, X(limit)), X(-limit));
+    at.set_parameter(x);
   }
 };
 
@@ -49768,18 +50536,18 @@ namespace optim {
 /// Source    torch.nn.utils.clip_grad_norm_.
 template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
-  if (!(norm_type > 0)) detail::fail<Error>("clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude");
-  if (!(max_norm >= 0)) detail::fail<Error>("clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0");
+  if (!(norm_type > 0)) detail::fail_with<Error>({"clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) detail::fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
   using C = compute_t<T>;
   detail::Temporary<D> const coefficient(sizeof(C));
   auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
   if (error_if_nonfinite) {
     C const value = norm.item();
     if (!math::isfinite(value)) {
-      detail::fail<Error>("clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on");
+      detail::fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
     }
   }
-  detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{C(0), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
   return norm;
 }
 template <any_module M>
@@ -49792,8 +50560,8 @@ auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool er
 /// Source    torch.nn.utils.clip_grad_value_.
 template <class T, class D>
 void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
-  if (!(clip_value >= 0)) detail::fail<Error>("clip_grad_value: clip_value is ", clip_value, "; it must be at least 0");
-  detail::sweep_gradients(parameters, detail::ClampUpdate<T>{static_cast<compute_t<T>>(clip_value)}, "clip_grad_value");
+  if (!(clip_value >= 0)) detail::fail_with<Error>({"clip_grad_value: clip_value is ", clip_value, "; it must be at least 0"});
+  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{compute_t<T>(1), nullptr, static_cast<compute_t<T>>(clip_value), true}, "clip_grad_value");
 }
 template <any_module M>
 void clip_grad_value(M const& net, double clip_value) {
@@ -49838,8 +50606,8 @@ class GradScaler {
   using situ_has_state = void;
 
   /// Throws    Error for factors on the wrong side of 1, a scale or an interval that is not positive.
-  explicit GradScaler(GradScalerOptions const& options = {}) : options_(options), scale_(detail::one_number(options.init_scale)) {
-    auto const wrong = [](char const* option, double value, char const* what) { detail::fail<Error>("GradScaler: ", option, " is ", value, "; it must be ", what); };
+  [[gnu::cold]] explicit GradScaler(GradScalerOptions const& options = {}) : options_(options), scale_(detail::one_number(options.init_scale)) {
+    auto const wrong = [](char const* option, double value, char const* what) { detail::fail_with<Error>({"GradScaler: ", option, " is ", value, "; it must be ", what}); };
     if (!(options.init_scale > 0)) wrong("init_scale", options.init_scale, "greater than 0");
     if (!(options.growth_factor > 1)) wrong("growth_factor", options.growth_factor, "greater than 1");
     if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) wrong("backoff_factor", options.backoff_factor, "between 0 and 1");
@@ -49860,13 +50628,13 @@ class GradScaler {
   void unscale(O& optimizer) {
     if (!options_.enabled) return;
     Seen& seen = look_up(optimizer);
-    if (seen.stepped) detail::fail<Error>("GradScaler: unscale was called after step; call it before, or call update() first");
-    if (seen.unscaled) detail::fail<Error>("GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()");
+    if (seen.stepped) detail::fail_with<Error>({"GradScaler: unscale was called after step; call it before, or call update() first"});
+    if (seen.unscaled) detail::fail_with<Error>({"GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()"});
     auto const parameters = optimizer.parameters();
     seen.finite = all_finite(parameters);
     seen.checked = seen.unscaled = true;
     using T = typename O::value_type;
-    detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{static_cast<compute_t<T>>(1 / get_scale()), nullptr}, "unscale");
+    detail::sweep_gradients(parameters, detail::ClipUpdate<T>{static_cast<compute_t<T>>(1 / get_scale())}, "unscale");
   }
 
   /// The optimiser's step, unless a gradient is infinite or NaN. Whether it was made.
@@ -49878,7 +50646,7 @@ class GradScaler {
       return true;
     }
     Seen& seen = look_up(optimizer);
-    if (seen.stepped) detail::fail<Error>("GradScaler: step was called twice for this optimizer; call update() after each step");
+    if (seen.stepped) detail::fail_with<Error>({"GradScaler: step was called twice for this optimizer; call update() after each step"});
     if (!seen.checked) {
       seen.finite = all_finite(optimizer.parameters());
       seen.checked = true;
@@ -49894,7 +50662,7 @@ class GradScaler {
     if (!options_.enabled) return;
     bool checked = false, finite = true;
     for (Seen const& seen : seen_) checked = checked || seen.checked, finite = finite && seen.finite;
-    if (!checked) detail::fail<Error>("GradScaler: update was called, but no gradients were looked at since the last one; call step(optimizer) before");
+    if (!checked) detail::fail_with<Error>({"GradScaler: update was called, but no gradients were looked at since the last one; call step(optimizer) before"});
     double& scale = scale_.data()[0];
     int64_t const growth = growth_tracker_.value() + 1;
     if (!finite) {
@@ -50487,6 +51255,7 @@ SITU_OPTIMIZER(SGD, detail::SGDRule, SGDOptions)
 ///     void get_batch(std::span<int64_t const> indices, data::BatchField<float>& x, data::BatchField<int64_t>& y) const;
 
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <tuple>
 
@@ -50631,7 +51400,19 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_row(char const* who, int64_t index, int64_t rows) {
-  fail<IndexError>(who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1);
+  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1});
+}
+
+/// The number of rows of tensors of these shapes.
+[[gnu::cold]] inline int64_t common_rows(std::initializer_list<Shape const*> shapes) {
+  Shape const& first = **shapes.begin();
+  for (Shape const* shape : shapes) {
+    if (shape->empty()) fail_with<ShapeError>({"TensorDataset: a tensor of shape [] has no rows; every tensor needs at least one axis"});
+    if ((*shape)[0] != first[0]) {
+      fail_with<ShapeError>({"TensorDataset: tensors of shapes ", first, " and ", *shape, " have different numbers of rows: ", first[0], " != ", (*shape)[0]});
+    }
+  }
+  return first[0];
 }
 
 template <std::size_t Bytes>
@@ -50705,16 +51486,7 @@ template <element... Ts, host_device... Ds>
   requires(sizeof...(Ts) > 0)
 class TensorDataset<Tensor<Ts, Ds>...> {
  public:
-  TensorDataset(Tensor<Ts, Ds> const&... tensors) : tensors_(in_rows(tensors)...) {
-    Shape const* shapes[] = {&tensors.shape()...};
-    for (Shape const* shape : shapes) {
-      if (shape->empty()) detail::fail<ShapeError>("TensorDataset: a tensor of shape [] has no rows; every tensor needs at least one axis");
-      if ((*shape)[0] != (*shapes[0])[0]) {
-        detail::fail<ShapeError>("TensorDataset: tensors of shapes ", *shapes[0], " and ", *shape, " have different numbers of rows: ", (*shapes[0])[0], " != ", (*shape)[0]);
-      }
-    }
-    size_ = (*shapes[0])[0];
-  }
+  TensorDataset(Tensor<Ts, Ds> const&... tensors) : tensors_(in_rows(tensors)...), size_(detail::common_rows({&tensors.shape()...})) {}
 
   int64_t size() const { return size_; }
   /// Throws IndexError.
@@ -50774,8 +51546,34 @@ TensorDataset(Es const&...) -> TensorDataset<typename detail::stored_rows<Es>::t
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// One field's memory in one slot of a loader. On the host what is handed out is this memory, which is used again when nobody holds it any
-/// more; for a device it is what the device copies from.
+/// Memory in which a field's batches are made: what is handed out is this memory, which is used again when nobody holds it any more.
+template <class Memory>
+struct FieldBuffer {
+  Handle full, value;
+
+  /// Room for `rows` samples; enough for `capacity` of them is taken at once.
+  void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
+    value = {};
+    Shape shape = sample;
+    shape.insert(0, rows);
+    int64_t const needed = count_of(shape, "DataLoader", item);
+    Body* body = full.body();
+    if (!body || full.use_count() != 1 || body->size < needed) {
+      Shape most = shape;
+      if (rows < capacity) most[0] = capacity;
+      int64_t const count = count_of(most, "DataLoader", item);
+      full = make_fresh<Memory>(static_cast<std::size_t>(count) * item, count, most);
+      body = full.body();
+    }
+    if (body->layout.shape == shape) value = full;
+    else value = make_view(body->storage, body->first, Layout(shape));
+    before_write<Memory>(body->storage.head());
+    return value.body()->first;
+  }
+  int64_t bytes(std::size_t item) const { return value.body() ? value.body()->size * static_cast<int64_t>(item) : 0; }
+};
+
+/// One field in one slot of a loader: for a device, memory that the device copies from.
 template <class T, class D>
 class StagedField final : public data::BatchField<T> {
   using Home = std::conditional_t<host_device<D>, D, Pinned>;
@@ -50791,48 +51589,28 @@ class StagedField final : public data::BatchField<T> {
     plain_.value = {};
   }
   T* room(Shape const& sample) override {
-    Shape shape = sample;
-    shape.insert(0, this->rows_);
     if constexpr (!host_device<D>) {
-      if (!pin_) return plain_.room(shape, capacity_);
+      if (!pin_) return static_cast<T*>(plain_.room(sample, this->rows_, capacity_, sizeof(T)));
     }
-    return home_.room(shape, capacity_);
+    return static_cast<T*>(home_.room(sample, this->rows_, capacity_, sizeof(T)));
   }
-  int64_t bytes() const { return (home_.value.size() + plain_.value.size()) * static_cast<int64_t>(sizeof(T)); }
+  int64_t bytes() const { return home_.bytes(sizeof(T)) + plain_.bytes(sizeof(T)); }
 
   /// What was written; for a device a copy that is enqueued on this thread's current stream.
   Tensor<T, D> take() {
     if constexpr (host_device<D>) {
-      return std::move(home_.value);
+      return Tensor<T, D>::from_handle(std::move(home_.value));
     } else {
       TransferSite const scope(CallSite::here("DataLoader"), place_of<Pinned>, place_of<D>);
-      Tensor<T, D> result = pin_ ? transfer_async<D>(std::as_const(home_.value)) : transfer<D>(std::as_const(plain_.value));
+      Tensor<T, D> result = pin_ ? transfer_async<D>(Tensor<T, Pinned>::from_handle(home_.value)) : transfer<D>(Tensor<T, Cpu>::from_handle(plain_.value));
       begin(0);
       return result;
     }
   }
 
  private:
-  template <class Memory>
-  struct Buffer {
-    Tensor<T, Memory> full, value;
-
-    T* room(Shape const& shape, int64_t capacity) {
-      value = {};
-      int64_t const needed = count_of(shape, "DataLoader", sizeof(T));
-      if (full.use_count() != 1 || full.size() < needed) {
-        Shape most = shape;
-        if (most[0] < capacity) most[0] = capacity;
-        full = Tensor<T, Memory>::uninitialized(most, "DataLoader");
-      }
-      if (full.shape() == shape) value = full;
-      else value = Tensor<T, Memory>::from_handle(make_view(full.storage(), full.body() ? full.body()->first : nullptr, Layout(shape)));
-      return value.data();
-    }
-  };
-
-  Buffer<Home> home_;
-  Buffer<Cpu> plain_;
+  FieldBuffer<Home> home_;
+  FieldBuffer<Cpu> plain_;
   int64_t capacity_ = 1;
   bool pin_ = true;
 };
@@ -50840,7 +51618,7 @@ class StagedField final : public data::BatchField<T> {
 // ---- exceptions ----------------------------------------------------------------------------------------------------------
 
 /// To be called while an exception is handled: throws it again with `where` before its message.
-[[noreturn]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
+[[noreturn, gnu::cold]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
   try {
     throw;
   } catch (ShapeError const& e) {
@@ -51058,7 +51836,7 @@ class BatchPipeline {
   }
 
   /// Starts a loop with batch `first` of an epoch.
-  void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  [[gnu::cold]] void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
@@ -51094,7 +51872,7 @@ class BatchPipeline {
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
   /// Ends the loop, also before the last batch. No thread is at work when this returns.
-  void end() noexcept {
+  [[gnu::cold]] void end() noexcept {
     Lock const lock(*this);
     running_ = false;
     while (making_ > 0) wait();
@@ -51103,7 +51881,7 @@ class BatchPipeline {
   int slots() const { return plan_.most_ahead + 1; }
 
  protected:
-  explicit BatchPipeline(PipelinePlan const& plan)
+  [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)
       : plan_(plan), ahead_(plan.ahead), slot_of_(static_cast<std::size_t>(plan.most_ahead) + 1), made_(static_cast<std::size_t>(plan.most_ahead) + 1) {
     pthread_condattr_t attributes;
     ::pthread_condattr_init(&attributes);
@@ -51111,13 +51889,13 @@ class BatchPipeline {
     ::pthread_cond_init(&work_, &attributes);
     ::pthread_condattr_destroy(&attributes);
   }
-  ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
+  [[gnu::cold]] ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
 
   /// To be called before what make() uses goes.
-  void stop() noexcept {
+  [[gnu::cold]] void stop() noexcept {
     {
       Lock const lock(*this);
       running_ = false;
@@ -51235,7 +52013,7 @@ class BatchPipeline {
   }
 
   /// Threads that the system does not give are not missed: who takes the batches makes them.
-  void start_threads() {
+  [[gnu::cold]] void start_threads() {
     while (static_cast<int>(threads_.size()) < plan_.workers) {
       threads_.reserve(threads_.size() + 1);
       pthread_t thread;
@@ -51355,10 +52133,10 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
     for (Slot& slot : slots_) with_fields(slot, [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
   }
-  ~LoaderCore() { stop(); }
+  [[gnu::cold]] ~LoaderCore() { stop(); }
 
   X const& dataset() const { return dataset_; }
   /// The batch of a slot; throws what went wrong with it.
@@ -51368,7 +52146,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     return std::exchange(slot.batch, Batch());
   }
   /// Lets go of what was made and is not used.
-  void forget() noexcept {
+  [[gnu::cold]] void forget() noexcept {
     for (Slot& slot : slots_) {
       slot.batch = Batch();
       slot.failure = nullptr;
@@ -51421,9 +52199,9 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   std::vector<Slot> slots_;
 };
 
-inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
+[[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
   auto const check = [](char const* what, int64_t value, int64_t least) {
-    if (value < least) fail<ShapeError>("DataLoader: ", what, " is ", value, "; ", least, " or more is needed");
+    if (value < least) fail_with<ShapeError>({"DataLoader: ", what, " is ", value, "; ", least, " or more is needed"});
   };
   check("batch_size", options.batch_size, 1);
   check("workers", options.workers, 0);
@@ -51816,48 +52594,23 @@ auto transformed(X x, F f) {
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// A piece of a message: a text, a number or a shape. Headers with many messages compile twice as fast as with text(parts...), which is compiled anew for each.
-class MessagePart {
-public:
-  MessagePart(char const* text) : text_(text), size_(std::strlen(text)) {}
-  MessagePart(std::string const& text) : text_(text.data()), size_(text.size()) {}
-  MessagePart(Shape const& shape) : shape_(&shape) {}
-  template <std::integral I>
-  MessagePart(I number) : number_(static_cast<int64_t>(number)) {}
-
-  void append_to(std::string& to) const {
-    if (text_) to.append(text_, size_);
-    else if (shape_) to += to_string(*shape_);
-    else append(to, number_);
-  }
-
-private:
-  char const* text_ = nullptr;
-  size_t size_ = 0;
-  Shape const* shape_ = nullptr;
-  int64_t number_ = 0;
-};
-__attribute__((cold)) inline std::string message(std::initializer_list<MessagePart> parts) {
-  std::string result;
-  for (MessagePart const& part : parts) part.append_to(result);
-  return result;
-}
-
 /// What an error message begins with: the function that was called and the file it was given.
 struct FileContext {
   char const* who;
   char const* path;
 
-  [[noreturn]] SITU_NOINLINE void fail(std::string const& what) const {
-    throw IoError(text(who, ": ", path, ": ", what));
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(MessageParts what) const {
+    throw IoError(message({who, ": ", path, ": "}) + message(what));
   }
-  [[noreturn]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
-    fail(text(what, ": ", std::strerror(error), "; ", needed));
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what) const { fail(MessageParts{what}); }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(std::string const& what) const { fail(MessageParts{what}); }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
+    fail(MessageParts{what, ": ", std::strerror(error), "; ", needed});
   }
 };
 
 /// Bytes from a file as they may stand in a message: quoted, printable, short.
-inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+[[gnu::cold]] inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
   constexpr size_t longest = 40;
   constexpr char const* digits = "0123456789abcdef";
   std::string text = "'";
@@ -51894,7 +52647,7 @@ private:
   X* x_ = nullptr;
 };
 
-inline char const* kind_of_file(mode_t mode) {
+[[gnu::cold]] inline char const* kind_of_file(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISSOCK(mode)) return "a socket";
@@ -51926,13 +52679,13 @@ private:
 /// Throws    IoError if it cannot be opened or is a folder, pipe, socket or device; opening never waits.
 class InputFile {
 public:
-  explicit InputFile(FileContext const& context)
+  [[gnu::cold]] explicit InputFile(FileContext const& context)
       : context_(context), file_(::open(context.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
     if (file_.get() < 0) context.fail("cannot be opened", errno, "a readable file is needed");
     struct ::stat status{};
     if (::fstat(file_.get(), &status) != 0) context.fail("cannot be examined", errno, "a readable file is needed");
     if (!S_ISREG(status.st_mode))
-      context.fail(text("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"));
+      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"});
     size_ = static_cast<int64_t>(status.st_size);
   }
 
@@ -51948,8 +52701,7 @@ public:
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) context_.fail("cannot be read", errno, "a readable file is needed");
       if (got == 0)
-        context_.fail(text("became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes,
-                           " bytes are needed"));
+        context_.fail({"became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed"});
       at += got, offset += got, bytes -= got;
     }
   }
@@ -52017,12 +52769,11 @@ private:
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
 class OutputFile {
 public:
-  explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
+  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
     struct ::stat status{};
     bool const exists = ::stat(context.path, &status) == 0;
     if (exists && !S_ISREG(status.st_mode))
-      context.fail(text("is not an ordinary file: ", kind_of_file(status.st_mode),
-                        " found; a regular file or a new name is needed"));
+      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed"});
     if (exists) {
       if (char* const resolved = ::realpath(context.path, nullptr)) {
         target_ = resolved;
@@ -52031,19 +52782,19 @@ public:
     }
     // The name does not grow with the target's, which may be as long as the file system allows.
     size_t const slash = target_.rfind('/');
-    std::string const folder = slash == std::string::npos ? std::string() : target_.substr(0, slash + 1);
+    std::string const folder(target_, 0, slash + 1);  // of no slash, nothing: npos + 1 is 0
     static unsigned counter = 0;
     int fd = -1;
     do {
       unsigned const number = __atomic_fetch_add(&counter, 1u, __ATOMIC_RELAXED);
-      temporary_ = folder + ".situ-" + std::to_string(::getpid()) + "-" + std::to_string(number) + ".tmp";
+      temporary_ = message({folder, ".situ-", ::getpid(), "-", number, ".tmp"});
       fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && (errno == EEXIST || errno == EINTR));
     if (fd < 0) context.fail("cannot be written", errno, "a writable folder is needed");
     file_ = fd;
     if (exists) ::fchmod(fd, status.st_mode & 0777);  // may fail: some file systems have no permissions
   }
-  ~OutputFile() {
+  [[gnu::cold]] ~OutputFile() {
     if (file_ >= 0) {
       ::close(file_);
       ::unlink(temporary_.c_str());
@@ -52057,14 +52808,14 @@ public:
     while (bytes > 0) {
       ssize_t const put = ::write(file_, at, static_cast<size_t>(bytes));
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) context_.fail("cannot be written", errno, text(bytes, " more bytes are needed").c_str());
+      if (put < 0) context_.fail("cannot be written", errno, message({bytes, " more bytes are needed"}).c_str());
       at += put, bytes -= put;
     }
   }
 
   /// Puts the file in its place. Without it, nothing has happened. `durable`: it is on the disk when this returns, and a
   /// machine that stops before has the old one.
-  void commit(bool durable = false) {
+  [[gnu::cold]] void commit(bool durable = false) {
     int const fd = file_;
     file_ = -1;
     int error = durable && ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;  // EINVAL: a file system that cannot
@@ -52076,7 +52827,7 @@ public:
     }
     if (!durable) return;
     size_t const slash = target_.rfind('/');
-    FileDescriptor const folder(::open(slash == std::string::npos ? "." : target_.substr(0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    FileDescriptor const folder(::open(slash == std::string::npos ? "." : std::string(target_, 0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
     if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
   }
 
@@ -52650,15 +53401,16 @@ constexpr npy_type npy_type_of(dtype type) {
 }
 
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
-inline std::string npy_shape_text(Shape const& shape) {
+[[gnu::cold]] inline std::string npy_shape_text(Shape const& shape) {
   std::string result = "(";
-  for (int i = 0; i < shape.rank(); ++i) result += (i ? ", " : "") + std::to_string(shape[i]);
-  return result + (shape.rank() == 1 ? ",)" : ")");
+  for (int i = 0; i < shape.rank(); ++i) result += message({i ? ", " : "", shape[i]});
+  result += shape.rank() == 1 ? ",)" : ")";
+  return result;
 }
 
 /// Elements of a shape. As in NumPy, an extent of zero does not excuse the others: their product bounds the strides.
 /// False if 63 bits do not hold the bytes.
-inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
+[[gnu::cold]] inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
   int64_t bound = item_size;
   count = 1;
   for (int64_t extent : shape)
@@ -52673,7 +53425,7 @@ class NpyHeaderReader {
   NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
-  void read(npy_header& header) {
+  [[gnu::cold]] void read(npy_header& header) {
     skip_space();
     if (!take('{')) expected("the header is not a dictionary", "'{'");
     for (skip_space(); !take('}'); skip_space()) {
@@ -52704,28 +53456,27 @@ class NpyHeaderReader {
     ++at_;
     return true;
   }
-  bool take_word(char const* word) {
+  [[gnu::cold]] bool take_word(char const* word) {
     size_t const size = std::strlen(word);
     if (static_cast<size_t>(last_ - at_) < size || std::memcmp(at_, word, size) != 0) return false;
     at_ += size;
     return true;
   }
 
-  [[noreturn]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
     std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
-    context_.fail(std::string(what) + ": " + found + " found at byte " + std::to_string(offset_ + (at_ - begin_)) +
-                  "; " + needed + " is needed");
+    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
   }
 
-  [[noreturn]] SITU_NOINLINE void missing() const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void missing() const {
     std::string found;
     for (int i = 0; i < 3; ++i)
-      if (found_[i]) found += (found.empty() ? "'" : ", '") + std::string(keys_[i]) + "'";
-    context_.fail("a key is missing from the header: " + (found.empty() ? "none" : found) + " found; " + all_keys_);
+      if (found_[i]) found += message({found.empty() ? "'" : ", '", keys_[i], "'"});
+    context_.fail({"a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_});
   }
 
   /// Escapes are refused: no key and no element type needs one.
-  bool take_string(unsigned char const*& first, unsigned char const*& end) {
+  [[gnu::cold]] bool take_string(unsigned char const*& first, unsigned char const*& end) {
     if (at_ == last_ || (*at_ != '\'' && *at_ != '"')) return false;
     unsigned char const* closing = at_ + 1;
     while (closing != last_ && *closing != *at_ && *closing != '\\' && *closing != '\n') ++closing;
@@ -52734,12 +53485,12 @@ class NpyHeaderReader {
     return true;
   }
 
-  void read_value(unsigned char const* key, size_t size, npy_header& header) {
+  [[gnu::cold]] void read_value(unsigned char const* key, size_t size, npy_header& header) {
     int which = 0;
     while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail("unknown key in the header: " + quote_bytes(key, size) + " found; " + all_keys_);
+    if (which == 3) context_.fail({"unknown key in the header: ", quote_bytes(key, size), " found; ", all_keys_});
     if (found_[which])
-      context_.fail("a key stands twice in the header: " + quote_bytes(key, size) + " found again; " + all_keys_);
+      context_.fail({"a key stands twice in the header: ", quote_bytes(key, size), " found again; ", all_keys_});
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -52752,7 +53503,7 @@ class NpyHeaderReader {
       read_shape(header);
   }
 
-  void read_descr(npy_header& header) {
+  [[gnu::cold]] void read_descr(npy_header& header) {
     if (at_ != last_ && (*at_ == '[' || *at_ == '('))
       expected("the elements are structured", "a plain element type such as '<f4'");
     unsigned char const *first, *end;
@@ -52761,8 +53512,8 @@ class NpyHeaderReader {
     header.descr.assign(first, end);
     size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
     if (size > letter && first[letter] == 'O')
-      context_.fail("the elements are Python objects: " + quote_bytes(first, size) +
-                    " found; numbers are needed, objects would have to be unpickled, which runs code");
+      context_.fail({"the elements are Python objects: ", quote_bytes(first, size),
+                     " found; numbers are needed, objects would have to be unpickled, which runs code"});
     if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
     for (size_t i = 2; i < size; ++i) {
@@ -52774,7 +53525,7 @@ class NpyHeaderReader {
     header.item_size = item_size;
   }
 
-  void read_order(npy_header& header) {
+  [[gnu::cold]] void read_order(npy_header& header) {
     if (take_word("True"))
       header.fortran_order = true;
     else if (take_word("False"))
@@ -52783,7 +53534,7 @@ class NpyHeaderReader {
       expected("'fortran_order' cannot be read", "True or False");
   }
 
-  void read_shape(npy_header& header) {
+  [[gnu::cold]] void read_shape(npy_header& header) {
     if (!take('(')) expected("the shape is not a tuple", "'('");
     int64_t rank = 0;
     bool comma = true;
@@ -52795,16 +53546,14 @@ class NpyHeaderReader {
       comma = take(',');
     }
     if (rank > max_rank)
-      context_.fail(text("the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"));
+      context_.fail({"the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"});
     if (rank == 1 && !comma)
-      context_.fail(
-          text("the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"));
+      context_.fail({"the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"});
     if (!npy_count(header.shape, 1, header.count))
-      context_.fail(text("the shape is too large: ", npy_shape_text(header.shape),
-                         " found; fewer than 2^63 elements are needed"));
+      context_.fail({"the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed"});
   }
 
-  int64_t read_extent() {
+  [[gnu::cold]] int64_t read_extent() {
     unsigned char const* const first = at_;
     bool const negative = take('-');
     if (at_ == last_ || !is_digit(*at_)) at_ = first, expected("the shape cannot be read", "an extent");
@@ -52816,9 +53565,8 @@ class NpyHeaderReader {
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
     std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
-    if (negative) context_.fail("the shape has a negative extent: " + digits + " found; 0 or more is needed");
-    if (!fits)
-      context_.fail("the shape is too large: an extent of " + digits + " found; fewer than 2^63 elements are needed");
+    if (negative) context_.fail({"the shape has a negative extent: ", digits, " found; 0 or more is needed"});
+    if (!fits) context_.fail({"the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed"});
     take('L');  // written by Python 2
     return extent;
   }
@@ -52833,26 +53581,25 @@ class NpyHeaderReader {
 ///
 /// `size` is the whole file's size, or at least npy_max_preamble. `context` is what messages begin with.
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
-inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
+[[gnu::cold]] inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
-      context.fail(text("the file ends inside its header: ", size, " bytes found; ", needed, " are needed"));
+      context.fail({"the file ends inside its header: ", size, " bytes found; ", needed, " are needed"});
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail("is not an npy file: it begins with " + quote_bytes(bytes, size < 6 ? size : 6) +
-                 "; '\\x93NUMPY' is needed");
+    context.fail({"is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed"});
   need(10);
   int const major = bytes[6], minor = bytes[7];
   if (major < 1 || major > 3 || minor != 0)
-    context.fail(text("unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"));
+    context.fail({"unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"});
   int64_t const begin = major == 1 ? 10 : 12;
   need(begin);
   int64_t length = 0;
   for (int64_t i = begin; i-- > 8;) length = 256 * length + bytes[i];
   if (length > npy_max_header && static_cast<int64_t>(size) >= npy_max_preamble)
-    context.fail(text("the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"));
+    context.fail({"the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"});
   need(begin + length);
 
   npy_header header;
@@ -52861,7 +53608,7 @@ inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, File
   return header;
 }
 
-inline bool npy_holds(npy_header const& header, dtype type) {
+[[gnu::cold]] inline bool npy_holds(npy_header const& header, dtype type) {
   npy_type const wanted = npy_type_of(type);
   if (header.byte_order == 0 || header.kind != wanted.kind || header.item_size != wanted.item_size) return false;
   if (type == dtype::bfloat16) return header.byte_order != '>';
@@ -52872,39 +53619,35 @@ inline bool npy_holds(npy_header const& header, dtype type) {
 ///
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
-inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
+[[gnu::cold]] inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
   npy_type const wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
     std::string const found =
         quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
-    std::string const asked = text(name(type), " ('", wanted.descr, "') was asked for");
+    std::string const asked = message({name(type), " ('", wanted.descr, "') was asked for"});
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
-        context.fail(text("the elements have another type: ", name(other), " (", found, ") found; ", asked,
-                          ": use ", context.who, "<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
+        context.fail({"the elements have another type: ", name(other), " (", found, ") found; ", asked, ": use ", context.who, "<", npy_type_of(other).cpp_name,
+                      ">, or save the array as ", name(type)});
     }
-    context.fail(text("the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ",
-                      name(type)));
+    context.fail({"the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ", name(type)});
   }
   int64_t count;
   if (!npy_count(header.shape, wanted.item_size, count))
-    context.fail(text("the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size,
-                      " bytes each found; fewer than 2^63 bytes are needed"));
+    context.fail({"the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed"});
   int64_t const bytes = count * wanted.item_size, found = file_size - header.data_begin;
   if (found != bytes)
-    context.fail(text("the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found,
-                      " bytes found; ", bytes, " are needed for shape ", npy_shape_text(header.shape), " of ",
-                      name(type)));
+    context.fail({"the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
+                  npy_shape_text(header.shape), " of ", name(type)});
   return bytes;
 }
 
 /// Everything that stands before the elements, byte for byte as NumPy writes it: version 1.0, room for the first
 /// extent to grow to 21 digits, padding to a multiple of 64. Eight dimensions never need version 2.0.
-inline std::string npy_preamble(dtype type, Shape const& shape) {
-  std::string header = text("{'descr': '", npy_type_of(type).descr,
-                            "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }");
-  if (!shape.empty()) header.append(21 - std::to_string(shape[0]).size(), ' ');
+[[gnu::cold]] inline std::string npy_preamble(dtype type, Shape const& shape) {
+  std::string header = message({"{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }"});
+  if (!shape.empty()) header.append(21 - message({shape[0]}).size(), ' ');
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';
   std::string preamble("\x93NUMPY\x01\x00", 8);
@@ -52929,7 +53672,7 @@ void npy_swap_bytes(unsigned char* data, int64_t count) {
 }
 
 /// Makes what lies in the file what a tensor may hold: the host's byte order, and for bool only 0 and 1.
-inline void npy_to_native(unsigned char* data, npy_header const& header) {
+[[gnu::cold]] inline void npy_to_native(unsigned char* data, npy_header const& header) {
   if (header.kind == 'b')
     for (int64_t i = 0; i < header.count; ++i) data[i] = data[i] != 0;
   if (header.byte_order != '>') return;
@@ -52938,10 +53681,19 @@ inline void npy_to_native(unsigned char* data, npy_header const& header) {
   if (header.item_size == 8) npy_swap_bytes<uint64_t>(data, header.count);
 }
 
-/// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
+/// One tile: element (i, j) is `size` bytes at from + i size + j from_step, and goes to to + i to_step + j size.
 template <class Word>
-void npy_copy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
-  constexpr int64_t size = sizeof(Word), tile = 32;
+void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t rows, int64_t columns) {
+  constexpr int64_t size = sizeof(Word);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) std::memcpy(to + i * to_step + j * size, from + i * size + j * from_step, size);
+}
+
+/// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
+[[gnu::cold]] inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
+  constexpr int64_t tile = 32;
+  int64_t const size = header.item_size;
+  auto* const copy = size == 1 ? &npy_copy_tile<uint8_t> : size == 2 ? &npy_copy_tile<uint16_t> : size == 4 ? &npy_copy_tile<uint32_t> : &npy_copy_tile<uint64_t>;
   int const last = header.shape.rank() - 1;
   int64_t from_step[max_rank], to_step[max_rank], index[max_rank] = {};
   for (int64_t i = 0, step = size; i <= last; step *= header.shape[i++]) from_step[i] = step;
@@ -52951,12 +53703,10 @@ void npy_copy_from_fortran(unsigned char const* from, unsigned char* to, npy_hea
     unsigned char* to_block = to;
     for (int i = 1; i < last; ++i) from_block += index[i] * from_step[i], to_block += index[i] * to_step[i];
     for (int64_t row = 0; row < header.shape[0]; row += tile) {
-      int64_t const row_end = row + tile < header.shape[0] ? row + tile : header.shape[0];
+      int64_t const rows = header.shape[0] - row < tile ? header.shape[0] - row : tile;
       for (int64_t column = 0; column < header.shape[last]; column += tile) {
-        int64_t const column_end = column + tile < header.shape[last] ? column + tile : header.shape[last];
-        for (int64_t i = row; i < row_end; ++i)
-          for (int64_t j = column; j < column_end; ++j)
-            std::memcpy(to_block + i * to_step[0] + j * size, from_block + i * size + j * from_step[last], size);
+        int64_t const columns = header.shape[last] - column < tile ? header.shape[last] - column : tile;
+        copy(from_block + row * size + column * from_step[last], from_step[last], to_block + row * to_step[0] + column * size, to_step[0], rows, columns);
       }
     }
     int axis = last - 1;
@@ -52970,18 +53720,25 @@ inline bool npy_is_transposed(npy_header const& header) {
   return header.fortran_order && header.shape.rank() > 1 && header.count > 0;
 }
 
-inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
-  if (header.item_size == 1) npy_copy_from_fortran<uint8_t>(from, to, header);
-  if (header.item_size == 2) npy_copy_from_fortran<uint16_t>(from, to, header);
-  if (header.item_size == 4) npy_copy_from_fortran<uint32_t>(from, to, header);
-  if (header.item_size == 8) npy_copy_from_fortran<uint64_t>(from, to, header);
-}
-
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// Fresh memory for what a header describes.
+inline Handle fresh_for_npy(npy_header const& header, int64_t bytes) { return make_fresh<Cpu>(static_cast<size_t>(bytes), header.count, header.shape); }
+
+/// The elements that lie at `raw` as they stand in the file, as a tensor holds them.
+[[gnu::cold]] inline Handle npy_elements(unsigned char const* raw, npy_header const& header, int64_t bytes) {
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return result;
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
+  if (npy_is_transposed(header)) npy_from_fortran(raw, data, header);
+  else std::memcpy(data, raw, static_cast<size_t>(bytes));
+  npy_to_native(data, header);
+  return result;
+}
 
 /// The tensor in the `size` bytes of an npy file; `file` is what messages call it. Throws IoError.
 template <element T>
@@ -52989,18 +53746,26 @@ Tensor<T> decode_npy(unsigned char const* bytes, size_t size, char const* file) 
   FileContext const context{"load_npy", file};
   npy_header const header = parse_npy_header(bytes, size, context);
   int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
-  if (data_bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  if (npy_is_transposed(header))
-    npy_from_fortran(bytes + header.data_begin, data, header);
-  else
-    std::memcpy(data, bytes + header.data_begin, static_cast<size_t>(data_bytes));
+  return Tensor<T>::from_handle(npy_elements(bytes + header.data_begin, header, data_bytes));
+}
+
+[[gnu::cold]] inline Handle read_npy(std::string const& path, dtype type) {
+  FileContext const context{"load_npy", path.c_str()};
+  InputFile const file(context);
+  std::string head(static_cast<size_t>(file.size() < npy_max_preamble ? file.size() : npy_max_preamble), '\0');
+  file.read(head.data(), 0, static_cast<int64_t>(head.size()));
+  npy_header const header = parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+  int64_t const bytes = check_npy_data(header, type, file.size(), context);
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return result;
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
+  file.read(data, header.data_begin, bytes);
+  if (npy_is_transposed(header)) return npy_elements(data, header, bytes);
   npy_to_native(data, header);
   return result;
 }
 
-inline void write_npy(std::string const& path, dtype type, Shape const& shape, void const* data) {
+[[gnu::cold]] inline void write_npy(std::string const& path, dtype type, Shape const& shape, void const* data) {
   std::string const preamble = npy_preamble(type, shape);
   OutputFile file({"save_npy", path.c_str()});
   file.write(preamble.data(), static_cast<int64_t>(preamble.size()));
@@ -53025,27 +53790,7 @@ namespace io {
 /// Example   auto images = io::load_npy<uint8_t>("images.npy");
 template <element T>
 Tensor<T> load_npy(std::string const& path) {
-  detail::FileContext const context{"load_npy", path.c_str()};
-  detail::InputFile const file(context);
-  std::string head(static_cast<size_t>(file.size() < detail::npy_max_preamble ? file.size() : detail::npy_max_preamble),
-                   '\0');
-  file.read(head.data(), 0, static_cast<int64_t>(head.size()));
-  detail::npy_header const header =
-      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
-  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
-  if (bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  if (detail::npy_is_transposed(header)) {
-    Tensor<T> columns = Tensor<T>::uninitialized(header.shape, "load_npy");
-    auto* const raw = reinterpret_cast<unsigned char*>(columns.data());
-    file.read(raw, header.data_begin, bytes);
-    detail::npy_from_fortran(raw, data, header);
-  } else {
-    file.read(data, header.data_begin, bytes);
-  }
-  detail::npy_to_native(data, header);
-  return result;
+  return Tensor<T>::from_handle(detail::read_npy(path, dtype_of<T>));
 }
 
 /// Writes a tensor, or the value of an expression, byte for byte as NumPy would; `np.load` and load_npy read it.
@@ -53187,7 +53932,7 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// The first byte that is not UTF-8, or `size`. Longer forms than needed, surrogates and what lies beyond U+10FFFF are not.
-inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
+[[gnu::cold]] inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
   size_t at = 0;
   while (at < size) {
     uint64_t eight;
@@ -53213,7 +53958,7 @@ inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
 }
 
 /// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped.
-inline void append_json_string(std::string& to, std::string_view value) {
+[[gnu::cold]] inline void append_json_string(std::string& to, std::string_view value) {
   constexpr char const* digits = "0123456789abcdef";
   constexpr char const* letters = "btn?fr";  // of 8 to 13
   to += '"';
@@ -53228,7 +53973,7 @@ inline void append_json_string(std::string& to, std::string_view value) {
 }
 
 /// A name as it may stand in a message: quoted, without control characters, not endless.
-inline std::string quoted_name(std::string_view name) {
+[[gnu::cold]] inline std::string quoted_name(std::string_view name) {
   constexpr size_t longest = 200;
   std::string result;
   size_t end = name.size();
@@ -53251,7 +53996,7 @@ class JsonReader {
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   /// Whether `c` comes next, after spaces; it is taken then.
-  bool take(char c) {
+  [[gnu::cold]] SITU_NOINLINE bool take(char c) {
     skip_space();
     if (at_ == last_ || *at_ != static_cast<unsigned char>(c)) return false;
     ++at_;
@@ -53261,7 +54006,7 @@ class JsonReader {
     if (!take(c)) expected(what, needed);
   }
   /// Whether another entry of an object or array follows, which ends with `end`. `first`: none has been read yet.
-  bool more(char end, bool first, char const* what) {
+  [[gnu::cold]] bool more(char end, bool first, char const* what) {
     if (take(end)) return false;
     if (!first && !take(',')) expected(what, end == '}' ? "',' or '}'" : "',' or ']'");
     return true;
@@ -53273,7 +54018,7 @@ class JsonReader {
   }
 
   /// A string, with its escapes resolved.
-  std::string string(char const* what) {
+  [[gnu::cold]] std::string string(char const* what) {
     if (!take('"')) expected(what, "a string");
     std::string result;
     for (;;) {
@@ -53291,7 +54036,7 @@ class JsonReader {
   }
 
   /// An integer that is not negative and has no fraction and no exponent.
-  int64_t count(char const* what) {
+  [[gnu::cold]] int64_t count(char const* what) {
     skip_space();
     unsigned char const* const first = at_;
     if (at_ == last_ || !is_digit(*at_)) expected(what, "an integer that is not negative");
@@ -53307,7 +54052,7 @@ class JsonReader {
   }
 
   /// Any value: checked, and left out.
-  void skip_value() {
+  [[gnu::cold]] void skip_value() {
     bool in_object[max_depth];
     int depth = 0;
     for (;;) {
@@ -53333,9 +54078,9 @@ class JsonReader {
     }
   }
 
-  [[noreturn]] void expected(char const* what, char const* needed) const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
     std::string const found = at_ == last_ ? "the end of the header" : quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20));
-    context_.fail(message({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"}));
+    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
   }
 
  private:
@@ -53343,7 +54088,7 @@ class JsonReader {
   void skip_space() {
     while (at_ != last_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
   }
-  bool take_word(char const* word) {
+  [[gnu::cold]] bool take_word(char const* word) {
     skip_space();
     size_t const size = std::strlen(word);
     if (static_cast<size_t>(last_ - at_) < size || std::memcmp(at_, word, size) != 0) return false;
@@ -53354,7 +54099,7 @@ class JsonReader {
     (void)string("a key cannot be read");
     need(':', "a key has no value", "':'");
   }
-  void skip_scalar() {
+  [[gnu::cold]] void skip_scalar() {
     if (at_ == last_) expected("a value is missing", "a value");
     if (*at_ == '"') {
       (void)string("a string cannot be read");
@@ -53370,13 +54115,13 @@ class JsonReader {
       skip_digits(true);
     }
   }
-  void skip_digits(bool zeros = false) {
+  [[gnu::cold]] void skip_digits(bool zeros = false) {
     unsigned char const* const first = at_;
     while (at_ != last_ && is_digit(*at_)) ++at_;
     if (at_ == first || (!zeros && *first == '0' && at_ - first > 1)) at_ = first, expected("a value cannot be read", "a value");
   }
 
-  unsigned hexadecimal() {
+  [[gnu::cold]] unsigned hexadecimal() {
     unsigned result = 0;
     for (int k = 0; k < 4; ++k, ++at_) {
       unsigned char const c = at_ == last_ ? 0 : *at_;
@@ -53386,7 +54131,7 @@ class JsonReader {
     }
     return result;
   }
-  void read_escape(std::string& to) {
+  [[gnu::cold]] void read_escape(std::string& to) {
     constexpr char const* letters = "\"\\/bfnrt";
     constexpr char const* meanings = "\"\\/\b\f\n\r\t";
     unsigned char const* const first = at_++;
@@ -53498,15 +54243,15 @@ struct SafetensorsHeader {
 /// The length of the header, from the first eight bytes of a file of `file_size` bytes.
 ///
 /// Throws    IoError if it is more than the format allows, or more than there is.
-inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
-  if (file_size < 8) context.fail(message({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"}));
+[[gnu::cold]] inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
+  if (file_size < 8) context.fail({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"});
   uint64_t length;
   std::memcpy(&length, bytes, 8);
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail(message({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"}));
+    context.fail({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"});
   }
   if (static_cast<int64_t>(length) > file_size - 8) {
-    context.fail(message({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"}));
+    context.fail({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"});
   }
   return static_cast<int64_t>(length);
 }
@@ -53517,7 +54262,7 @@ class SafetensorsReader {
   SafetensorsReader(unsigned char const* header, int64_t length, FileContext const& context)
       : json_(header, header + length, 8, context), context_(context) {}
 
-  void read(SafetensorsHeader& header) {
+  [[gnu::cold]] void read(SafetensorsHeader& header) {
     bool has_metadata = false;
     json_.need('{', "the header is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "the header cannot be read"); first = false) {
@@ -53535,7 +54280,7 @@ class SafetensorsReader {
   }
 
  private:
-  void read_metadata(io::Metadata& metadata) {
+  [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
@@ -53545,7 +54290,7 @@ class SafetensorsReader {
     }
   }
 
-  SafetensorsEntry read_entry(std::string&& name) {
+  [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
     SafetensorsEntry entry;
     entry.name = static_cast<std::string&&>(name);
     bool has_type = false, has_shape = false, has_offsets = false;
@@ -53580,11 +54325,11 @@ class SafetensorsReader {
     check(entry);
     return entry;
   }
-  void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
+  [[gnu::cold]] void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
     if (std::exchange(found, true)) fail(entry, message({"has \"", key, "\" twice; once is needed"}));
   }
   /// As in the reference, an extent of 0 excuses those behind it: what is in front of it must be addressable.
-  void read_shape(SafetensorsEntry& entry) {
+  [[gnu::cold]] void read_shape(SafetensorsEntry& entry) {
     constexpr char const* what = "the shape is no list of sizes";
     json_.need('[', what, "'['");
     int64_t elements = 1;
@@ -53595,7 +54340,7 @@ class SafetensorsReader {
     }
     elements_ = elements;
   }
-  void check(SafetensorsEntry const& entry) {
+  [[gnu::cold]] void check(SafetensorsEntry const& entry) {
     if (entry.end < entry.begin) fail(entry, message({"ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed"}));
     int64_t bits = 0;
     bool const too_large = std::exchange(too_large_, false) || __builtin_mul_overflow(elements_, entry.kind < 0 ? int64_t{1} : int64_t{safetensors_types[entry.kind].bits}, &bits);
@@ -53631,17 +54376,17 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
 /// Reads a header of `length` bytes, and compares it with the size of the file.
 ///
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. What is allocated is a small multiple of `length`.
-inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
+[[gnu::cold]] inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
   SafetensorsHeader header;
   header.data_begin = 8 + length;
   if (length == 0 || bytes[0] != '{') {
-    context.fail(message({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
-                      " found; a JSON object is needed, which begins with '{'"}));
+    context.fail({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
+                      " found; a JSON object is needed, which begins with '{'"});
   }
   size_t const wrong = first_not_utf8(bytes, static_cast<size_t>(length));
   if (wrong < static_cast<size_t>(length)) {
     size_t const rest = static_cast<size_t>(length) - wrong;
-    context.fail(message({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"}));
+    context.fail({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"});
   }
   SafetensorsHeader raw;
   SafetensorsReader(bytes, length, context).read(raw);
@@ -53651,7 +54396,7 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   for (auto const& pair : header.metadata) keys.push_back(&pair);
   sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
   for (size_t k = 1; k < keys.size(); ++k) {
-    if (keys[k]->first == keys[k - 1]->first) context.fail(message({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"}));
+    if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
   }
 
   std::vector<SafetensorsEntry const*> order;
@@ -53666,7 +54411,7 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   int64_t end = 0;
   for (SafetensorsEntry const* const entry : order) {
     if (entry->begin != end) {
-      context.fail(message({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"}));
+      context.fail({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"});
     }
     end = entry->end;
     header.entries.push_back(static_cast<SafetensorsEntry&&>(const_cast<SafetensorsEntry&>(*entry)));
@@ -53675,16 +54420,16 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   for (SafetensorsEntry const& entry : header.entries) header.by_name.push_back(&entry);
   sort_pointers<SafetensorsEntry>(header.by_name, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
   for (size_t k = 1; k < header.by_name.size(); ++k) {
-    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail(message({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"}));
+    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"});
   }
   if (end != file_size - header.data_begin) {
-    context.fail(message({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"}));
+    context.fail({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"});
   }
   return header;
 }
 
 /// Appends a shape as serde_json writes it: `[2,3]`.
-inline void append_json_shape(std::string& to, Shape const& shape) {
+[[gnu::cold]] inline void append_json_shape(std::string& to, Shape const& shape) {
   to += '[';
   for (int k = 0; k < shape.rank(); ++k) {
     if (k > 0) to += ',';
@@ -53696,10 +54441,10 @@ inline void append_json_shape(std::string& to, Shape const& shape) {
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
-inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
+[[gnu::cold]] inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
   auto const checked = [&](std::string const& name) -> std::string const& {
     if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
-      context.fail(message({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"}));
+      context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});
     }
     return name;
   };
@@ -53713,7 +54458,7 @@ inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, 
       header += ':';
       append_json_string(header, checked(pair.second));
       for (auto const* earlier = metadata.data(); earlier != &pair; ++earlier) {
-        if (earlier->first == pair.first) context.fail(message({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"}));
+        if (earlier->first == pair.first) context.fail({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"});
       }
     }
     header += '}';
@@ -53734,7 +54479,7 @@ inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, 
   header.append((8 - header.size() % 8) % 8, ' ');
   uint64_t const length = header.size() - 8;
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail(message({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"}));
+    context.fail({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"});
   }
   std::memcpy(header.data(), &length, 8);
   return header;
@@ -53862,14 +54607,14 @@ class ZipReader {
     unsigned char fixed[30];
     file.read(fixed, member.header, 30);
     ZipBytes const local{fixed};
-    if (local.u32(0) != zip_local_mark) context.fail(message({"the archive is damaged: no member begins at byte ", member.header}));
+    if (local.u32(0) != zip_local_mark) context.fail({"the archive is damaged: no member begins at byte ", member.header});
     int64_t const name_size = local.u16(26), begin = member.header + 30 + name_size + local.u16(28);
     std::string name(static_cast<size_t>(name_size), '\0');
     if (name_size > file.size() - member.header - 30) context.fail("the archive is damaged: a member reaches beyond the end of the file");
     file.read(name.data(), member.header + 30, name_size);
-    if (name != member.name) context.fail(message({"the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies"}));
+    if (name != member.name) context.fail({"the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies"});
     if (begin > file.size() || member.stored_size > file.size() - begin) {
-      context.fail(message({"the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size()}));
+      context.fail({"the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size()});
     }
     return begin;
   }
@@ -53980,7 +54725,7 @@ class ZipReader {
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
     for (size_t k = 1; k < order.size(); ++k) {
-      if (order[k]->name == order[k - 1]->name) context_.fail(message({"two members of the archive are called ", quoted(order[k]->name), "; names are unique"}));
+      if (order[k]->name == order[k - 1]->name) context_.fail({"two members of the archive are called ", quoted(order[k]->name), "; names are unique"});
     }
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.header < b.header ? -1 : a.header > b.header; });
     for (size_t k = 1; k < order.size(); ++k) {
@@ -53989,7 +54734,7 @@ class ZipReader {
     }
   }
 
-  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail(message({"the archive is damaged: ", what})); }
+  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail({"the archive is damaged: ", what}); }
 
   FileContext context_;
 };
@@ -54001,7 +54746,7 @@ class ZipStream {
   ZipStream(Source const& file, ZipMember const& member, FileContext const& context)
       : file_(file), member_(member), context_(context), left_(member.stored_size) {
     if (member.flags & 1) context.fail("the member is encrypted; save it without a password");
-    if (member.method != 0 && member.method != 8) context.fail(message({"the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed"}));
+    if (member.method != 0 && member.method != 8) context.fail({"the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed"});
     at_ = ZipReader::data_begin(file, member, context);
     if (member.method == 0) return;
     hooks_ = inflate_hooks();
@@ -54114,21 +54859,15 @@ Tensor<T> decode_npz(Source const& file, ZipMember const& member, FileContext co
   std::string head;
   npy_header const header = read_npy_head(stream, member, head, context);
   int64_t const bytes = check_npy_data(header, dtype_of<T>, member.size, context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npz");
-  if (bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  Tensor<T> columns;
-  unsigned char* raw = data;
-  if (npy_is_transposed(header)) {
-    columns = Tensor<T>::uninitialized(header.shape, "load_npz");
-    raw = reinterpret_cast<unsigned char*>(columns.data());
-  }
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return Tensor<T>::from_handle(std::move(result));
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
   int64_t const read = static_cast<int64_t>(head.size()) - header.data_begin;
-  std::memcpy(raw, head.data() + header.data_begin, static_cast<size_t>(read));
-  if (read < bytes) stream.read(raw + read, bytes - read);
-  if (raw != data) npy_from_fortran(raw, data, header);
+  std::memcpy(data, head.data() + header.data_begin, static_cast<size_t>(read));
+  if (read < bytes) stream.read(data + read, bytes - read);
+  if (npy_is_transposed(header)) return Tensor<T>::from_handle(npy_elements(data, header, bytes));
   npy_to_native(data, header);
-  return result;
+  return Tensor<T>::from_handle(std::move(result));
 }
 
 struct NpzFile {
@@ -54269,6 +55008,8 @@ struct DeviceFunctions {
   void (*from_host)(void* to, void const* from, std::size_t bytes);     ///< the same
   void (*upload)(StorageHead& staging, void* to, void const* from, std::size_t bytes);    ///< from page-locked memory; enqueued where the device can
   void (*download)(StorageHead& staging, void* to, void const* from, std::size_t bytes);  ///< to page-locked memory
+  void (*copy)(void* to, void const* from, std::size_t bytes);          ///< within the device; enqueued where it can
+  Handle (*fresh)(std::size_t bytes, int64_t size, Shape const& shape);  ///< of a contiguous tensor
   void (*check)();                                                      ///< throws what kernels found wrong
 };
 
@@ -54296,10 +55037,11 @@ struct DeviceFunctionsOf {
       device_traits<D>::copy_to_host(to, from, bytes);
     }
   }
+  static void copy(void* to, void const* from, std::size_t bytes) { device_traits<D>::copy(to, from, bytes); }
   static void check() {
     if constexpr (requires { device_traits<D>::fault(); }) check_faults<D>();
   }
-  static constexpr DeviceFunctions table{host_device<D>, &before_read, &before_write, &to_host, &from_host, &upload, &download, &check};
+  static constexpr DeviceFunctions table{host_device<D>, &before_read, &before_write, &to_host, &from_host, &upload, &download, &copy, &make_fresh<D>, &check};
 };
 
 template <class X>
@@ -54330,6 +55072,10 @@ class NamedTensor {
       is_value_ = true;
     }
   }
+  NamedTensor(NamedTensor&&) = default;
+  NamedTensor& operator=(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor(NamedTensor const&) = default;
+  [[gnu::cold]] NamedTensor& operator=(NamedTensor const&) = default;
 
   std::string const& name() const { return name_; }
   situ::dtype dtype() const { return dtype_; }
@@ -54347,6 +55093,14 @@ class NamedTensor {
   /// It stands for its memory: where another one of a model is the same, one of them is enough in a file.
   bool may_be_tied() const { return may_be_tied_; }
   void set_may_be_tied() { may_be_tied_ = true; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  /// Memory of its own, on the same device, contiguous and not initialised.
+  [[gnu::cold]] NamedTensor fresh(std::string name) const {
+    NamedTensor result = *this;
+    result.name_ = std::move(name);
+    result.handle_ = device_->fresh(static_cast<std::size_t>(size() * detail::bytes_of_dtype(dtype_)), size(), shape());
+    return result;
+  }
   bool is_tied_to(NamedTensor const& other) const {
     return may_be_tied_ && other.may_be_tied_ && size() > 0 && first() == other.first() && dtype_ == other.dtype_ && layout().shape == other.layout().shape &&
            layout().strides == other.layout().strides;
@@ -54374,9 +55128,13 @@ struct StateCollector {
   std::vector<io::NamedTensor>* to;
   std::string_view prefix;
   template <class X>
-  void operator()(std::string const& name, X const& x) const {
-    to->emplace_back(std::string(prefix) + name, x);
-    to->back().set_may_be_tied();
+  [[gnu::cold]] void operator()(std::string const& name, X const& x) const {
+    add(name, io::NamedTensor({}, x));
+  }
+  [[gnu::cold]] SITU_NOINLINE void add(std::string const& name, io::NamedTensor&& each) const {
+    each.set_name(std::string(prefix) + name);
+    each.set_may_be_tied();
+    to->push_back(std::move(each));
   }
 };
 
@@ -54394,7 +55152,7 @@ namespace io {
 ///           io::save_safetensors("checkpoint.safetensors", all);
 template <class X>
   requires has_state<std::remove_reference_t<X>>
-std::vector<NamedTensor> named_state(X&& x, std::string_view prefix = {}) {
+[[gnu::cold]] std::vector<NamedTensor> named_state(X&& x, std::string_view prefix = {}) {
   std::vector<NamedTensor> result;
   for_each_state(x, StateCollector{&result, prefix});
   return result;
@@ -54418,7 +55176,7 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
 /// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
-inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
+[[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
   constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
   constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
                                         &convert_run<double, float16>, &convert_run<double, bfloat16>,
@@ -54464,13 +55222,13 @@ inline void normalise_bools(unsigned char* bytes, int64_t count) {
 // ---- strides -----------------------------------------------------------------------------------------------------------------
 
 template <class Word, bool gather>
-void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
+SITU_NOINLINE void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
   for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
 }
 
 /// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
 template <bool gather>
-void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+[[gnu::cold]] void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
   int const last = layout.rank() - 1;
   if (last < 0) {
     std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
@@ -54513,7 +55271,7 @@ class Staging {
   int64_t size() const { return size_; }
 
   /// Room for `bytes` bytes, at most size(), behind what was given out before; waits for the copies from there.
-  unsigned char* room(int64_t bytes) {
+  [[gnu::cold]] unsigned char* room(int64_t bytes) {
     if (used_ + bytes > size_) {
       turn_ ^= 1;
       used_ = 0;
@@ -54533,7 +55291,7 @@ class Staging {
   StorageHead* head(int k) { return buffers_[k].body()->storage.head(); }
 
   /// Waits for all copies.
-  void wait() {
+  [[gnu::cold]] void wait() {
     for (int k = 0; k < 2; ++k) {
       if (buffers_[k].body()) before_write<Pinned>(head(k));
     }
@@ -54554,7 +55312,7 @@ struct StoredElements {
   situ::dtype dtype;
 
   /// Elements [first, first + count) as type `as`. Waits for the disk.
-  void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
+  [[gnu::cold]] void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
     int64_t const item = bytes_of_dtype(dtype);
     if (as == dtype) {
       file.read_fast(to, offset + first * item, count * item);
@@ -54575,18 +55333,45 @@ struct StoredElements {
   }
 };
 
-/// The memory that a strided tensor reaches, gaps included.
-struct Reach {
-  int64_t bytes, origin;  ///< origin: of the first element, in bytes
-  Reach(Layout const& layout, int64_t item) {
-    auto const extent = layout.extent();
-    bytes = (extent.last - extent.first + 1) * item;
-    origin = -extent.first * item;
+/// The elements of a strided tensor in host memory: where they lie, or, of a device, a copy of all that it reaches, gaps included.
+class HostElements {
+ public:
+  [[gnu::cold]] explicit HostElements(io::NamedTensor const& x) : x_(x), item_(bytes_of_dtype(x.dtype())), at_(static_cast<unsigned char*>(x.first())) {
+    if (x.device().host) return;
+    auto const extent = x.layout().extent();
+    copy_.resize(static_cast<std::size_t>((extent.last - extent.first + 1) * item_));
+    first_ = at_ + extent.first * item_;
+    x.device().to_host(copy_.data(), first_, copy_.size());
+    at_ = reinterpret_cast<unsigned char*>(copy_.data()) - extent.first * item_;
   }
+  /// Packs elements from number `first` on.
+  void gather(int64_t first, int64_t count, void* packed) const { move_elements<true>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
+  void scatter(int64_t first, int64_t count, void const* packed) {
+    move_elements<false>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
+  }
+  /// Brings what was scattered to the device.
+  void write_back() const {
+    if (!copy_.empty()) x_.device().from_host(first_, copy_.data(), copy_.size());
+  }
+  /// f(first, count, packed) in pieces, of which each has room in `packed`.
+  template <class F>
+  void in_pieces(F const& f) {
+    constexpr int64_t piece = 1 << 17;
+    int64_t const count = x_.size();
+    std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item_), '\0');
+    for (int64_t done = 0; done < count; done += piece) f(done, count - done < piece ? count - done : piece, packed.data());
+  }
+
+ private:
+  io::NamedTensor const& x_;
+  int64_t item_;
+  unsigned char* at_;
+  unsigned char* first_ = nullptr;
+  std::string copy_;
 };
 
 /// Reads all elements of a tensor. Copies to a device may still run when this returns: `staging` waits for them.
-inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
+[[gnu::cold]] inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
   int64_t const count = to.size(), item = bytes_of_dtype(to.dtype());
   if (count == 0) return;
   DeviceFunctions const& device = to.device();
@@ -54605,26 +55390,16 @@ inline void read_elements(StoredElements const& from, io::NamedTensor const& to,
     }
     return;
   }
-  std::string reached;  // what lies between the elements goes to the host and back
-  unsigned char* host = memory;
-  Reach const reach(to.layout(), item);
-  if (!device.host) {
-    reached.resize(static_cast<std::size_t>(reach.bytes));
-    device.to_host(reached.data(), memory - reach.origin, reached.size());
-    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
-  }
-  constexpr int64_t piece = 1 << 17;
-  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
-  for (int64_t done = 0; done < count; done += piece) {
-    int64_t const n = count - done < piece ? count - done : piece;
-    from.read(done, n, to.dtype(), packed.data());
-    move_elements<false>(host, to.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
-  }
-  if (!device.host) device.from_host(memory - reach.origin, reached.data(), reached.size());
+  HostElements elements(to);
+  elements.in_pieces([&](int64_t first, int64_t n, void* packed) {
+    from.read(first, n, to.dtype(), packed);
+    elements.scatter(first, n, packed);
+  });
+  elements.write_back();
 }
 
 /// Writes all elements of a tensor, packed.
-inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
+[[gnu::cold]] inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
   int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
   if (count == 0) return;
   DeviceFunctions const& device = from.device();
@@ -54648,21 +55423,34 @@ inline void write_elements(OutputFile& file, io::NamedTensor const& from, Stagin
     }
     return device.check();
   }
-  std::string reached;
-  unsigned char* host = memory;
-  if (!device.host) {
-    Reach const reach(from.layout(), item);
-    reached.resize(static_cast<std::size_t>(reach.bytes));
-    device.to_host(reached.data(), memory - reach.origin, reached.size());
-    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  HostElements elements(from);
+  elements.in_pieces([&](int64_t first, int64_t n, void* packed) {
+    elements.gather(first, n, packed);
+    file.write(packed, n * item);
+  });
+}
+
+/// Writes one tensor to another of the same shape and element type, wherever both are.
+[[gnu::cold]] inline void copy_elements(io::NamedTensor const& from, io::NamedTensor const& to, char const* who) {
+  int64_t const count = from.size();
+  std::size_t const bytes = static_cast<std::size_t>(count * bytes_of_dtype(from.dtype()));
+  if (count == 0) return;
+  DeviceFunctions const &source = from.device(), &target = to.device();
+  source.before_read(from.head());
+  to.head()->note_write(who);
+  target.before_write(to.head());
+  if (from.is_contiguous() && to.is_contiguous()) {
+    if (&source == &target || (source.host && target.host)) return target.copy(to.first(), from.first(), bytes);
+    if (source.host) return target.from_host(to.first(), from.first(), bytes);
+    if (target.host) return source.to_host(to.first(), from.first(), bytes);
   }
-  constexpr int64_t piece = 1 << 17;
-  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
-  for (int64_t done = 0; done < count; done += piece) {
-    int64_t const n = count - done < piece ? count - done : piece;
-    move_elements<true>(host, from.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
-    file.write(packed.data(), n * item);
-  }
+  std::string packed(bytes, '\0');
+  if (from.is_contiguous()) source.to_host(packed.data(), from.first(), bytes);
+  else HostElements(from).gather(0, count, packed.data());
+  if (to.is_contiguous()) return target.from_host(to.first(), packed.data(), bytes);
+  HostElements elements(to);
+  elements.scatter(0, count, packed.data());
+  elements.write_back();
 }
 
 }  // namespace detail
@@ -54717,11 +55505,11 @@ struct MappedSafetensors : SafetensorsFile {
   explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()) {}
 };
 
-inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
+[[gnu::cold]] inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
 inline bool has_shape(SafetensorsEntry const& entry, Shape const& shape) { return entry.axes <= max_rank && entry.shape == shape; }
 inline char const* type_name(dtype type) { return safetensors_name(type); }
 
-inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
+[[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
   std::vector<io::NamedTensor const*> order;
   order.reserve(tensors.size());
@@ -54748,7 +55536,7 @@ inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> c
   }
   sort_pointers<SafetensorsEntry>(names, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
   for (size_t k = 1; k < names.size(); ++k) {
-    if (names[k]->name == names[k - 1]->name) context.fail(message({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"}));
+    if (names[k]->name == names[k - 1]->name) context.fail({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"});
   }
   std::string const preamble = safetensors_preamble(entries, metadata, context);
 
@@ -54766,7 +55554,7 @@ struct LoadPlan {
   std::string problems;
 };
 
-inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+[[gnu::cold]] inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   LoadPlan plan;
   plan.targets.resize(header.entries.size());
   std::string missing, unexpected, misshaped, mistyped;
@@ -54803,7 +55591,7 @@ inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::Named
   return plan;
 }
 
-inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+[[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
   std::vector<io::NamedTensor const*> names;
@@ -54811,7 +55599,7 @@ inline io::LoadResult load_tensors(std::string const& path, std::vector<io::Name
   sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
   for (size_t k = 0; k < names.size(); ++k) {
     io::NamedTensor const& tensor = *names[k];
-    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail(message({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"}));
+    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"});
     if (tensor.is_value()) throw TypeError(message({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"}));
     if (tensor.layout().is_broadcast()) fail_broadcast_write(who, tensor.layout());
     if (tensor.head() && tensor.head()->read_only) fail_read_only(who);
@@ -54879,8 +55667,9 @@ LoadResult load_safetensors(std::string const& path, X&& x, LoadOptions options 
 
 /// A safetensors file, open for reading: a handle, of which copies share the file.
 ///
-/// The header is read and checked at once, elements when they are asked for. The file stays as it was opened when another one is renamed over it; who writes
-/// into it, or makes it shorter, changes what views see, or ends the program.
+/// The header is read and checked at once, elements when they are asked for: the file is mapped into memory, and views lie in it. It stays as it was opened when
+/// another one is renamed over it, as save_safetensors does. Who writes into it changes what views see, and who makes it shorter ends a program that reads a view
+/// behind the new end (SIGBUS), as with the reference implementation; what was loaded is safe from both.
 ///
 /// Throws    IoError as load_safetensors does.
 /// Example   io::Safetensors file{"net.safetensors"};
@@ -54993,6 +55782,13 @@ class Safetensors {
   detail::Counted<detail::MappedSafetensors> file_;
 };
 
+/// Opens a file, as load_npz does: its tensors by name.
+///
+/// Example   io::Safetensors const file = io::load_safetensors("net.safetensors");
+///           Tensor<float> const w = file.view<float>("fc1.weight");   // mapped, nothing is copied
+///           Tensor<float> b = file.load<float>("fc1.bias");           // in memory of its own
+inline Safetensors load_safetensors(std::string const& path) { return Safetensors(path); }
+
 }  // namespace io
 }  // namespace situ::inline SITU_ABI
 
@@ -55001,7 +55797,7 @@ class Safetensors {
 
 
 // ---- <situ/train/checkpoint.hpp>
-/// Everything that a training run needs to go on, as one safetensors file.
+/// A training run but for its steps: its history, the best network so far, and everything that it needs to go on, as one safetensors file.
 ///
 ///     model.*  optimizer.*  schedule.*  scaler.*     their states
 ///     best.*                                         the network of the best epoch, where it is kept
@@ -55013,6 +55809,8 @@ class Safetensors {
 // ---- <situ/train/history.hpp>
 /// What a training run has reached, epoch by epoch: as numbers, as a table in CSV, as learning curves in SVG.
 
+#include <cstdarg>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55032,6 +55830,8 @@ struct Epoch {
   int64_t samples = 0;
 
   double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
+  /// What an epoch is judged by: the validation loss, and the training loss where there is none.
+  double judged() const { return math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
 }  // namespace train
@@ -55039,26 +55839,34 @@ struct Epoch {
 namespace detail {
 
 /// A number as a table has it: what is not measured is empty.
-inline std::string table_number(double x, char const* format = "%.9g") {
+[[gnu::cold]] inline std::string table_number(double x, char const* format = "%.9g") {
   if (math::isnan(x)) return "";
   char buffer[40];
   std::snprintf(buffer, sizeof buffer, format, x);
   return buffer;
 }
-inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
+[[gnu::cold]] inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
   OutputFile file({who, path.c_str()});
   file.write(text.data(), static_cast<int64_t>(text.size()));
   file.commit();
 }
 
+/// Appends what printf would print, up to 400 characters.
+[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(std::string& to, char const* format, ...) {
+  char buffer[400];
+  std::va_list values;
+  va_start(values, format);
+  std::vsnprintf(buffer, sizeof buffer, format, values);
+  va_end(values);
+  to += buffer;
+}
+
 /// A text inside of SVG.
-inline std::string escaped_for_xml(std::string const& text) {
+[[gnu::cold]] inline std::string escaped_for_xml(std::string const& text) {
   std::string result;
   for (char const c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else if (c == '"') result += "&quot;";
+    char const* const other = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : nullptr;
+    if (other) result += other;
     else result += c;
   }
   return result;
@@ -55071,11 +55879,14 @@ struct CurvePanel {
     char const* color;
     std::vector<double> values;  // NaN where there is none
   };
-  std::string title;
-  std::vector<Curve> curves;
+  std::string const& title;
+  int count;
+  Curve all[2];
 
-  bool empty() const {
-    for (Curve const& curve : curves) {
+  std::span<Curve const> curves() const { return {all, static_cast<std::size_t>(count)}; }
+
+  [[gnu::cold]] bool empty() const {
+    for (Curve const& curve : curves()) {
       for (double const y : curve.values) {
         if (math::isfinite(y)) return false;
       }
@@ -55083,12 +55894,12 @@ struct CurvePanel {
     return true;
   }
   /// The panel as SVG, its left upper corner at x0.
-  std::string svg(double x0, double width, double height) const {
+  [[gnu::cold]] std::string svg(double x0, double width, double height) const {
     double const left = x0 + 56, right = x0 + width - 16, top = 36, bottom = height - 40;
     double low = 0, high = 0;
     bool first = true;
     std::size_t epochs = 0;
-    for (Curve const& curve : curves) {
+    for (Curve const& curve : curves()) {
       if (curve.values.size() > epochs) epochs = curve.values.size();
       for (double const y : curve.values) {
         if (!math::isfinite(y)) continue;  // NaN and infinities have no place
@@ -55103,41 +55914,33 @@ struct CurvePanel {
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
     std::string out;
-    auto const put = [&](char const* format, auto... values) {
-      char buffer[400];
-      std::snprintf(buffer, sizeof buffer, format, values...);
-      out += buffer;
-    };
-    out += "<text x=\"" + table_number((left + right) / 2) + "\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">" + escaped_for_xml(title) + "</text>\n";
+    put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
+    out += escaped_for_xml(title);
+    out += "</text>\n";
     for (double y = low; y <= high + step / 2; y += step) {
-      put("<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
+      put(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
           y < step / 1e6 && y > -step / 1e6 ? 0 : y);
     }
     double every = tick(static_cast<double>(epochs) / 6);
     if (every < 1) every = 1;
     for (double k = every; k <= static_cast<double>(epochs); k += every) {
-      put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x_at(k - 1), bottom + 16, k);
+      put(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x_at(k - 1), bottom + 16, k);
     }
-    put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">epoch</text>\n", (left + right) / 2, bottom + 32);
-    put("<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
+    put(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">epoch</text>\n", (left + right) / 2, bottom + 32);
+    put(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
     double label = top + 8;
-    for (Curve const& curve : curves) {
+    for (Curve const& curve : curves()) {
       std::string points;
       int shown = 0;
-      bool pen = false;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
         if (!math::isfinite(y)) continue;  // the line goes on to the next epoch that was measured
-        char buffer[48];
-        std::snprintf(buffer, sizeof buffer, "%c%.1f %.1f", pen ? 'L' : 'M', x_at(static_cast<double>(k)), y_at(y));
-        points += buffer;
-        pen = true;
-        ++shown;
-        if (curve.values.size() == 1) put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
+        put(points, shown++ ? "L%.1f %.1f" : "M%.1f %.1f", x_at(static_cast<double>(k)), y_at(y));
+        if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
       if (shown == 0) continue;
-      out += "<path d=\"" + points + "\" fill=\"none\" stroke=\"" + curve.color + "\" stroke-width=\"1.8\"/>\n";
-      if (curves.size() > 1) put("<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
+      out += message({"<path d=\"", points, "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n"});
+      if (count > 1) put(out, "<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
           curve.name);
       label += 16;
     }
@@ -55172,31 +55975,37 @@ struct History {
   bool stopped_early = false;
 
   /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
-  std::string csv() const {
-    std::string out = "epoch,loss,validation_loss," + metric_name + ",learning_rate,gradient_norm,seconds,samples_per_second\n";
+  [[gnu::cold]] std::string csv() const {
+    std::string out = detail::message({"epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n"});
     for (Epoch const& e : epochs) {
-      out += std::to_string(e.number);
-      for (double const x : {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm}) out += "," + detail::table_number(x);
-      out += "," + detail::table_number(e.seconds, "%.3f") + "," + detail::table_number(e.samples_per_second(), "%.0f") + "\n";
+      detail::append(out, e.number);
+      double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
+      for (int k = 0; k < 7; ++k) out += detail::message({",", detail::table_number(columns[k], k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f")});
+      out += '\n';
     }
     return out;
   }
   /// The losses, and the metric beside them where there is one, as a picture.
-  std::string svg() const {
-    detail::CurvePanel losses{"loss", {{"training", "#1f77b4", {}}, {"validation", "#d62728", {}}}}, metric{metric_name, {{"validation", "#d62728", {}}}};
+  [[gnu::cold]] std::string svg() const {
+    std::string const loss = "loss";
+    detail::CurvePanel losses{loss, 2, {{"training", "#1f77b4", {}}, {"validation", "#d62728", {}}}}, metric{metric_name, 1, {{"validation", "#d62728", {}}, {}}};
     for (Epoch const& e : epochs) {
-      losses.curves[0].values.push_back(e.loss);
-      losses.curves[1].values.push_back(e.validation_loss);
-      metric.curves[0].values.push_back(e.metric);
+      losses.all[0].values.push_back(e.loss);
+      losses.all[1].values.push_back(e.validation_loss);
+      metric.all[0].values.push_back(e.metric);
     }
-    double const height = 300, width = 420;
+    int const height = 300, width = 420;
     bool const both = !metric.empty();
-    std::string const size = both ? "840" : "420";
-    std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size + " 300\" width=\"" + size +
-                      "\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+    int const all = both ? 2 * width : width;
+    std::string out;
+    detail::put(out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d 300\" width=\"%d\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n"
+                "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+                all, all);
     out += losses.svg(0, width, height);
     if (both) out += metric.svg(width, width, height);
-    return out + "</svg>\n";
+    out += "</svg>\n";
+    return out;
   }
   /// Throws    IoError when the file cannot be written; an older one is then as it was.
   void save_csv(std::string const& path) const { detail::write_text_file("save_csv", path, csv()); }
@@ -55206,89 +56015,56 @@ struct History {
 }  // namespace train
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/train/options.hpp>
+/// What a Trainer is told.
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+
 namespace situ::inline SITU_ABI {
+namespace train {
+
+struct TrainerOptions {
+  int64_t epochs = 10;
+  int64_t batch_size = 64;
+  bool shuffle = true;        ///< the training part, anew in each epoch
+  uint64_t seed = 0;          ///< of the shuffling
+  bool drop_last = false;
+  int workers = 1;            ///< threads that prepare batches; 0: none
+  double clip_norm = 0;       ///< gradients are scaled down to this norm; 0: they are not
+  double clip_value = 0;      ///< gradients are cut at ± this; 0: they are not
+  int64_t accumulate = 1;     ///< batches whose gradients make one step: the mean of theirs
+  bool schedule_steps = false;///< the schedule moves after each step rather than after each epoch
+  int64_t patience = 0;       ///< epochs without a better validation loss after which training stops; 0: it does not
+  double min_delta = 0;       ///< what counts as better: lower by more than this
+  bool restore_best = false;  ///< in the end the network is that of the best epoch
+  std::string checkpoint = {};///< a safetensors file with everything that a run needs to go on, written after each epoch
+  bool resume = false;        ///< goes on from the checkpoint where there is one
+  std::string csv = {};       ///< the history as a table, written after each epoch
+  std::string svg = {};       ///< the learning curves, written after each epoch
+  std::FILE* progress = stdout;  ///< null: silent
+};
+
+}  // namespace train
+
 namespace detail {
 
-inline bool file_exists(std::string const& path) { return ::access(path.c_str(), F_OK) == 0; }
-
-/// Writes the parameters and buffers of a network to another of the same type, in place.
-template <class M>
-void copy_state(M const& from, M& to) {
-  no_grad const guard;
-  std::vector<void const*> sources;
-  for_each_state(from, [&]<class X>(std::string const&, X const& x) { sources.push_back(&x); });
-  std::size_t k = 0;
-  for_each_state(to, [&]<class X>(std::string const&, X& x) {
-    X const& source = *static_cast<X const*>(sources[k++]);
-    if constexpr (std::is_same_v<X, nn::Counter>) x.set(source.value());
-    else if constexpr (is_parameter<X>) x.value().assign(source.value());
-    else Tensor(x).assign(source);
-  });
+[[gnu::cold]] inline void need_option(bool good, char const* name, double value, char const* cure) {
+  if (!good) fail_with<Error>({"Trainer: ", name, " = ", value, ": ", cure});
 }
-
-/// The parts of a run, whose states stand in one file, each under its name.
-template <class Model, class Optimizer, class Schedule, class Scaler>
-struct RunState {
-  Model& model;
-  Model& best;
-  Optimizer& optimizer;
-  Schedule& schedule;
-  Scaler& scaler;
-  bool keeps_best;
-
-  static constexpr int64_t columns = 8;
-
-  void save(std::string const& path, train::History const& history) const {
-    Generator const& random = default_generator();
-    auto table = zeros<double>({static_cast<int64_t>(history.epochs.size()), columns});
-    double* at = table.data();
-    for (train::Epoch const& e : history.epochs) {
-      for (double const x : {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)}) *at++ = x;
-    }
-    auto all = parts();
-    all.emplace_back("history", table);
-    all.emplace_back("generator", Tensor<int64_t>{static_cast<int64_t>(random.seed()), static_cast<int64_t>(random.calls())});
-    io::save_safetensors(path, all, {{"format", "situ training run"}, {"best_epoch", std::to_string(history.best_epoch)}, {"stopped_early", history.stopped_early ? "1" : "0"}});
-  }
-  /// Throws    IoError when the file is of something else, or of a run with another network or optimiser; nothing is changed.
-  train::History load(std::string const& path, train::History history) const {
-    io::Safetensors const file(path);
-    if (!file.contains("history") || file.shape("history").rank() != 2 || file.shape("history")[1] != columns) {
-      fail<IoError>("Trainer: ", path, ": holds no training run: a checkpoint that a Trainer has written is needed");
-    }
-    Tensor<double> table = zeros<double>(file.shape("history"));
-    Tensor<int64_t> generator{0, 0};
-    auto all = parts();
-    all.emplace_back("history", table);
-    all.emplace_back("generator", generator);
-    io::load_safetensors(path, all);
-    default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
-    double const* at = table.data();
-    for (int64_t k = 0; k < table.size(0); ++k, at += columns) {
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
-    }
-    if (std::string const* const best_epoch = file.metadata("best_epoch")) history.best_epoch = std::atoll(best_epoch->c_str());
-    if (std::string const* const stopped = file.metadata("stopped_early")) history.stopped_early = *stopped == "1";
-    return history;
-  }
-
- private:
-  /// Handles: what is loaded through them is loaded into the parts.
-  std::vector<io::NamedTensor> parts() const {
-    std::vector<io::NamedTensor> all;
-    auto const add = [&](auto& part, char const* prefix) {
-      if constexpr (has_state<std::remove_reference_t<decltype(part)>>) {
-        for (auto& each : io::named_state(part, prefix)) all.push_back(std::move(each));
-      }
-    };
-    add(model, "model.");
-    if (keeps_best) add(best, "best.");
-    add(optimizer, "optimizer.");
-    add(schedule, "schedule.");
-    add(scaler, "scaler.");
-    return all;
-  }
-};
+[[gnu::cold]] inline void check_options(train::TrainerOptions const& o) {
+  auto const number = [](int64_t x) { return static_cast<double>(x); };
+  need_option(o.epochs >= 0, "epochs", number(o.epochs), "it cannot be negative");
+  need_option(o.batch_size > 0, "batch_size", number(o.batch_size), "a batch has at least one sample");
+  need_option(o.clip_norm >= 0, "clip_norm", o.clip_norm, "it cannot be negative");
+  need_option(o.clip_value >= 0, "clip_value", o.clip_value, "it cannot be negative");
+  need_option(o.accumulate > 0, "accumulate", number(o.accumulate), "a step takes at least one batch");
+  need_option(o.patience >= 0, "patience", number(o.patience), "it cannot be negative");
+  need_option(o.workers >= 0, "workers", o.workers, "it cannot be negative");
+  if (o.resume && o.checkpoint.empty()) fail_with<Error>({"Trainer: resume = true: name the checkpoint to go on from"});
+}
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
@@ -55323,7 +56099,7 @@ class Progress {
     shown_ = now;
     return true;
   }
-  void step(int64_t epoch, int64_t batch, int64_t batches, double loss, double samples_per_second) {
+  [[gnu::cold]] void step(int64_t epoch, int64_t batch, int64_t batches, double loss, double samples_per_second) {
     char bar[31];
     int const filled = batches > 0 ? static_cast<int>(30 * batch / batches) : 30;
     for (int k = 0; k < 30; ++k) bar[k] = k < filled ? '=' : ' ';
@@ -55331,7 +56107,7 @@ class Progress {
     std::fprintf(out_, "\repoch %*lld/%lld [%s] loss %.4g  %.3g samples/s\033[K", digits(), as_long(epoch), as_long(epochs_), bar, loss, samples_per_second);
     std::fflush(out_);
   }
-  void epoch(train::Epoch const& e, train::History const& history) {
+  [[gnu::cold]] void epoch(train::Epoch const& e, train::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
     if (!math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
@@ -55339,7 +56115,7 @@ class Progress {
     std::fprintf(out_, "  %.3g samples/s\n", e.samples_per_second());
     std::fflush(out_);
   }
-  void line(std::string const& text) {
+  [[gnu::cold]] void line(std::string const& text) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
     std::fflush(out_);
@@ -55347,7 +56123,7 @@ class Progress {
 
  private:
   static long long as_long(int64_t x) { return static_cast<long long>(x); }
-  int digits() const {
+  [[gnu::cold]] int digits() const {
     int result = 1;
     for (int64_t n = epochs_; n >= 10; n /= 10) ++result;
     return result;
@@ -55361,11 +56137,132 @@ class Progress {
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// All of it that depends on no type of a network: compiled once, for size.
+class TrainingRun {
+ public:
+  using Tensors = std::vector<io::NamedTensor>;
+
+  train::History history;
+
+  TrainingRun(train::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  TrainingRun(TrainingRun const&) = delete;
+  TrainingRun& operator=(TrainingRun const&) = delete;
+
+  /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
+  /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
+  [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
+    model_ = std::move(model), home_ = std::move(home);
+    others_ = others, add_others_ = add_others;
+    if (options_.restore_best) {
+      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
+      copy_tensors(model_, best_);
+    }
+    if (!options_.resume || ::access(options_.checkpoint.c_str(), F_OK) != 0) return;
+    load();
+    bring_home();
+  }
+  /// The number of the next epoch; 0 where the run ends.
+  int64_t next_epoch() const {
+    auto const done = static_cast<int64_t>(history.epochs.size());
+    return done < options_.epochs && !history.stopped_early ? done + 1 : 0;
+  }
+  bool wants_step() { return progress_.wants_step(); }
+  Progress& progress() { return progress_; }
+
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
+    history.epochs.push_back(epoch);
+    if (is_better(epoch)) {
+      history.best_epoch = epoch.number;
+      copy_tensors(model_, best_);
+    }
+    history.stopped_early = options_.patience > 0 && epoch.number - history.best_epoch >= options_.patience;
+    bring_home();
+    progress_.epoch(epoch, history);
+    if (!options_.checkpoint.empty()) save();
+    if (!options_.csv.empty()) history.save_csv(options_.csv);
+    if (!options_.svg.empty()) history.save_svg(options_.svg);
+  }
+  [[gnu::cold]] void end() {
+    if (history.stopped_early) progress_.line(message({"stopped: no better validation loss since epoch ", history.best_epoch}));
+    if (!options_.restore_best || history.best_epoch == 0) return;
+    copy_tensors(best_, model_);
+    bring_home();
+  }
+
+ private:
+  static constexpr int64_t columns = 8;
+
+  [[gnu::cold]] static void copy_tensors(Tensors const& from, Tensors const& to) {
+    for (std::size_t k = 0; k < from.size() && k < to.size(); ++k) copy_elements(from[k], to[k], "Trainer");
+  }
+  void bring_home() const { copy_tensors(model_, home_); }
+
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
+    if (history.best_epoch == 0) return true;
+    double const now = epoch.judged(), best = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)].judged();
+    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
+  }
+
+  [[gnu::cold]] void save() const {
+    Generator const& random = default_generator();
+    auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
+    double* at = Tensor<double>(table).data();
+    for (train::Epoch const& e : history.epochs) {
+      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)};
+      std::memcpy(at, row, sizeof row);
+      at += columns;
+    }
+    auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
+    int64_t* const drawn = Tensor<int64_t>(generator).data();
+    drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
+    save_tensors(options_.checkpoint, parts(table, generator),
+                 {{"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+  }
+  [[gnu::cold]] void load() {
+    SafetensorsFile const file("Trainer", options_.checkpoint);
+    SafetensorsEntry const* const entry = file.header.find("history");
+    if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    auto const table = Tensor<double>::uninitialized(entry->shape, "Trainer");
+    auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
+    load_tensors(options_.checkpoint, parts(table, generator), {});
+    default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
+    double const* at = table.data();
+    for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
+      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
+    }
+    for (auto const& pair : file.header.metadata) {
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.c_str());
+      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
+    }
+  }
+  /// Handles: what is loaded through them is loaded into the parts.
+  [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {
+    Tensors all = model_;
+    for (io::NamedTensor const& each : best_) all.push_back(each);
+    add_others_(others_, all);
+    all.push_back({"history", table});
+    all.push_back({"generator", generator});
+    return all;
+  }
+
+  train::TrainerOptions const& options_;
+  Progress progress_;
+  Tensors model_, home_, best_;
+  void const* others_ = nullptr;
+  void (*add_others_)(void const*, Tensors&) = nullptr;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/train/trainer.hpp>
 /// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
 ///
 ///     Net<Cpu> net;
-///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .svg = "curve.svg", .checkpoint = "run.safetensors"}};
+///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
 ///     train::History history = trainer.fit(net, training, validation,
 ///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
 ///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
@@ -55392,39 +56289,28 @@ struct Accuracy {
 };
 inline constexpr Accuracy accuracy{};
 
-struct TrainerOptions {
-  int64_t epochs = 10;
-  int64_t batch_size = 64;
-  bool shuffle = true;        ///< the training part, anew in each epoch
-  uint64_t seed = 0;          ///< of the shuffling
-  bool drop_last = false;
-  int workers = 1;            ///< threads that prepare batches; 0: none
-  double clip_norm = 0;       ///< gradients are scaled down to this norm; 0: they are not
-  double clip_value = 0;      ///< gradients are cut at ± this; 0: they are not
-  int64_t accumulate = 1;     ///< batches whose gradients make one step: the mean of theirs
-  bool schedule_steps = false;///< the schedule moves after each step rather than after each epoch
-  int64_t patience = 0;       ///< epochs without a better validation loss after which training stops; 0: it does not
-  double min_delta = 0;       ///< what counts as better: lower by more than this
-  bool restore_best = false;  ///< in the end the network is that of the best epoch
-  std::string checkpoint = {};///< a safetensors file with everything that a run needs to go on, written after each epoch
-  bool resume = false;        ///< goes on from the checkpoint where there is one
-  std::string csv = {};       ///< the history as a table, written after each epoch
-  std::string svg = {};       ///< the learning curves, written after each epoch
-  std::FILE* progress = stdout;  ///< null: silent
-};
-
 }  // namespace train
 
 namespace detail {
 
-/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between. On the host they are read
+/// at once.
 template <class T, class D>
 class LateSum {
  public:
+  void begin() {
+    late_.clear();
+    if (!host_device<D>) late_.reserve(most);
+    sum_ = weights_ = 0;
+  }
   void add(Tensor<T, D> number, int64_t weight) {
     weights_ += static_cast<double>(weight);
-    late_.push_back({std::move(number), static_cast<double>(weight)});
-    if (late_.size() >= 256) read(late_.size() - 16);
+    if constexpr (host_device<D>) {
+      read({std::move(number), static_cast<double>(weight)});
+    } else {
+      late_.push_back({std::move(number), static_cast<double>(weight)});
+      if (late_.size() >= most) read(most - 16);
+    }
   }
   /// The mean of all; waits for them.
   double mean() {
@@ -55437,10 +56323,13 @@ class LateSum {
     Tensor<T, D> number;
     double weight;
   };
+  void read(Late const& late) { sum_ += late.weight * static_cast<double>(static_cast<compute_t<T>>(late.number.item())); }
   void read(std::size_t count) {
-    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
+    if (count == 0) return;
+    for (std::size_t k = 0; k < count; ++k) read(late_[k]);
     late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
   }
+  static constexpr std::size_t most = 256;
   std::vector<Late> late_;
   double sum_ = 0, weights_ = 0;
 };
@@ -55469,19 +56358,7 @@ inline namespace SITU_ABI_CUDA {
 template <device... Devices>
 class Trainer {
  public:
-  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) {
-    auto const need = [](bool good, char const* name, auto value, char const* cure) {
-      if (!good) detail::fail<Error>("Trainer: ", name, " = ", value, ": ", cure);
-    };
-    need(options_.epochs >= 0, "epochs", options_.epochs, "it cannot be negative");
-    need(options_.batch_size > 0, "batch_size", options_.batch_size, "a batch has at least one sample");
-    need(options_.clip_norm >= 0, "clip_norm", options_.clip_norm, "it cannot be negative");
-    need(options_.clip_value >= 0, "clip_value", options_.clip_value, "it cannot be negative");
-    need(options_.accumulate > 0, "accumulate", options_.accumulate, "a step takes at least one batch");
-    need(options_.patience >= 0, "patience", options_.patience, "it cannot be negative");
-    need(options_.workers >= 0, "workers", options_.workers, "it cannot be negative");
-    need(!options_.resume || !options_.checkpoint.empty(), "resume", "true", "name the checkpoint to go on from");
-  }
+  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) { detail::check_options(options_); }
   TrainerOptions const& options() const { return options_; }
 
   /// The device that is trained on. Throws DeviceUnavailable when none of the list is there.
@@ -55549,7 +56426,6 @@ class Trainer {
   History fit_on(D device, Net& net, Training const& training, Validation const& validation, Loss const& loss_of, MakeOptimizer const& make_optimizer,
                  Metric const& metric, MakeSchedule const& make_schedule) const {
     constexpr bool scaled = std::is_same_v<Compute, float16>;
-    constexpr bool elsewhere = !std::is_same_v<detail::module_device<Net>, D>;
     auto model = to(net, device);
     auto optimizer = make_optimizer(model);
     data::DataLoader batches{training,
@@ -55560,24 +56436,30 @@ class Trainer {
     optim::GradScaler scaler;
     auto const weights = parameters(model);
 
-    History history;
-    if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
-    auto best = options_.restore_best ? clone(model) : model;
-    detail::RunState<decltype(model), decltype(optimizer), decltype(schedule), optim::GradScaler> run{model, best, optimizer, schedule, scaler, options_.restore_best};
-    if (options_.resume && detail::file_exists(options_.checkpoint)) {
-      history = run.load(options_.checkpoint, history);
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-    }
-    detail::Progress progress(options_.progress, options_.epochs);
+    detail::TrainingRun run(options_);
+    if constexpr (requires { Metric::name; }) run.history.metric_name = Metric::name;
+    detail::TrainingRun::Tensors home;
+    if constexpr (!std::is_same_v<detail::module_device<Net>, D>) home = io::named_state(net);
+    auto const add_others = [&](detail::TrainingRun::Tensors& all) {
+      StateCollector collect{&all, "optimizer."};
+      for_each_state(optimizer, collect);
+      collect.prefix = "schedule.";
+      if constexpr (has_state<decltype(schedule)>) for_each_state(schedule, collect);
+      collect.prefix = "scaler.";
+      for_each_state(scaler, collect);
+    };
+    run.begin(io::named_state(model, "model."), std::move(home), &add_others,
+              [](void const* f, detail::TrainingRun::Tensors& all) { (*static_cast<decltype(add_others)*>(f))(all); });
 
-    for (int64_t number = static_cast<int64_t>(history.epochs.size()) + 1; number <= options_.epochs && !history.stopped_early; ++number) {
+    detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
+    decltype(optim::clip_grad_norm(weights, 1.)) norm;
+    while (int64_t const number = run.next_epoch()) {
       Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
       epoch.learning_rate = optimizer.lr();
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
-      decltype(optim::clip_grad_norm(weights, 1.)) norm;
+      losses.begin();
       int64_t batch = 0, together = 1;  // of the batches that make one step
       for (auto const& [x, y] : batches) {
         if (batch % options_.accumulate == 0) {
@@ -55603,8 +56485,8 @@ class Trainer {
           else optimizer.step();
           if (options_.schedule_steps) schedule.step();
         }
-        if (progress.wants_step()) {
-          progress.step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+        if (run.wants_step()) {
+          run.progress().step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
         }
       }
       epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
@@ -55613,29 +56495,12 @@ class Trainer {
       optimizer.zero_grad();
       if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-
-      history.epochs.push_back(epoch);
-      if (is_better(history)) {
-        history.best_epoch = number;
-        if (options_.restore_best) detail::copy_state(model, best);
-      }
-      history.stopped_early = options_.patience > 0 && number - history.best_epoch >= options_.patience;
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-      progress.epoch(epoch, history);
-      if (!options_.checkpoint.empty()) run.save(options_.checkpoint, history);
-      if (!options_.csv.empty()) history.save_csv(options_.csv);
-      if (!options_.svg.empty()) history.save_svg(options_.svg);
+      run.end_epoch(epoch);
     }
-    if (history.stopped_early) {
-      progress.line("stopped: no better validation loss since epoch " + std::to_string(history.best_epoch));
-    }
-    if (options_.restore_best && history.best_epoch > 0) {
-      detail::copy_state(best, model);
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-    }
+    run.end();
     model.eval();
     net.eval();
-    return history;
+    return std::move(run.history);
   }
 
   /// Loss and metric on the validation part, without recording.
@@ -55660,14 +56525,6 @@ class Trainer {
     if (seen == 0) return;
     epoch.validation_loss = losses.mean();
     if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
-  }
-
-  bool is_better(History const& history) const {
-    auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
-    double const now = judged(history.epochs.back());
-    if (history.best_epoch == 0) return true;
-    double const best = judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]);
-    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
   TrainerOptions options_;

@@ -90,6 +90,64 @@ TEST_CASE_TEMPLATE("gradients of rows are the same for every instruction set, le
   });
 }
 
+TEST_CASE("a gradient that nobody else sees is written over, and only that") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n : {15, 16, 33, 100, 5000}) {
+      CAPTURE(n);
+      Tensor<float> const slopes = numbers({5, n}, 9).to<float>(), values = numbers({5, n}).to<float>();
+      Variable x{values}, v{values}, u{values}, w{numbers({n}, 5).to<float>()};
+      layer_norm(x, {n}, w).backward(slopes);
+      sum(layer_norm(v, {n}, w.value()) * slopes).backward();
+      CHECK(v.grad().to_vector() == x.grad().to_vector());
+      Variable<float> y = layer_norm(u, {n}, w.value());
+      y.retain_grad();
+      sum(y * slopes).backward();
+      CHECK(y.grad().to_vector() == slopes.to_vector());
+      CHECK(u.grad().to_vector() == x.grad().to_vector());
+    }
+  });
+}
+
+TEST_CASE("rows of results beyond the caches are those of few rows") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n : {64, 101}) {
+      CAPTURE(n);
+      int64_t const rows = (int64_t{1} << 21) / n + 5, some = 37;
+      Generator generator(3);
+      Tensor<float> const values = randn<float>({rows, n}, generator) + 100, slopes = randn<float>({rows, n}, generator);
+      Variable x{values}, w{randn<float>({n}, generator)};
+      Variable<float> const y = layer_norm(x, {n}, w);
+      y.backward(slopes);
+      for (int64_t first : {int64_t{0}, int64_t{5000}, rows - some}) {
+        Variable part{values.slice(0, first, first + some)}, rows_alone{values.slice(0, first, first + 1)};
+        Variable<float> const z = layer_norm(part, {n}, w.value());
+        z.backward(slopes.slice(0, first, first + some));
+        CHECK(z.value().to_vector() == y.value().slice(0, first, first + some).to_vector());
+        CHECK(part.grad().to_vector() == x.grad().slice(0, first, first + some).to_vector());
+        // One row alone goes another way.
+        Variable<float> const u = layer_norm(rows_alone, {n}, w.value());
+        u.backward(slopes.slice(0, first, first + 1));
+        CHECK(max(abs(u.value() - z.value().slice(0, 0, 1))).item() < 2e-5f);
+        CHECK(max(abs(rows_alone.grad() - part.grad().slice(0, 0, 1))).item() < 2e-5f);
+      }
+    }
+  });
+}
+
+TEST_CASE("statistics of rows that are far from 0 and close together lose no digits") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n : {16, 40, 100}) {
+      Generator generator(5);
+      Tensor<float> const values = randn<float>({7, n}, generator) * 0.01f + 300, slopes = randn<float>({7, n}, generator);
+      Variable x{values};
+      Variable<double> d{values.to<double>()};
+      layer_norm(x, {n}).backward(slopes);
+      layer_norm(d, {n}).backward(slopes.to<double>());
+      CHECK(max(abs(x.grad().to<double>() - d.grad())).item() < 1e-5 * max(abs(d.grad())).item());
+    }
+  });
+}
+
 TEST_CASE("16-bit floats are computed in float") {
   Variable x{Tensor<float16>{{1, 2, 4}, {0, 1, 0}}};
   Variable w{Tensor<float>{1, 2, 1}};

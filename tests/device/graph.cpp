@@ -1,11 +1,13 @@
 // Graphs: what is recorded runs when it is replayed, in the memory that it named. Also compiled for a GPU.
 #include <situ/device/graph.hpp>
 
+#include <situ/device/event.hpp>
 #include <situ/device/query.hpp>
 #include <situ/device/stream.hpp>
 #include <situ/ops/matmul.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
+#include <situ/tensor/transfer_async.hpp>
 
 #include <string>
 #include <type_traits>
@@ -139,12 +141,46 @@ TEST_CASE_TEMPLATE("an error while recording leaves the graph, the stream and th
             StreamGuard const guard{stream};
           });
         }) == "StreamGuard: this thread records a graph on " + device_traits<D>::name() + ", and a graph records one stream");
+  CHECK(message_of([&] { graph.capture([&] { Event<D>().record(); }); }) == "Event::record: this thread records a graph on " + device_traits<D>::name() + ", and a graph records one stream");
+  Stream<D> const other;
+  Event<D> event;
+  event.record(other);
+  CHECK(message_of([&] { graph.capture([&] { event.wait(); }); }) == "Stream::wait: this thread records a graph on " + device_traits<D>::name() + ", and a graph records one stream");
+  CHECK(message_of([&] { graph.capture([&] { other.wait(Stream<D>::current()); }); }) ==
+        "Stream::wait: this thread records a graph on " + device_traits<D>::name() + ", and a graph records one stream");
+  CHECK(message_of([&] { graph.capture([&] { enqueue(D{}, [] {}); }); }) ==
+        "enqueue: " + device_traits<D>::name() + " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
+  CHECK(message_of([&] { graph.capture([&] { (void)x.to_async(Pinned{}); }); }) ==
+        "to_async: work on this device is recorded on this thread, and a copy of page-locked memory would be waited for; copy before or after it");
   CHECK(x.to_vector() == floats{1, 1, 1});
   graph.replay();
   CHECK(y.to_vector() == floats{2, 2, 2});
   graph.capture([&] { y.assign(x + 5); });
   graph.replay();
   CHECK(y.to_vector() == floats{6, 6, 6});
+}
+
+TEST_CASE_TEMPLATE("memory that was allocated by a recording that failed goes back", D, Emulated<0>) {
+  synchronize(D{});
+  int64_t const before = gpu::memory_allocated(D{});
+  {
+    Tensor<float, D> const x = ones({1000}, D{});
+    Tensor<float, D> kept;
+    gpu::Graph<D> graph;
+    CHECK(message_of([&] {
+            graph.capture([&] {
+              Tensor<float, D> const temporary = x * 2;
+              kept = temporary + 1;
+              synchronize(D{});
+            });
+          }) != "nothing was thrown");
+    CHECK(graph.empty());
+    CHECK(kept.size() == 1000);
+    kept.assign(x * 3);  // memory like any other
+    CHECK(kept.item(999) == 3.f);
+  }
+  synchronize(D{});
+  CHECK(gpu::memory_allocated(D{}) == before);
 }
 
 TEST_CASE_TEMPLATE("replays are ordered with the work of all streams", D, Emulated<0>) {

@@ -13,12 +13,14 @@
 #include <unistd.h>
 #include <situ/device/emulated/device.hpp>
 #include <situ/device/pinned.hpp>
+#include <situ/device/event.hpp>
 #include <situ/device/query.hpp>
 #include <situ/expr/functions.hpp>
 #include <situ/ops/index.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor/factories.hpp>
 #include <situ/tensor/transfer.hpp>
+#include <situ/tensor/transfer_async.hpp>
 
 #include "support/compare.hpp"
 
@@ -220,6 +222,32 @@ TEST_CASE("waiting for a device is told") {
   CHECK(find(p.rows(), "synchronization", "synchronize", "emulated:0"));
 }
 
+TEST_CASE("waiting for a copy or an event is told, and what is there already is no wait") {
+  Stream<Device> const s;
+  StreamGuard const guard{s};
+  auto const x = ones({1000}, Device{});
+  s.synchronize();
+  profile p;
+  emulated::delay(s, 3);
+  auto const h = x.to_async(Pinned{});
+  CHECK(p.synchronizations() == 0);
+  CHECK(h.get()(7) == 1);
+  CHECK(p.synchronizations() == 1);
+  CHECK(h.get()(8) == 1);
+  Event<Device> event;
+  emulated::delay(s, 3);
+  event.record(s);
+  event.synchronize();
+  event.synchronize();
+  p.stop();
+  CHECK(p.synchronizations() == 2);
+  auto const rows = p.rows();
+  auto const* const waits = find(rows, "synchronization", "Event::synchronize", "emulated:0");
+  REQUIRE(waits);
+  CHECK(waits->count == 2);
+  CHECK(waits->seconds > 0.003);
+}
+
 namespace {
 struct Slow {
   float* data;
@@ -360,6 +388,15 @@ TEST_CASE("a trace file is valid JSON with an event for each thing that happened
   std::remove(path.c_str());
   CHECK(situ_test::thrown<IoError>([&] { p.write_chrome_trace("/nonexistent/trace.json"); },
                                    "write_chrome_trace: /nonexistent/trace.json: the file cannot be written") == "");
+}
+
+TEST_CASE("times in a trace do not depend on the locale") {
+  using detail::microseconds_text;
+  CHECK(microseconds_text(0) == "0.000");
+  CHECK(microseconds_text(1) == "0.001");
+  CHECK(microseconds_text(1234567) == "1234.567");
+  CHECK(microseconds_text(-7) == "-0.007");
+  CHECK(microseconds_text(-1500) == "-1.500");
 }
 
 TEST_CASE("checked launches are waited for, and throw what they found wrong themselves") {

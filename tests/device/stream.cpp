@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include <situ/device/query.hpp>
 #include <situ/tensor.hpp>
 
 using namespace situ;
@@ -331,6 +332,109 @@ TEST_CASE("a device that does not exist has no streams") {
   CHECK_THROWS_AS(Stream<Emulated<2>>(), DeviceUnavailable);
   CHECK_THROWS_AS(Stream<Emulated<2>>::current(), DeviceUnavailable);
   CHECK_THROWS_AS(Stream<Emulated<300>>(), DeviceUnavailable);
+  CHECK_THROWS_AS(Stream<Emulated<300>>::current(), DeviceUnavailable);
+}
+
+TEST_CASE("what is left of a device that is no longer there is of no use, until it is there again") {
+  using Gone = Emulated<2>;
+  Devices const devices({.devices = 3});
+  Stream<Gone> const s;
+  {
+    StreamGuard const guard{s};
+    CHECK(full<float>({3}, 2.f, Gone{}).to_vector() == Values{2, 2, 2});
+    CHECK(Stream<Gone>::default_stream() != s);
+  }
+  gpu::set_memory_fraction(0.5, Emulated<1>{});
+  synchronize(Gone{});
+  emulated::configure({.devices = 2});
+  std::string const message = "emulated:2: there is no such device: 2 devices are configured; emulated::configure({.devices = 3}) makes more";
+  auto const is_refused = [&](auto f) {
+    try {
+      f();
+    } catch (DeviceUnavailable const& error) {
+      return std::string(error.what()) == message;
+    }
+    return false;
+  };
+  CHECK(is_refused([] { Stream<Gone>(); }));
+  CHECK(is_refused([] { Stream<Gone>::current(); }));
+  CHECK(is_refused([] { Stream<Gone>::default_stream(); }));
+  CHECK(is_refused([&] { Stream<Gone>::wrap(s.native()); }));
+  CHECK(is_refused([&] { StreamGuard const guard{s}; }));
+  CHECK(is_refused([] { Event<Gone>().record(); }));
+  CHECK(is_refused([&] { Event<Gone>().record(s); }));
+  CHECK(is_refused([] { Event<Gone>().wait(); }));
+  CHECK(is_refused([&] { enqueue(s, [] {}); }));
+  CHECK(is_refused([] { enqueue(Gone{}, [] {}); }));
+  CHECK(is_refused([&] { s.synchronize(); }));
+  CHECK(is_refused([] { synchronize(Gone{}); }));
+  CHECK(is_refused([] { zeros<float>({3}, Gone{}); }));
+  CHECK(is_refused([] { (void)pin(ones<float>({3})).to_async(Gone{}); }));
+  CHECK(is_refused([] { gpu::set_memory_fraction(0.5, Gone{}); }));
+  CHECK(is_refused([] { gpu::set_release_threshold(0, Gone{}); }));
+  CHECK(is_refused([] { (void)emulated::statistics(2); }));
+  CHECK(gpu::memory_allocated(Gone{}) + gpu::max_memory_allocated(Gone{}) + gpu::memory_reserved(Gone{}) + gpu::memory_info(Gone{}).total == 0);
+  CHECK(gpu::memory_summary(Emulated<1>{}).find("no limit for this process") != std::string::npos);  // devices are made anew
+  emulated::configure({.devices = 3});
+  StreamGuard const guard{s};
+  CHECK(full<float>({3}, 5.f, Gone{}).to_vector() == Values{5, 5, 5});
+}
+
+TEST_CASE("streams differ in priority, and those that are handed out again have the one that was asked for") {
+  std::vector<void*> high, normal;
+  {
+    std::vector<Stream<Device>> const urgent(3, Stream<Device>{priority::high});
+    std::vector<Stream<Device>> others;
+    for (int k = 0; k < 3; ++k) others.emplace_back();
+    for (auto const& s : urgent) high.push_back(s.native());
+    for (auto const& s : others) normal.push_back(s.native());
+  }
+  synchronize(Device{});
+  std::vector<Stream<Device>> urgent;
+  for (int k = 0; k < 50; ++k) urgent.emplace_back(StreamOptions{.priority = -1});
+  for (auto const& s : urgent) {
+    for (void* const other : normal) CHECK(s.native() != other);
+  }
+}
+
+TEST_CASE("a stream that somebody else made can be wrapped, and is left to them in the end") {
+  Devices const devices;
+  Stream<Device> const theirs;
+  Gate gate;
+  Float x = full<float>({50}, 1.f, Device{});
+  {
+    Stream<Device> const s = Stream<Device>::wrap(theirs.native());
+    CHECK(s.native() == theirs.native());
+    CHECK(s == Stream<Device>::wrap(theirs.native()));
+    CHECK(s != theirs);
+    StreamGuard const guard{s};
+    CHECK(Stream<Device>::current() == s);
+    hold(s, gate);
+    x += 1;
+  }
+  Float const y = x * 3;  // on the default stream, behind what was done on the wrapped one
+  Stream<Device> const fresh;
+  CHECK(fresh.native() != theirs.native());  // not handed out to others
+  CHECK(!Stream<Device>::default_stream().query());
+  open(gate);
+  CHECK(y.to_vector() == Values(50, 6));
+  {
+    // Wrapped anew, after its last handle had gone: what was noted of it still comes first.
+    Gate second;
+    {
+      Stream<Device> const s = Stream<Device>::wrap(theirs.native());
+      StreamGuard const guard{s};
+      hold(s, second);
+      x += 1;
+    }
+    Stream<Device> const other;
+    Stream<Device> const s = Stream<Device>::wrap(other.native());
+    StreamGuard const guard{s};
+    Float const z = x * 2;
+    CHECK(!s.query());
+    open(second);
+    CHECK(z.to_vector() == Values(50, 6));
+  }
 }
 
 TEST_CASE_TEMPLATE("on the host the same types work at once", D, Cpu, Pinned) {

@@ -11,6 +11,7 @@
 #include <situ/tensor/factories.hpp>
 #include <situ/tensor/print.hpp>
 #include <situ/tensor/transfer.hpp>
+#include <situ/tensor/transfer_async.hpp>
 
 using namespace situ;
 
@@ -104,6 +105,44 @@ TEST_CASE("page-locked memory is named as such") {
   CHECK(log.count(Cpu{}, Device{}) == 0);
 }
 
+TEST_CASE("asynchronous transfers are told with their lines, directions and the bytes that cross") {
+  Tensor<float, Pinned> const p = pin(ones({64, 80}));
+  auto const x = p.to(Device{});
+  synchronize(Device{});
+  TransferLog log;
+  int const line = __LINE__;
+  auto const whole = p.to_async(Device{});
+  auto const rows = p(all(), range(16, 48)).to_async(Device{});  // packed by the copy
+  auto const back = x(all(), range(16, 48)).to_async(Pinned{});
+  auto const half = x.to_async<float16>(Pinned{});
+  auto const wide = p.to_async<double>(Device{});
+  auto const there = x.to_async(Emulated<1>{});
+  auto const same = x.to_async(Device{});
+  (void)back.get();
+  (void)half.get();
+  synchronize(Device{});
+  auto const found = [&](int offset) -> TransferLog::row {
+    for (auto const& row : log.rows()) {
+      if (row.site == here(line + offset)) return row;
+    }
+    return {};
+  };
+  CHECK(log.count() == 6);
+  CHECK(found(1).bytes == 64 * 80 * 4);
+  CHECK(found(1).from == AnyDevice(Pinned{}));
+  CHECK(found(1).to == AnyDevice(Device{}));
+  CHECK(found(2).bytes == 64 * 32 * 4);
+  CHECK(found(2).to == AnyDevice(Device{}));
+  CHECK(found(3).bytes == 64 * 32 * 4);
+  CHECK(found(3).from == AnyDevice(Device{}));
+  CHECK(found(3).to == AnyDevice(Pinned{}));
+  CHECK(found(4).bytes == 64 * 80 * 2);
+  CHECK(found(5).bytes == 64 * 80 * 4);
+  CHECK(found(6).from == AnyDevice(Device{}));
+  CHECK(found(6).to == AnyDevice(Emulated<1>{}));
+  CHECK(found(7).count == 0);
+}
+
 TEST_CASE("logs may be nested, and count nothing before and after") {
   Tensor<float> const a = ones({10});
   (void)a.to(Device{});
@@ -135,4 +174,33 @@ TEST_CASE("a log prints as a table, most bytes first") {
                      "from        to   where                 count    bytes\n"
                      "emulated:0  cpu  " + here(line) + "      3  3.0 KiB\n"
                      "emulated:0  cpu  item                      1  4 bytes\n");
+}
+
+TEST_CASE("what is strided crosses without its gaps where a copy can leave them out") {
+  Tensor<float> const a = arange<float>(0, 64 * 80, 1).reshape({64, 80});
+  auto const x = a.to(Device{});
+  TransferLog log;
+  auto const crossed = [&](auto const& part, auto const& expected) {
+    log.reset();
+    CHECK(part.cpu().is_contiguous());
+    CHECK(log.count() == (part.size() > 0));
+    int64_t const bytes = log.bytes();
+    CHECK(part.cpu().to_vector() == expected.to_vector());
+    log.reset();
+    auto const there = part.to(Emulated<1>{});
+    CHECK(log.count() == (part.size() > 0));
+    CHECK(log.bytes() == bytes);
+    CHECK(there.cpu().to_vector() == expected.to_vector());
+    CHECK(part.to(Pinned{}).to_vector() == expected.to_vector());
+    return bytes;
+  };
+  CHECK(crossed(x(all(), range(16, 48)), a(all(), range(16, 48))) == 64 * 32 * 4);
+  CHECK(crossed(x.select(1, 79), a.select(1, 79)) == 64 * 4);
+  CHECK(crossed(x.t()(range(0, 32)).flip(1), a.t()(range(0, 32)).flip(1)) == 64 * 32 * 4);
+  CHECK(crossed(x.t(), a.t()) == 64 * 80 * 4);
+  CHECK(crossed(x.flip(0), a.flip(0)) == 64 * 80 * 4);
+  CHECK(crossed(x[3].expand({50, 80}), a[3].expand({50, 80})) == 80 * 4);
+  CHECK(crossed(x.slice(1, 0, 80, 3), a.slice(1, 0, 80, 3)) == (63 * 80 + 79) * 4);  // small gaps cross
+  CHECK(crossed(x.slice(0, 0, 64, 2).slice(1, 0, 80, 3), a.slice(0, 0, 64, 2).slice(1, 0, 80, 3)) == (62 * 80 + 79) * 4);
+  CHECK(crossed(x(range(3, 3)), a(range(3, 3))) == 0);
 }

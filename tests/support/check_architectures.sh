@@ -1,7 +1,8 @@
 #!/bin/sh
 # The device code compiles without a warning for GPUs from Turing to Blackwell: check_architectures.sh NVCC ROOT [ARGUMENT...] [SOURCE...]
 #
-# Without sources all of tests/cuda. Each is compiled for sm_75, sm_90 and sm_100 at once, without its host code.
+# Without sources all that the repository has for nvcc. Each is compiled for sm_75, sm_90 and sm_100 at once, without its host
+# code, as many at a time as there are processors. A build for 75-real;90-real;100-real proves the same along the way.
 set -u
 nvcc=$1 root=$2
 shift 2
@@ -11,16 +12,17 @@ while [ $# -gt 0 ]; do
   shift
 done
 cd "$root" || exit 2
-[ $# -gt 0 ] || set -- tests/cuda/*.cu
+. tests/support/install.sh
+[ $# -gt 0 ] || set -- tests/support/kernels_probe.cu tests/link/*.cu benchmarks/*.cu tests/cuda/*.cu
 scratch=$(mktemp -d) || exit 2
 trap 'rm -rf "$scratch"' EXIT
-failures=0
-for source in "$@"; do
-  # shellcheck disable=SC2086
-  if ! "$nvcc" -std=c++20 -O2 --extended-lambda -Iinclude -Itests $arguments -Werror=all-warnings -gencode arch=compute_75,code=sm_75 \
-    -gencode arch=compute_90,code=sm_90 -gencode arch=compute_100,code=sm_100 -fatbin -o "$scratch/fatbin" "$source"; then
-    echo "$source does not compile for all of sm_75, sm_90 and sm_100"
-    failures=$((failures + 1))
-  fi
-done
-exit $((failures > 0))
+cat > "$scratch/compile" << EOF
+#!/bin/sh
+"$nvcc" -std=c++20 -O2 --extended-lambda -Iinclude -Itests $arguments -Werror=all-warnings -gencode arch=compute_75,code=sm_75 \\
+  -gencode arch=compute_90,code=sm_90 -gencode arch=compute_100,code=sm_100 -fatbin -o "$scratch/\$(basename "\$1").\$\$" "\$1" && exit
+echo "\$1 does not compile for all of sm_75, sm_90 and sm_100"
+exit 1
+EOF
+chmod +x "$scratch/compile"
+printf '%s\n' "$@" | xargs -n 1 -P "$(processors)" "$scratch/compile"
+exit $(($? > 0))

@@ -49,7 +49,10 @@ for source in "$@"; do
       sub(/^.*Used /, "", used); sub(/ registers.*/, "", used)
       kind = kind_of(name)
       if (kind == "") next
-      if (used + 0 > most[kind]) complain(name ": " used " registers; a " kind " may use " most[kind])
+      bound = most[kind]
+      # Programs carry the number of their inputs: each has strides and a place of its own.
+      if (kind == "strided_kernel" && match(name, /Li[0-9]+EEEEEvNS/) && substr(name, RSTART + 2, RLENGTH - 10) + 0 > 4) bound = 64
+      if (used + 0 > bound) complain(name ": " used " registers; a " kind " may use " bound)
       ++count[kind]
       if (used + 0 > largest[kind]) largest[kind] = used + 0
       if (kind == "contiguous_kernel") contiguous[formula_of(name)] += 1

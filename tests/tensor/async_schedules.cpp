@@ -242,3 +242,63 @@ TEST_CASE("several host threads use one tensor on streams of their own") {
   }
   emulated::configure();
 }
+
+TEST_CASE("two devices are used by several host threads at once, and exchange what they compute") {
+  emulated::configure({.delays = 11});
+  {
+    Tensor<float> const start = arange<float>(0, 500, 1) % 32.f;
+    for (int round = 0; round < 20; ++round) {
+      constexpr int threads = 4;
+      struct Work {
+        Tensor<float, A> from_a;
+        Tensor<float, B> from_b;
+        Tensor<float, A>* result_a;
+        Tensor<float, B>* result_b;
+        int k;
+      };
+      Tensor<float, A> const shared_a = start.to(A{}) + 1.f;
+      Tensor<float, B> const shared_b = start.to(B{}) * 2.f;
+      std::vector<Tensor<float, A>> results_a(threads);
+      std::vector<Tensor<float, B>> results_b(threads);
+      std::vector<Work> works;
+      for (int k = 0; k < threads; ++k) works.push_back({shared_a, shared_b, &results_a[static_cast<std::size_t>(k)], &results_b[static_cast<std::size_t>(k)], k});
+      std::vector<pthread_t> running(threads);
+      for (int k = 0; k < threads; ++k) {
+        pthread_create(
+            &running[static_cast<std::size_t>(k)], nullptr,
+            [](void* given) -> void* {
+              Work& work = *static_cast<Work*>(given);
+              std::optional<StreamGuard<A>> on_a;
+              std::optional<StreamGuard<B>> on_b;
+              if (work.k % 2 == 0) on_a.emplace(Stream<A>());  // the others share the default streams
+              if (work.k > 1) on_b.emplace(Stream<B>());
+              Tensor<float, A> x = work.from_a;
+              Tensor<float, B> y = work.from_b;
+              for (int n = 0; n < 5; ++n) {
+                Tensor<float, B> const there = x.to(B{});
+                x = small(y.to_async(A{}) + static_cast<float>(work.k));
+                y = small(there * 3.f + work.from_b);
+              }
+              *work.result_a = x;
+              *work.result_b = y;
+              work.from_a = {};
+              work.from_b = {};
+              return nullptr;
+            },
+            &works[static_cast<std::size_t>(k)]);
+      }
+      for (pthread_t const thread : running) pthread_join(thread, nullptr);
+      for (int k = 0; k < threads; ++k) {
+        Tensor<float> x = start + 1.f, y = start * 2.f;
+        for (int n = 0; n < 5; ++n) {
+          Tensor<float> const there = x;
+          x = small(y + static_cast<float>(k));
+          y = small(there * 3.f + start * 2.f);
+        }
+        REQUIRE(difference(results_a[static_cast<std::size_t>(k)].to(Cpu{}), x) == "");
+        REQUIRE(difference(results_b[static_cast<std::size_t>(k)].to(Cpu{}), y) == "");
+      }
+    }
+  }
+  emulated::configure();
+}

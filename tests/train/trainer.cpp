@@ -11,10 +11,13 @@
 #include <situ/optim/schedules.hpp>
 #include <situ/ops/compare.hpp>
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include <support/compare.hpp>
 
@@ -239,4 +242,61 @@ TEST_CASE("bad options, a checkpoint of something else") {
   CHECK(thrown<IoError>([&] { trainer.fit(net, samples, train::none, loss, adam); },
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: a checkpoint that a Trainer has written is needed") == "");
   CHECK(same_bits(net, before));
+}
+
+TEST_CASE("on a terminal a bar is redrawn in its line, and each epoch leaves one line") {
+  int const master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0 || ::grantpt(master) != 0 || ::unlockpt(master) != 0) return;  // a system without pseudo terminals
+  std::FILE* const terminal = std::fopen(::ptsname(master), "w");
+  REQUIRE(terminal != nullptr);
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  Net<float, Cpu> net;
+  train::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .progress = terminal}}.fit(net, samples, samples, loss, adam, train::accuracy);
+  detail::Progress(terminal, 10).step(3, 5, 10, 0.25, 1234);
+  std::fflush(terminal);
+  std::string shown(65536, '\0');
+  ::fcntl(master, F_SETFL, O_NONBLOCK);
+  std::size_t size = 0;
+  for (ssize_t got = 0; (got = ::read(master, shown.data() + size, shown.size() - size)) > 0;) size += static_cast<std::size_t>(got);
+  shown.resize(size);
+  std::fclose(terminal);
+  ::close(master);
+
+  CHECK(shown.find("\repoch  3/10 [===============               ] loss 0.25  1.23e+03 samples/s\033[K") != std::string::npos);
+  // What a terminal shows in the end: \r goes back, \033[K clears the rest of the line.
+  std::vector<std::string> lines(1);
+  std::size_t at = 0;
+  bool bar = false;
+  for (std::size_t k = 0; k < shown.size(); ++k) {
+    if (shown[k] == '\r') at = 0;
+    else if (shown[k] == '\n') lines.emplace_back(), at = 0;
+    else if (shown.compare(k, 3, "\033[K") == 0) lines.back().resize(at), k += 2;
+    else {
+      if (lines.back().size() <= at) lines.back().resize(at + 1, ' ');
+      lines.back()[at++] = shown[k];
+      bar = bar || shown[k] == '[';
+    }
+  }
+  CHECK(bar);
+  REQUIRE(lines.size() == 3);
+  for (std::size_t k = 0; k < 2; ++k) {
+    CAPTURE(lines[k]);
+    CHECK(lines[k].rfind(k == 0 ? "epoch 1/2  loss " : "epoch 2/2  loss ", 0) == 0);
+    CHECK(lines[k].find("  validation loss ") != std::string::npos);
+    CHECK(lines[k].find("  accuracy ") != std::string::npos);
+    CHECK(lines[k].find('[') == std::string::npos);  // nothing of the bar is left over
+    CHECK(lines[k].substr(lines[k].size() - 10) == " samples/s");
+  }
+}
+
+TEST_CASE_TEMPLATE("the first device of the list that is there is chosen when the program runs", First, Emulated<0>, Emulated<1>) {
+  train::Trainer<First, Cpu> const trainer{{.epochs = 2, .batch_size = 16, .workers = 2, .progress = nullptr}};
+  CHECK(to_string(trainer.device()) == to_string(AnyDevice(First{})));
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> net;
+  auto const history = trainer.fit(net, samples, train::none, loss, adam);
+  CHECK(history.epochs.back().loss < history.epochs.front().loss);
 }

@@ -228,93 +228,127 @@ inline constexpr bool has_slot<Apply<functions::slot<J>, T>> = true;
 template <int J, class T>
 inline constexpr Formula formula_of<Apply<functions::slot<J>, T>> = formula_of<T>;
 
-/// A value on the way up, with those of the operands.
-template <class V, class Kids>
+/// The value of a tree, and those of its nodes that a derivative may ask for, in registers. They are made where they stay: a node is one
+/// function whatever its operands, and nothing is copied (see Evaluator on what that is worth). P says what lanes are: P::value(tree, source),
+/// P::operand<Wanted, From>(lanes), P::convert<To, From>(lanes), P::apply(node, operands...), P::derivative(node, value, operands...).
+template <class P, class Tree, class Source>
 struct Kept {
-  V value;
-  Kids kids;
+  using value_type = std::remove_cvref_t<decltype(P::value(std::declval<Tree const&>(), std::declval<Source const&>()))>;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Tree const& tree, Source const& source) : value(P::value(tree, source)) {}
+};
+template <class P, int J, class T, class Source>
+struct Kept<P, Apply<functions::slot<J>, T>, Source> {
+  using value_type = std::remove_cvref_t<decltype(P::value(std::declval<T const&>(), std::declval<Source const&>()))>;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<functions::slot<J>, T> const& slot, Source const& source) : value(P::value(slot.operands.head, source)) {}
 };
 
-/// Both ways through a tree. P says what lanes are: P::value<Leaf>(leaf, source), P::operand<Wanted, From>(lanes),
-/// P::convert<To, From>(lanes), P::apply(node, operands...), P::derivative(node, value, operands...).
+/// Nodes of one or two operands that are taken as they are.
+template <class P, class Op, class A, class Source>
+  requires(has_slot<A> && computes_in_one_type<Apply<Op, A>>)
+struct Kept<P, Apply<Op, A>, Source> {
+  using value_type = std::remove_cvref_t<decltype(Op::value(std::declval<typename Kept<P, A, Source>::value_type const&>()))>;
+  Kept<P, A, Source> first;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, A> const& node, Source const& source) : first(node.operands.head, source), value(Op::value(first.value)) {}
+};
+template <class P, class Op, class A, class B, class Source>
+  requires((has_slot<A> || has_slot<B>) && computes_in_one_type<Apply<Op, A, B>>)
+struct Kept<P, Apply<Op, A, B>, Source> {
+  using value_type = std::remove_cvref_t<decltype(Op::value(std::declval<typename Kept<P, A, Source>::value_type const&>(), std::declval<typename Kept<P, B, Source>::value_type const&>()))>;
+  Kept<P, A, Source> first;
+  Kept<P, B, Source> second;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, A, B> const& node, Source const& source)
+      : first(node.operands.head, source), second(node.operands.tail.head, source), value(Op::value(first.value, second.value)) {}
+};
+
+/// All other nodes.
+template <class P, class Source, class... Ts>
+struct KeptOperands {
+  SITU_HOST_DEVICE SITU_INLINE KeptOperands(Fields<> const&, Source const&) {}
+  template <class Node, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto apply(Node const& node, Xs const&... xs) const {
+    return P::apply(node, xs...);
+  }
+  template <class Node, class Y, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto derivative(Node const& node, Y const& y, Xs const&... xs) const {
+    return P::derivative(node, y, xs...);
+  }
+};
+template <class P, class Source, class T, class... Ts>
+struct KeptOperands<P, Source, T, Ts...> {
+  Kept<P, T, Source> head;
+  KeptOperands<P, Source, Ts...> tail;
+  SITU_HOST_DEVICE SITU_INLINE KeptOperands(Fields<T, Ts...> const& trees, Source const& source) : head(trees.head, source), tail(trees.tail, source) {}
+
+  template <class Node, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto apply(Node const& node, Xs const&... xs) const {
+    using Wanted = typename Node::types::template operand<static_cast<int>(sizeof...(Xs))>;
+    return tail.apply(node, xs..., P::template operand<Wanted, typename T::value_type>(head.value));
+  }
+  template <class Node, class Y, class... Xs>
+  SITU_HOST_DEVICE SITU_INLINE auto derivative(Node const& node, Y const& y, Xs const&... xs) const {
+    using Wanted = typename Node::types::template operand<static_cast<int>(sizeof...(Xs))>;
+    return tail.derivative(node, y, xs..., P::template operand<Wanted, typename T::value_type>(head.value));
+  }
+};
+template <class P, class Op, class... Ts, class Source>
+  requires((has_slot<Ts> || ...) && !computes_in_one_type<Apply<Op, Ts...>>) || ((has_slot<Ts> || ...) && (sizeof...(Ts) > 2))
+struct Kept<P, Apply<Op, Ts...>, Source> {
+  using operands_type = KeptOperands<P, Source, Ts...>;
+  using value_type = std::remove_cvref_t<decltype(std::declval<operands_type const&>().apply(std::declval<Apply<Op, Ts...> const&>()))>;
+  operands_type operands;
+  value_type value;
+  SITU_HOST_DEVICE SITU_INLINE Kept(Apply<Op, Ts...> const& node, Source const& source) : operands(node.operands, source), value(operands.apply(node)) {}
+};
+
+/// The way down through a tree whose values are kept.
 template <class P>
 struct Reverse {
-  /// Values of every node that a derivative may ask for.
-  template <class Leaf, class S>
-  SITU_HOST_DEVICE SITU_INLINE static auto up(Leaf const& leaf, S const& source) {
-    auto const value = P::value(leaf, source);
-    return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
+  /// Sends seed × derivative to every slot: sink.put<J, T>(lanes). Guarded: where the seed is 0, what is sent is 0.
+  template <bool Guarded = false, int J, class T, class K, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<functions::slot<J>, T> const&, K const&, Seed const& seed, Sink& sink) {
+    sink.template put<J, typename T::value_type>(seed);
   }
-  template <class Op, class... Ts, class S>
-  SITU_HOST_DEVICE SITU_INLINE static auto up(Apply<Op, Ts...> const& node, S const& source) {
-    if constexpr (!has_slot<Apply<Op, Ts...>>) {
-      auto const value = P::value(node, source);
-      return Kept<std::remove_cv_t<decltype(value)>, Fields<>>{value, {}};
-    } else {
-      return up_operands(node, node.operands, source);
-    }
+  template <bool Guarded = false, class Op, class A, class K, class Seed, class Sink>
+    requires(computes_in_one_type<Apply<Op, A>>)
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, A> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    constexpr bool chooses = functions::chooses<Op>;
+    down<Guarded || chooses>(node.operands.head, kept.first, times<Guarded, chooses>(seed, partial<0>(Op::derivative(kept.first.value, kept.value))), sink);
   }
-
-  /// Sends seed × derivative to every slot: sink.put<J, T>(lanes).
-  template <class Op, class... Ts, class K, class Seed, class Sink>
+  template <bool Guarded = false, class Op, class A, class B, class K, class Seed, class Sink>
+    requires(computes_in_one_type<Apply<Op, A, B>>)
+  SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, A, B> const& node, K const& kept, Seed const& seed, Sink& sink) {
+    constexpr bool chooses = functions::chooses<Op>;
+    auto const partials = Op::derivative(kept.first.value, kept.second.value, kept.value);
+    if constexpr (has_slot<A>) down<Guarded || chooses>(node.operands.head, kept.first, times<Guarded, chooses>(seed, partials.head), sink);
+    if constexpr (has_slot<B>) down<Guarded || chooses>(node.operands.tail.head, kept.second, times<Guarded, chooses>(seed, partials.tail.head), sink);
+  }
+  template <bool Guarded = false, class Op, class... Ts, class K, class Seed, class Sink>
+    requires(!computes_in_one_type<Apply<Op, Ts...>> || sizeof...(Ts) > 2)
   SITU_HOST_DEVICE SITU_INLINE static void down(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
-    down_from<false>(node, kept, seed, sink);
+    if constexpr (functions::is_cast<Op>) {
+      using From = typename nth_type<0, Ts...>::type::value_type;
+      if constexpr (floating<From>) down<Guarded>(node.operands.head, kept.operands.head, P::template convert<From, typename Apply<Op, Ts...>::value_type>(seed), sink);
+    } else {
+      send<Guarded, 0>(node, node.operands, kept.operands, kept.operands.derivative(node, kept.value), seed, sink);
+    }
   }
 
  private:
-  template <class Node, class T, class... Ts, class S, class... Kids>
-  SITU_HOST_DEVICE SITU_INLINE static auto up_operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Kids const&... kids) {
-    auto const kid = up(rest.head, source);
-    if constexpr (sizeof...(Ts) > 0) return up_operands(node, rest.tail, source, kids..., kid);
-    else return finish(node, std::make_index_sequence<sizeof...(Kids) + 1>{}, kids..., kid);
-  }
-  template <class Op, class... Ts, std::size_t... Is, class... Kids>
-  SITU_HOST_DEVICE SITU_INLINE static auto finish(Apply<Op, Ts...> const& node, std::index_sequence<Is...>, Kids const&... kids) {
-    using Types = typename Apply<Op, Ts...>::types;
-    auto const value = P::apply(node, P::template operand<typename Types::template operand<static_cast<int>(Is)>, typename Ts::value_type>(kids.value)...);
-    return Kept<std::remove_cv_t<decltype(value)>, Fields<Kids...>>{value, fields_of(kids...)};
-  }
-
-  template <bool Guarded, class Op, class... Ts, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<Op, Ts...> const& node, K const& kept, Seed const& seed, Sink& sink) {
-    down_operands<Guarded, 0>(node, kept, kept.kids, seed, sink);
-  }
-  template <bool Guarded, int J, class T, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_from(Apply<functions::slot<J>, T> const&, K const&, Seed const& seed, Sink& sink) {
-    sink.template put<J, typename T::value_type>(seed);
-  }
-
-  /// Collects the operands as the function took them.
-  template <bool Guarded, int I, class Op, class... Ts, class K, class Kid, class... Kids, class Seed, class Sink, class... Xs>
-  SITU_HOST_DEVICE SITU_INLINE static void down_operands(Apply<Op, Ts...> const& node, K const& kept, Fields<Kid, Kids...> const& rest, Seed const& seed,
-                                                         Sink& sink, Xs const&... xs) {
-    using Types = typename Apply<Op, Ts...>::types;
-    using From = typename nth_type<I, Ts...>::type::value_type;
-    auto const x = P::template operand<typename Types::template operand<I>, From>(rest.head.value);
-    if constexpr (sizeof...(Kids) > 0) {
-      down_operands<Guarded, I + 1>(node, kept, rest.tail, seed, sink, xs..., x);
-    } else if constexpr (functions::is_cast<Op>) {
-      down_to<Guarded, 0, From>(node.operands.head, kept.kids.head, P::template convert<From, typename Apply<Op, Ts...>::value_type>(seed), sink);
-    } else {
-      auto const partials = P::derivative(node, kept.value, xs..., x);
-      send<Guarded, 0>(node, node.operands, kept.kids, partials, seed, sink);
-    }
-  }
-  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kid, class... Kids, class Partials, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Fields<Kid, Kids...> const& kids,
+  /// To operand I of a node, and those behind it.
+  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
+  SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Kids const& kids,
                                                 Partials const& partials, Seed const& seed, Sink& sink) {
-    if constexpr (has_slot<E>) {
+    if constexpr (has_slot<E> && floating<typename E::value_type>) {
       using R = typename Apply<Op, Ts...>::value_type;
       using Wanted = typename Apply<Op, Ts...>::types::template operand<I>;
-      auto const slope = P::template convert<R, Wanted>(partial<I>(partials));
-      auto const share = times<Guarded, functions::chooses<Op>>(seed, slope);
-      down_to<Guarded || functions::chooses<Op>, I, typename E::value_type>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
+      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<I>(partials)));
+      down<Guarded || functions::chooses<Op>>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
     }
     if constexpr (sizeof...(Es) > 0) send<Guarded, I + 1>(node, operands.tail, kids.tail, partials, seed, sink);
-  }
-  template <bool Guarded, int, class T, class Tree, class K, class Seed, class Sink>
-  SITU_HOST_DEVICE SITU_INLINE static void down_to(Tree const& tree, K const& kept, Seed const& seed, Sink& sink) {
-    if constexpr (has_slot<Tree> && floating<T>) down_from<Guarded>(tree, kept, seed, sink);
   }
 
   template <bool Guarded, bool Chooses, class X>

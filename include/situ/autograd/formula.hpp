@@ -305,11 +305,11 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
   template <class V>
-  void connect(int k, V const& from) {
+  SITU_NOINLINE void connect(int k, V const& from) {
     check_view(from);
     if (from.requires_grad()) connect_to(k, from.state());
   }
-  void keep(int k, Handle const& tensor) {
+  SITU_NOINLINE void keep(int k, Handle const& tensor) {
     this->FormulaParts::kept[k] = tensor;
     versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
   }

@@ -73,7 +73,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
 }
 
 /// Ends the references to the inputs.
-inline void drop_inputs(Node& node) noexcept {
+SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
   for (int k = 0; k < node.input_count; ++k) drop(std::exchange(node.inputs[k], nullptr));
   node.input_count = 0;
 }

@@ -2,7 +2,7 @@
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
 /// Cost      backward: one pass where rows run along the last axes (CPU); a reduction and one fused pass for the softmaxes elsewhere.
-///           Kept are the result (softmaxes), or the input and the weight (norms).
+///           Kept are the result (softmaxes), or the input and the weight (norms), and three numbers for each row of 32 to 4096 elements.
 #pragma once
 
 #include <situ/autograd/cpu/rows.hpp>
@@ -33,27 +33,29 @@ inline bool are_last(unsigned axes, int rank) {
 /// What a row's gradient is made with, and where the gradients of weight and bias go: [block, row length] each.
 template <class C, class D>
 struct RowParameters {
-  Tensor<C, D> weight, weight_gradients, bias_gradients;
+  Tensor<C, D> weight, weight_gradients, bias_gradients, found;
   bool weighs = false, wants_input = true, wants_weight = false, wants_bias = false;
   double eps = 0;
 };
 
-/// The gradient by the input of an operation on contiguous rows; see RowGradientArguments.
+/// The gradient by the input of an operation on contiguous rows; see RowGradientArguments. With `over_g` it is written over g.
 template <cpu::RowGradient Kind, class T, class D>
-Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who) {
+Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who, bool over_g = false) {
   using C = compute_t<T>;
   int64_t const rows = count > 0 ? g.size() / count : 0;
   bool const sums = parameters.wants_weight || parameters.wants_bias;
   int64_t const per_block = cpu::rows_per_block(rows, count, sums), blocks = (rows + per_block - 1) / per_block;
   Tensor<T, D> result;
-  if (parameters.wants_input) result = Tensor<T, D>::uninitialized(g.shape(), who);
+  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(g.shape(), who);
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
   cpu::RowGradientKernel<Kind, T> const kernel{g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
-                                               parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps};
+                                               parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
+                                               !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
+                                               parameters.found.body() ? parameters.found.data() : nullptr};
   device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
   return result;
 }
@@ -108,6 +110,7 @@ struct NormRule {
   ReducedAxes rows;
   bool weighs;
   double eps;
+  Tensor<C, D> found;  ///< what rows were made with, where that is kept
 
   template <class G, class IntoX, class... Parameters>
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
@@ -144,13 +147,16 @@ struct NormRule {
     auto const in_order = [&](Tensor<T, D> const& t) { return last ? t.contiguous() : t.permute(order).contiguous(); };
     RowParameters<C, D> parameters;
     parameters.eps = eps;
+    parameters.found = found;
     parameters.wants_input = into_x.needed();
     parameters.weighs = weighs;
     if (weighs) parameters.weight = weight_values();
     [[maybe_unused]] bool* const wanted[] = {&parameters.wants_weight, &parameters.wants_bias};
     int k = 0;
     ((*wanted[k++] = into.needed()), ...);
-    Tensor<T, D> const dx = row_gradient<Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(in_order(g), in_order(x.tensor()), reduced_count(rows.whole, rows.axes), parameters, "layer_norm");
+    int64_t const count = reduced_count(rows.whole, rows.axes);
+    bool const over_g = last && count >= 16 && State<T, D>::is_own(g);  // nobody else will see g, and packs are at most 16
+    Tensor<T, D> const dx = row_gradient<Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(in_order(g), in_order(x.tensor()), count, parameters, "layer_norm", over_g);
     if (into_x.needed()) into_x.add(last ? dx : dx.permute(inverse_permutation(order)));
     Tensor<C, D> const* const sums[] = {&parameters.weight_gradients, &parameters.bias_gradients};
     k = 0;
@@ -220,6 +226,13 @@ struct NormRule {
   }
 };
 
+/// Whether the forward kernel tells what the rows of contiguous x are made with: it takes them in groups.
+template <class T, class D>
+bool keeps_row_statistics(Tensor<T, D> const& x, unsigned axes) {
+  int64_t const count = reduced_count(x.shape(), axes);
+  return x.is_contiguous() && are_last(axes, x.rank()) && count >= 32 && count <= cpu::group_elements && x.size() / count >= cpu::least_grouped_rows;
+}
+
 template <bool Centred, class E, class W, class B>
 auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias, double eps) {
   using T = value_of<E>;
@@ -227,23 +240,30 @@ auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias,
   auto const x = input_beside_result<T>(e);
   using D = result_device_t<device_of<E>>;
   ReducedAxes const rows{x.shape(), axes};
+  Tensor<compute_t<T>, D> found;
+  if constexpr (std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    auto const values = x.value();
+    if (records_gradients && keeps_row_statistics(values, axes)) found = Tensor<T, D>::uninitialized({3, values.size() / reduced_count(values.shape(), axes)}, "layer_norm");
+  }
   auto const value_of_norm = [&](auto const& w, auto const& b) {
-    if constexpr (Centred) return normalize<detail::rows::layer_norm>(x.value(), axes, w, b, eps);
-    else return normalize<detail::rows::rms_norm>(x.value(), axes, w, b, eps);
+    compute_t<T>* const kept = found.body() ? found.data() : nullptr;
+    if constexpr (Centred) return normalize<detail::rows::layer_norm>(x.value(), axes, w, b, eps, kept);
+    else return normalize<detail::rows::rms_norm>(x.value(), axes, w, b, eps, kept);
   };
   char const* const name = Centred ? "LayerNorm" : "RmsNorm";
   if constexpr (!has_weight) {
-    return record(name, value_of_norm(no_parameter{}, no_parameter{}), NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps}, x);
+    auto const value = value_of_norm(no_parameter{}, no_parameter{});
+    return record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x);
   } else {
     auto const w = input_beside_result<value_of<W>>(weight);
     using Rule = NormRule<Centred, T, D, value_of<W>>;
     if constexpr (!has_bias) {
       auto const value = value_of_norm(w.value(), no_parameter{});
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w);
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w);
     } else {
       auto const b = input_beside_result<value_of<B>>(bias);
       auto const value = value_of_norm(w.value(), b.value());
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps}, x, w, b);
+      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b);
     }
   }
 }

@@ -56,7 +56,7 @@ struct State : Node {
   uint32_t version = 0;   ///< of a view: how often that had been written
 
   explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
-  ~State() override {
+  SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
     while (hooks) remove_hook(hooks->number);
@@ -97,7 +97,7 @@ struct State : Node {
   void release() noexcept override {}
 
   /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
-  void keep_grad(bool last_use) {
+  SITU_NOINLINE void keep_grad(bool last_use) {
     if (has_grad) {
       grad += incoming;
     } else {

@@ -133,10 +133,12 @@ class Variable {
   static constexpr situ::dtype dtype() { return dtype_of<T>; }
   static constexpr bool is_cuda() { return Tensor<T, D>::is_cuda(); }
   template <std::integral... Is>
+    requires(sizeof...(Is) > 0)
   T item(Is... indices) const {
     return state_->value.item(indices...);
   }
-  auto to_vector() const { return state_->value.to_vector(); }
+  T item(detail::CallSite site = detail::CallSite::here("item")) const { return state_->value.item(site); }
+  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return state_->value.to_vector(site); }
 
   // ---- gradients --------------------------------------------------------------------------------------------------
 
@@ -270,7 +272,8 @@ class Variable {
   // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
 
   template <situ::device To>
-  Variable<T, To> to(To) const {
+  Variable<T, To> to(To, detail::CallSite site = detail::CallSite::here()) const {
+    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<To>);
     return detail::record_transfer<To>(*this);
   }
   template <element U>
@@ -278,14 +281,14 @@ class Variable {
     return detail::recorded(cast<U>(*this));
   }
   template <element U, situ::device To>
-  auto to(To device) const {
-    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device);
-    else return to(device).template to<U>();
+  auto to(To device, detail::CallSite site = detail::CallSite::here()) const {
+    if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
+    else return to(device, site).template to<U>();
   }
-  Variable<T, Cpu> cpu() const { return to(Cpu{}); }
+  Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(detail::CallSite site = detail::CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
 
   detail::State<T, D>* state() const { return state_; }

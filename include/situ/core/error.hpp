@@ -1,6 +1,7 @@
 /// The exceptions that situ throws, and how their messages are put together.
 #pragma once
 
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -63,8 +64,6 @@ struct SITU_EXCEPTION IoError : Error {
 
 namespace detail {
 
-inline void append(std::string& to, char const* text) { to += text; }
-inline void append(std::string& to, std::string const& text) { to += text; }
 __attribute__((cold)) inline void append_integer(std::string& to, unsigned long long magnitude, bool negative) {
   char digits[24];
   int at = 24;
@@ -75,35 +74,81 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
   if (negative) digits[--at] = '-';
   to.append(digits + at, static_cast<std::size_t>(24 - at));
 }
-template <class I>
-  requires std::is_integral_v<I>
-void append(std::string& to, I number) {
-  if (std::is_signed_v<I> && static_cast<long long>(number) < 0) append_integer(to, 0ull - static_cast<unsigned long long>(number), true);
-  else append_integer(to, static_cast<unsigned long long>(number), false);
-}
-inline void append(std::string& to, double number) {
-  char buffer[32];
-  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
-  to += buffer;
+
+/// A piece of a message: a text, a number, or what to_string() writes. What it is given must outlive it. Messages are put together from
+/// arrays of these, so that nothing but the array is compiled for each.
+class MessagePart {
+ public:
+  MessagePart(char const* text) : kind_(Kind::text), text_(text) {}
+  MessagePart(std::string const& text) : kind_(Kind::string), any_(&text) {}
+  MessagePart(double number) : kind_(Kind::floating), floating_(number) {}
+  template <class I>
+    requires std::is_integral_v<I>
+  MessagePart(I number) : kind_(std::is_signed_v<I> ? Kind::whole : Kind::natural), whole_(static_cast<long long>(number)) {}
+  template <class X>
+    requires requires(X const& x) { to_string(x); }
+  MessagePart(X const& x) : kind_(Kind::any), any_(&x), write_(&write_any<X>) {}
+
+  __attribute__((noinline, cold)) void append_to(std::string& to) const {
+    switch (kind_) {
+      case Kind::text: to += text_; break;
+      case Kind::string: to += *static_cast<std::string const*>(any_); break;
+      case Kind::whole: append_integer(to, whole_ < 0 ? 0ull - static_cast<unsigned long long>(whole_) : static_cast<unsigned long long>(whole_), whole_ < 0); break;
+      case Kind::natural: append_integer(to, static_cast<unsigned long long>(whole_), false); break;
+      case Kind::floating: {
+        char buffer[32];
+        __builtin_snprintf(buffer, sizeof buffer, "%g", floating_);
+        to += buffer;
+        break;
+      }
+      case Kind::any: to += write_(any_); break;
+    }
+  }
+
+ private:
+  enum class Kind : char { text, string, whole, natural, floating, any } kind_;
+  union {
+    char const* text_;
+    void const* any_;
+    long long whole_;
+    double floating_;
+  };
+  std::string (*write_)(void const*) = nullptr;
+
+  template <class X>
+  static std::string write_any(void const* x) {
+    return to_string(*static_cast<X const*>(x));
+  }
+};
+
+using MessageParts = std::initializer_list<MessagePart>;
+__attribute__((noinline, cold)) inline void append_parts(std::string& to, MessageParts parts) {
+  for (MessagePart const& part : parts) part.append_to(to);
 }
 template <class X>
-  requires requires(X const& x) { to_string(x); }
-void append(std::string& to, X const& x) {
-  to += to_string(x);
+__attribute__((cold)) void append(std::string& to, X const& x) {
+  MessagePart(x).append_to(to);
 }
 
-/// The parts, one after the other: text("axis ", axis, " is out of range for shape ", shape).
-template <class... Parts>
-std::string text(Parts const&... parts) {
+/// The parts, one after the other: message({"axis ", axis, " is out of range for shape ", shape}).
+__attribute__((noinline, cold)) inline std::string message(MessageParts parts) {
   std::string result;
-  (append(result, parts), ...);
+  append_parts(result, parts);
   return result;
+}
+template <class... Parts>
+__attribute__((noinline, cold)) std::string text(Parts const&... parts) {
+  return message({parts...});
 }
 
 /// Throws E with the parts as its message; kept out of line so that checks cost a compare and a jump.
+template <class E>
+[[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
+  throw E(message(parts));
+}
 template <class E, class... Parts>
 [[noreturn]] __attribute__((noinline, cold)) void fail(Parts const&... parts) {
-  throw E(text(parts...));
+  fail_with<E>({parts...});
 }
 
 }  // namespace detail

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <tuple>
 
@@ -167,7 +168,19 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_row(char const* who, int64_t index, int64_t rows) {
-  fail<IndexError>(who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1);
+  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1});
+}
+
+/// The number of rows of tensors of these shapes.
+[[gnu::cold]] inline int64_t common_rows(std::initializer_list<Shape const*> shapes) {
+  Shape const& first = **shapes.begin();
+  for (Shape const* shape : shapes) {
+    if (shape->empty()) fail_with<ShapeError>({"TensorDataset: a tensor of shape [] has no rows; every tensor needs at least one axis"});
+    if ((*shape)[0] != first[0]) {
+      fail_with<ShapeError>({"TensorDataset: tensors of shapes ", first, " and ", *shape, " have different numbers of rows: ", first[0], " != ", (*shape)[0]});
+    }
+  }
+  return first[0];
 }
 
 template <std::size_t Bytes>
@@ -241,16 +254,7 @@ template <element... Ts, host_device... Ds>
   requires(sizeof...(Ts) > 0)
 class TensorDataset<Tensor<Ts, Ds>...> {
  public:
-  TensorDataset(Tensor<Ts, Ds> const&... tensors) : tensors_(in_rows(tensors)...) {
-    Shape const* shapes[] = {&tensors.shape()...};
-    for (Shape const* shape : shapes) {
-      if (shape->empty()) detail::fail<ShapeError>("TensorDataset: a tensor of shape [] has no rows; every tensor needs at least one axis");
-      if ((*shape)[0] != (*shapes[0])[0]) {
-        detail::fail<ShapeError>("TensorDataset: tensors of shapes ", *shapes[0], " and ", *shape, " have different numbers of rows: ", (*shapes[0])[0], " != ", (*shape)[0]);
-      }
-    }
-    size_ = (*shapes[0])[0];
-  }
+  TensorDataset(Tensor<Ts, Ds> const&... tensors) : tensors_(in_rows(tensors)...), size_(detail::common_rows({&tensors.shape()...})) {}
 
   int64_t size() const { return size_; }
   /// Throws IndexError.

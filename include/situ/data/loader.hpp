@@ -47,10 +47,10 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
     for (Slot& slot : slots_) with_fields(slot, [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
   }
-  ~LoaderCore() { stop(); }
+  [[gnu::cold]] ~LoaderCore() { stop(); }
 
   X const& dataset() const { return dataset_; }
   /// The batch of a slot; throws what went wrong with it.
@@ -60,7 +60,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     return std::exchange(slot.batch, Batch());
   }
   /// Lets go of what was made and is not used.
-  void forget() noexcept {
+  [[gnu::cold]] void forget() noexcept {
     for (Slot& slot : slots_) {
       slot.batch = Batch();
       slot.failure = nullptr;
@@ -113,9 +113,9 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   std::vector<Slot> slots_;
 };
 
-inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
+[[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
   auto const check = [](char const* what, int64_t value, int64_t least) {
-    if (value < least) fail<ShapeError>("DataLoader: ", what, " is ", value, "; ", least, " or more is needed");
+    if (value < least) fail_with<ShapeError>({"DataLoader: ", what, " is ", value, "; ", least, " or more is needed"});
   };
   check("batch_size", options.batch_size, 1);
   check("workers", options.workers, 0);

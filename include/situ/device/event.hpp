@@ -21,7 +21,7 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from elapsed_ms Error when an event was not recorded.
+/// Throws    CudaError; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:
@@ -31,6 +31,7 @@ class Event {
   void record() { record(Stream<D>::current()); }
   void record(Stream<D> const& stream) {
     if constexpr (detail::asynchronous<D>) {
+      detail::refuse_while_recording<D>("Event::record");
       detail::StreamState& state = stream.state();
       if (!moment_ || moment_.is_shared()) moment_ = detail::Moment::make(state.driver, true);
       moment_.state()->stream = &state;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <situ/device/order.hpp>
+#include <situ/device/place.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -75,6 +76,10 @@ inline void run_host_function(HostFunction* function) noexcept {
     if (!stream.failure) stream.failure = std::current_exception();
   }
   here = nullptr;
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_host_function_in_graph(Place place) {
+  fail<Error>("enqueue: ", to_string(place), " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
 }
 
 /// Throws what a host function of the stream threw, once.

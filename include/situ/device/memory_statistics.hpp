@@ -155,9 +155,9 @@ inline MemoryCounters& memory_counters(Place place) noexcept {
 }
 
 /// `1.5 GiB`; below 1 KiB, `12 bytes`.
-inline std::string bytes_text(int64_t bytes) {
+__attribute__((noinline, cold)) inline std::string bytes_text(int64_t bytes) {
   constexpr char const* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes > -1024 && bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  if (bytes > -1024 && bytes < 1024) return message({bytes, bytes == 1 ? " byte" : " bytes"});
   double amount = static_cast<double>(bytes) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
@@ -167,7 +167,7 @@ inline std::string bytes_text(int64_t bytes) {
 }
 
 /// `3 x 256.0 MiB, 1 x 64.0 MiB`: the largest blocks in use.
-inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
+__attribute__((noinline, cold)) inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
   SizeTable::Entry largest[16];
   int found = 0;
   {
@@ -175,7 +175,7 @@ inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
     found = counters.sizes.largest(largest, wanted < 16 ? wanted : 16);
   }
   std::string result;
-  for (int k = 0; k < found; ++k) result += (k ? ", " : "") + std::to_string(largest[k].count) + " x " + bytes_text(largest[k].bytes);
+  for (int k = 0; k < found; ++k) append_parts(result, {k ? ", " : "", largest[k].count, " x ", bytes_text(largest[k].bytes)});
   return result.empty() ? "none" : result;
 }
 
@@ -196,13 +196,14 @@ struct MemoryShortage {
   __atomic_fetch_add(&counters.failures, 1, __ATOMIC_RELAXED);
   int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
   auto const requested = static_cast<int64_t>(s.requested > static_cast<std::size_t>(INT64_MAX) ? INT64_MAX : s.requested);
-  std::string message = text(to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)");
-  if (s.call) message += text(" and ", s.call, " failed");
-  message += text(": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free");
-  if (s.largest_free >= 0) message += text(", the largest free block has ", bytes_text(s.largest_free));
-  if (limit > 0) message += text(", this process is limited to ", bytes_text(limit), " by set_memory_fraction");
-  message += text("; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved),
-                  "; the largest live allocations are ", largest_text(counters), ". ", s.advice);
+  std::string message;
+  append_parts(message, {to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)"});
+  if (s.call) append_parts(message, {" and ", s.call, " failed"});
+  append_parts(message, {": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free"});
+  if (s.largest_free >= 0) append_parts(message, {", the largest free block has ", bytes_text(s.largest_free)});
+  if (limit > 0) append_parts(message, {", this process is limited to ", bytes_text(limit), " by set_memory_fraction"});
+  append_parts(message, {"; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved), "; the largest live allocations are ",
+                         largest_text(counters), ". ", s.advice});
   OutOfMemory error(message);
   error.requested = requested;
   error.free = s.free;

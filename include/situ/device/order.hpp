@@ -41,6 +41,7 @@ struct MomentState {
 
 /// What streams of one kind of device can do. Everything here may be called from any thread, whatever its current device is.
 struct StreamDriver {
+  void (*require)(int ordinal);                                            ///< throws DeviceUnavailable where there is no such device
   void (*open)(StreamState& state, int priority);                          ///< makes the native stream; throws
   void (*open_default)(StreamState& state);                                ///< finds that of the device; throws DeviceUnavailable
   void (*record)(StreamState& state, Moment const& moment);                ///< behind what is enqueued
@@ -400,6 +401,7 @@ class StreamHandle {
 
 /// A stream that nobody has: one that was let go and is idle, or a new one.
 inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority) {
+  driver->require(ordinal);  // there may be streams of a device that is no longer there
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) {
     return !s.is_default && !s.foreign && s.priority == priority && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0 && s.driver->idle(s);
@@ -420,6 +422,7 @@ inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int pri
 }
 /// A stream that somebody else made, and destroys when no handle is left.
 inline StreamHandle wrap_stream(StreamDriver const* driver, int ordinal, void* native) {
+  driver->require(ordinal);
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) { return s.foreign && s.native == native; });
   if (!state) state = find_stream(driver, ordinal, [](StreamState& s) { return s.foreign && __atomic_load_n(&s.handles, __ATOMIC_ACQUIRE) == 0; });
@@ -437,11 +440,13 @@ inline StreamHandle wrap_stream(StreamDriver const* driver, int ordinal, void* n
   return result;
 }
 inline StreamHandle current_stream_of(StreamDriver const* driver, int ordinal, CurrentStream const& current) {
+  driver->require(ordinal);
   if (current.state) return StreamHandle(current.state);
   StreamLock const lock;
   return StreamHandle(default_stream(driver, ordinal));
 }
 inline StreamHandle default_stream_of(StreamDriver const* driver, int ordinal) {
+  driver->require(ordinal);
   StreamLock const lock;
   return StreamHandle(default_stream(driver, ordinal));
 }

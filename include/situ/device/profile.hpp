@@ -318,23 +318,20 @@ class basic_profile {
         json += on_gpu ? "stream " + std::to_string(at + 1) : (event.queued ? device + " " : "") + "thread " + std::to_string(event.thread);
         json += "\"}}";
       }
-      char number[64];
-      double const begin = static_cast<double>(event.start - began_) * 1e-3;
+      std::string const begin = detail::microseconds_text(event.start - began_);
       std::string const ids = ",\"pid\":" + std::to_string(pid) + ",\"tid\":" + std::to_string(tracks[at].tid);
       if (what.kind == detail::event_kind::allocation || what.kind == detail::event_kind::release) {
         std::size_t k = 0;
         while (k < allocated.size() && !(allocated[k].place == what.place)) ++k;
         if (k == allocated.size()) allocated.push_back({what.place, 0});
         allocated[k].bytes += what.kind == detail::event_kind::allocation ? what.bytes : -what.bytes;
-        __builtin_snprintf(number, sizeof number, "%.3f", begin);
-        json += ",\n{\"name\":\"memory of " + to_string(what.place) + "\",\"ph\":\"C\",\"ts\":" + number + ids + ",\"args\":{\"bytes\":" + std::to_string(allocated[k].bytes) + "}}";
+        json += ",\n{\"name\":\"memory of " + to_string(what.place) + "\",\"ph\":\"C\",\"ts\":" + begin + ids + ",\"args\":{\"bytes\":" + std::to_string(allocated[k].bytes) + "}}";
         if (what.kind == detail::event_kind::release) continue;
       }
       json += ",\n{\"name\":";
       detail::append_json(json, name_text(what));
       json += ",\"cat\":\"" + kind_text(what) + "\",\"ph\":\"X\"";
-      __builtin_snprintf(number, sizeof number, ",\"ts\":%.3f,\"dur\":%.3f", begin, static_cast<double>(event.duration > 0 ? event.duration : 0) * 1e-3);
-      json += number + ids + ",\"args\":{\"device\":\"" + to_string(what.place) + "\"";
+      json += ",\"ts\":" + begin + ",\"dur\":" + detail::microseconds_text(event.duration > 0 ? event.duration : 0) + ids + ",\"args\":{\"device\":\"" + to_string(what.place) + "\"";
       if (what.bytes > 0) json += ",\"bytes\":" + std::to_string(what.bytes);
       if (what.site.file || what.site.operation) {
         json += ",\"site\":";

@@ -102,6 +102,7 @@ inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_thresh
 inline void set_memory_fraction(double fraction, AnyDevice const& d) {
   if (!(fraction > 0 && fraction <= 1)) detail::fail<ShapeError>("set_memory_fraction: ", fraction, " is not a fraction: it must be above 0 and at most 1");
   if (d.is_cuda()) detail::cuda::use_device(d.ordinal());
+  if (d.type() == AnyDevice::kind::emulated) detail::emulated::require_device(d.ordinal());
   int64_t const total = memory_info(d).total;
   int64_t limit = fraction == 1 ? 0 : static_cast<int64_t>(static_cast<double>(total) * fraction);
   if (fraction < 1 && limit < 1) limit = 1;

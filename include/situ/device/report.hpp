@@ -19,6 +19,14 @@ __attribute__((cold)) inline std::string time_text(int64_t nanoseconds) {
   return buffer;
 }
 
+/// Nanoseconds as microseconds, -1500 as `-1.500`: for JSON, whatever the locale of the program is.
+__attribute__((cold)) inline std::string microseconds_text(int64_t nanoseconds) {
+  int64_t const whole = nanoseconds / 1000;
+  int64_t const rest = nanoseconds < 0 ? -(nanoseconds % 1000) : nanoseconds % 1000;
+  std::string const digits = std::to_string(1000 + rest);
+  return (nanoseconds < 0 && whole == 0 ? "-" : "") + std::to_string(whole) + "." + digits.substr(1);
+}
+
 /// At most 16 columns as wide as their widest entries; the first `left` ones begin at the left.
 template <class Row>
 std::string table_text(std::vector<Row> const& rows, std::size_t left) {

@@ -19,6 +19,19 @@ enum class priority : int { high = -1, normal = 0 };
 template <device D>
 class Event;
 
+namespace detail {
+/// Throws Error while this thread records a graph on D.
+template <class D>
+void refuse_while_recording(char const* who) {
+  if constexpr (asynchronous<D>) {
+    if (device_traits<D>::current_stream().recorder) fail<Error>(who, ": this thread records a graph on ", device_traits<D>::name(), ", and a graph records one stream");
+  }
+}
+/// What `native` of a stream gives.
+template <class D>
+using native_stream_t = std::conditional_t<std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, CUstream_st*, void*>;
+}  // namespace detail
+
 /// What a stream is made with: Stream<Cuda<0>> s({.priority = -1});
 struct StreamOptions {
   int priority = 0;  ///< clamped to what the device knows
@@ -29,7 +42,7 @@ struct StreamOptions {
 ///
 /// Device    `Cuda<N>`: a CUDA stream that does not wait for the default one. `Emulated<N>`: a host thread with a queue. `Cpu`, `Pinned`:
 ///           there is one, and work is done when its function returns.
-/// Throws    DeviceUnavailable, CudaError.
+/// Throws    DeviceUnavailable, CudaError; from wait Error while this thread records a graph on D.
 /// Example   Stream<Cuda<0>> s;  { StreamGuard guard{s}; y = x * 2; }  z = y + 1;   // z waits for y by itself
 template <device D = Cpu>
 class Stream {
@@ -54,12 +67,11 @@ class Stream {
     if constexpr (detail::asynchronous<D>) return Stream(detail::default_stream_of(device_traits<D>::stream_driver(), D::ordinal));
     else return Stream(detail::StreamHandle());
   }
-  /// A stream of CUDA's that somebody else made (a cudaStream_t of this GPU), and destroys when no handle of it is left. Not a
-  /// stream that is being captured.
-  static Stream wrap(CUstream_st* native)
-    requires(std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>)
+  /// A stream that somebody else made, and destroys when no handle of it is left: a cudaStream_t of this GPU that is not being captured; of an
+  /// emulated device, what native() of a stream gives.
+  static Stream wrap(detail::native_stream_t<D> native)
+    requires detail::asynchronous<D>
   {
-    (void)default_stream();  // the device can be used
     return Stream(detail::wrap_stream(device_traits<D>::stream_driver(), D::ordinal, native));
   }
 
@@ -80,6 +92,7 @@ class Stream {
   /// What is enqueued here from now on waits for an event, which may be another device's of the same kind. The host does not wait.
   template <device Other>
   void wait(Event<Other> const& event) const {
+    detail::refuse_while_recording<D>("Stream::wait");
     detail::Moment const& moment = event.moment();
     if constexpr (!detail::asynchronous<D>) moment.wait();  // work here is the host's
     else if (moment.state() && moment.state()->driver != state().driver) moment.wait();
@@ -87,16 +100,16 @@ class Stream {
   }
   /// The same for everything that is enqueued on another stream now.
   void wait(Stream const& other) const {
+    detail::refuse_while_recording<D>("Stream::wait");
     if constexpr (detail::asynchronous<D>) {
       if (&state() != &other.state()) state().driver->wait_for(state(), *detail::record_moment(other.state()).state());
     }
   }
 
   /// For a GPU, the cudaStream_t: what is launched there directly should take its pointers from data() under a guard of this stream.
-  auto native() const {
-    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) return static_cast<CUstream_st*>(state().native);
-    else if constexpr (detail::asynchronous<D>) return state().native;
-    else return static_cast<void*>(nullptr);
+  detail::native_stream_t<D> native() const {
+    if constexpr (detail::asynchronous<D>) return static_cast<detail::native_stream_t<D>>(state().native);
+    else return nullptr;
   }
   D device() const { return {}; }
   friend bool operator==(Stream const& a, Stream const& b) {
@@ -119,7 +132,8 @@ class [[nodiscard]] StreamGuard {
  public:
   explicit StreamGuard(Stream<D> const& stream) : stream_(stream) {
     if constexpr (detail::asynchronous<D>) {
-      if (device_traits<D>::current_stream().recorder) detail::fail<Error>("StreamGuard: this thread records a graph on ", device_traits<D>::name(), ", and a graph records one stream");
+      detail::refuse_while_recording<D>("StreamGuard");
+      device_traits<D>::stream_driver()->require(D::ordinal);
       previous_ = device_traits<D>::current_stream().state;
       detail::change_stream(device_traits<D>::current_stream(), &stream.state());
     }

@@ -289,9 +289,7 @@ SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
 SITU_UNARY(softplus, real_valued, 60, math::softplus(x), math::sigmoid(x))
 /// x * Phi(x), with Phi(x) = (1 + erf(x / sqrt 2)) / 2, the distribution function of the normal distribution.
-SITU_UNARY(gelu, real_valued, 60, math::gelu(x),
-           SITU_CONSTANT(0.5) * math::erfc(x * SITU_CONSTANT(-0.70710678118654752440)) +
-               x * SITU_CONSTANT(0.39894228040143267794) * math::exp(SITU_CONSTANT(-0.5) * x * x))
+SITU_UNARY(gelu, real_valued, 60, math::gelu(x), gelu_slope(x))
 /// x * (1 + tanh(u)) / 2, with u = sqrt(2 / pi) * (x + 0.044715 x^3).
 SITU_UNARY(gelu_tanh, real_valued, 50, math::gelu_tanh(x), gelu_tanh_slope(x))
 SITU_UNARY(floor, arithmetic, 2, floor_of(x), SITU_CONSTANT(0))

@@ -228,6 +228,13 @@ SITU_HOST_DEVICE SITU_INLINE X silu_slope(X const& x) {
   X const one(detail::lane_value_t<X>(1)), s = math::sigmoid(x);
   return s * (one + x * (one - s));
 }
+/// Φ(x) + x φ(x)
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X gelu_slope(X const& x) {
+  using T = detail::lane_value_t<X>;
+  if constexpr (detail::is_pack<X>) return math::gelu_slope(x);
+  else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + x * X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x);
+}
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_tanh_slope(X const& x) {
   using T = detail::lane_value_t<X>;

@@ -116,6 +116,16 @@ inline constexpr int cost_of<Input<T, K>> = static_cast<int>(sizeof(T));
 template <class Op, class... Ts>
 inline constexpr int cost_of<Apply<Op, Ts...>> = Op::cost + (0 + ... + cost_of<Ts>);
 
+/// Whether a node computes in numbers of one type, which are those of its operands and its own.
+template <class Tree>
+inline constexpr bool computes_in_one_type = false;
+template <class Op, class... Ts>
+  requires(!functions::is_mapped<Op> && !functions::is_cast<Op> && !std::is_same_v<typename Apply<Op, Ts...>::value_type, bool>)
+inline constexpr bool computes_in_one_type<Apply<Op, Ts...>> = [] {
+  using C = compute_t<typename Apply<Op, Ts...>::value_type>;
+  return (std::is_same_v<C, compute_t<typename Ts::value_type>> && ...) && std::is_same_v<C, compute_t<typename Apply<Op, Ts...>::types::template operand<0>>>;
+}();
+
 /// How many operations a tree does per element.
 template <class Tree>
 inline constexpr int operation_count = 0;

@@ -301,17 +301,17 @@ class ExpressionMembers<E, true> {
   }
   bool requires_grad() const { return recorded(self()).requires_grad(); }
   template <device To>
-  auto to(To device) const {
-    return recorded(self()).to(device);
+  auto to(To device, CallSite site = CallSite::here()) const {
+    return recorded(self()).to(device, site);
   }
   template <element U>
   auto to() const {
     return recorded(self()).template to<U>();
   }
-  auto cpu() const { return to(Cpu{}); }
+  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda() const {
-    return to(Cuda<N>{});
+  auto cuda(CallSite site = CallSite::here()) const {
+    return to(Cuda<N>{}, site);
   }
 
  private:

@@ -128,11 +128,19 @@ struct pack {
 
   SITU_INLINE pack() = default;
   SITU_INLINE explicit pack(vector const& from) : v(from) {}
-  SITU_INLINE explicit pack(T all) : v(vector{} + all) {
-    if constexpr (std::is_floating_point_v<T>) {  // 0 + -0 would lose the sign
+#if defined(__clang__)
+  SITU_INLINE explicit pack(T all) : v(all - vector{}) {}  // 0 + -0 would lose the sign
+#else
+  /// g++ 12 makes one broadcast of the loop, and of nothing else where registers are wide. For constants it would only be slow to compile.
+  SITU_INLINE explicit pack(T all) {
+    if (sizeof(vector) <= 16 || __builtin_constant_p(all)) {
+      v = all - vector{};
+    } else {
+      v = vector{} + all;
       for (int k = 0; k < N; ++k) v[k] = all;
     }
   }
+#endif
   SITU_INLINE pack(pack const& from) : v(from.v) {}
   SITU_INLINE pack& operator=(pack const& from) {
     v = from.v;

@@ -18,24 +18,46 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+/// Fresh memory for what a header describes.
+inline Handle fresh_for_npy(npy_header const& header, int64_t bytes) { return make_fresh<Cpu>(static_cast<size_t>(bytes), header.count, header.shape); }
+
+/// The elements that lie at `raw` as they stand in the file, as a tensor holds them.
+[[gnu::cold]] inline Handle npy_elements(unsigned char const* raw, npy_header const& header, int64_t bytes) {
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return result;
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
+  if (npy_is_transposed(header)) npy_from_fortran(raw, data, header);
+  else std::memcpy(data, raw, static_cast<size_t>(bytes));
+  npy_to_native(data, header);
+  return result;
+}
+
 /// The tensor in the `size` bytes of an npy file; `file` is what messages call it. Throws IoError.
 template <element T>
 Tensor<T> decode_npy(unsigned char const* bytes, size_t size, char const* file) {
   FileContext const context{"load_npy", file};
   npy_header const header = parse_npy_header(bytes, size, context);
   int64_t const data_bytes = check_npy_data(header, dtype_of<T>, static_cast<int64_t>(size), context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
-  if (data_bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  if (npy_is_transposed(header))
-    npy_from_fortran(bytes + header.data_begin, data, header);
-  else
-    std::memcpy(data, bytes + header.data_begin, static_cast<size_t>(data_bytes));
+  return Tensor<T>::from_handle(npy_elements(bytes + header.data_begin, header, data_bytes));
+}
+
+[[gnu::cold]] inline Handle read_npy(std::string const& path, dtype type) {
+  FileContext const context{"load_npy", path.c_str()};
+  InputFile const file(context);
+  std::string head(static_cast<size_t>(file.size() < npy_max_preamble ? file.size() : npy_max_preamble), '\0');
+  file.read(head.data(), 0, static_cast<int64_t>(head.size()));
+  npy_header const header = parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
+  int64_t const bytes = check_npy_data(header, type, file.size(), context);
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return result;
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
+  file.read(data, header.data_begin, bytes);
+  if (npy_is_transposed(header)) return npy_elements(data, header, bytes);
   npy_to_native(data, header);
   return result;
 }
 
-inline void write_npy(std::string const& path, dtype type, Shape const& shape, void const* data) {
+[[gnu::cold]] inline void write_npy(std::string const& path, dtype type, Shape const& shape, void const* data) {
   std::string const preamble = npy_preamble(type, shape);
   OutputFile file({"save_npy", path.c_str()});
   file.write(preamble.data(), static_cast<int64_t>(preamble.size()));
@@ -60,27 +82,7 @@ namespace io {
 /// Example   auto images = io::load_npy<uint8_t>("images.npy");
 template <element T>
 Tensor<T> load_npy(std::string const& path) {
-  detail::FileContext const context{"load_npy", path.c_str()};
-  detail::InputFile const file(context);
-  std::string head(static_cast<size_t>(file.size() < detail::npy_max_preamble ? file.size() : detail::npy_max_preamble),
-                   '\0');
-  file.read(head.data(), 0, static_cast<int64_t>(head.size()));
-  detail::npy_header const header =
-      detail::parse_npy_header(reinterpret_cast<unsigned char const*>(head.data()), head.size(), context);
-  int64_t const bytes = detail::check_npy_data(header, dtype_of<T>, file.size(), context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npy");
-  if (bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  if (detail::npy_is_transposed(header)) {
-    Tensor<T> columns = Tensor<T>::uninitialized(header.shape, "load_npy");
-    auto* const raw = reinterpret_cast<unsigned char*>(columns.data());
-    file.read(raw, header.data_begin, bytes);
-    detail::npy_from_fortran(raw, data, header);
-  } else {
-    file.read(data, header.data_begin, bytes);
-  }
-  detail::npy_to_native(data, header);
-  return result;
+  return Tensor<T>::from_handle(detail::read_npy(path, dtype_of<T>));
 }
 
 /// Writes a tensor, or the value of an expression, byte for byte as NumPy would; `np.load` and load_npy read it.

@@ -36,21 +36,15 @@ Tensor<T> decode_npz(Source const& file, ZipMember const& member, FileContext co
   std::string head;
   npy_header const header = read_npy_head(stream, member, head, context);
   int64_t const bytes = check_npy_data(header, dtype_of<T>, member.size, context);
-  Tensor<T> result = Tensor<T>::uninitialized(header.shape, "load_npz");
-  if (bytes == 0) return result;
-  auto* const data = reinterpret_cast<unsigned char*>(result.data());
-  Tensor<T> columns;
-  unsigned char* raw = data;
-  if (npy_is_transposed(header)) {
-    columns = Tensor<T>::uninitialized(header.shape, "load_npz");
-    raw = reinterpret_cast<unsigned char*>(columns.data());
-  }
+  Handle result = fresh_for_npy(header, bytes);
+  if (bytes == 0) return Tensor<T>::from_handle(std::move(result));
+  auto* const data = static_cast<unsigned char*>(result.body()->first);
   int64_t const read = static_cast<int64_t>(head.size()) - header.data_begin;
-  std::memcpy(raw, head.data() + header.data_begin, static_cast<size_t>(read));
-  if (read < bytes) stream.read(raw + read, bytes - read);
-  if (raw != data) npy_from_fortran(raw, data, header);
+  std::memcpy(data, head.data() + header.data_begin, static_cast<size_t>(read));
+  if (read < bytes) stream.read(data + read, bytes - read);
+  if (npy_is_transposed(header)) return Tensor<T>::from_handle(npy_elements(data, header, bytes));
   npy_to_native(data, header);
-  return result;
+  return Tensor<T>::from_handle(std::move(result));
 }
 
 struct NpzFile {

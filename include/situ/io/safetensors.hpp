@@ -66,11 +66,11 @@ struct MappedSafetensors : SafetensorsFile {
   explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()) {}
 };
 
-inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
+[[gnu::cold]] inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
 inline bool has_shape(SafetensorsEntry const& entry, Shape const& shape) { return entry.axes <= max_rank && entry.shape == shape; }
 inline char const* type_name(dtype type) { return safetensors_name(type); }
 
-inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
+[[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
   std::vector<io::NamedTensor const*> order;
   order.reserve(tensors.size());
@@ -97,7 +97,7 @@ inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> c
   }
   sort_pointers<SafetensorsEntry>(names, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
   for (size_t k = 1; k < names.size(); ++k) {
-    if (names[k]->name == names[k - 1]->name) context.fail(message({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"}));
+    if (names[k]->name == names[k - 1]->name) context.fail({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"});
   }
   std::string const preamble = safetensors_preamble(entries, metadata, context);
 
@@ -115,7 +115,7 @@ struct LoadPlan {
   std::string problems;
 };
 
-inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+[[gnu::cold]] inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   LoadPlan plan;
   plan.targets.resize(header.entries.size());
   std::string missing, unexpected, misshaped, mistyped;
@@ -152,7 +152,7 @@ inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::Named
   return plan;
 }
 
-inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
+[[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
   std::vector<io::NamedTensor const*> names;
@@ -160,7 +160,7 @@ inline io::LoadResult load_tensors(std::string const& path, std::vector<io::Name
   sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
   for (size_t k = 0; k < names.size(); ++k) {
     io::NamedTensor const& tensor = *names[k];
-    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail(message({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"}));
+    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"});
     if (tensor.is_value()) throw TypeError(message({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"}));
     if (tensor.layout().is_broadcast()) fail_broadcast_write(who, tensor.layout());
     if (tensor.head() && tensor.head()->read_only) fail_read_only(who);
@@ -228,8 +228,9 @@ LoadResult load_safetensors(std::string const& path, X&& x, LoadOptions options 
 
 /// A safetensors file, open for reading: a handle, of which copies share the file.
 ///
-/// The header is read and checked at once, elements when they are asked for. The file stays as it was opened when another one is renamed over it; who writes
-/// into it, or makes it shorter, changes what views see, or ends the program.
+/// The header is read and checked at once, elements when they are asked for: the file is mapped into memory, and views lie in it. It stays as it was opened when
+/// another one is renamed over it, as save_safetensors does. Who writes into it changes what views see, and who makes it shorter ends a program that reads a view
+/// behind the new end (SIGBUS), as with the reference implementation; what was loaded is safe from both.
 ///
 /// Throws    IoError as load_safetensors does.
 /// Example   io::Safetensors file{"net.safetensors"};
@@ -341,6 +342,13 @@ class Safetensors {
 
   detail::Counted<detail::MappedSafetensors> file_;
 };
+
+/// Opens a file, as load_npz does: its tensors by name.
+///
+/// Example   io::Safetensors const file = io::load_safetensors("net.safetensors");
+///           Tensor<float> const w = file.view<float>("fc1.weight");   // mapped, nothing is copied
+///           Tensor<float> b = file.load<float>("fc1.bias");           // in memory of its own
+inline Safetensors load_safetensors(std::string const& path) { return Safetensors(path); }
 
 }  // namespace io
 }  // namespace situ::inline SITU_ABI

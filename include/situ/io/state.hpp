@@ -11,6 +11,7 @@
 
 #include <situ/core/storage.hpp>
 #include <situ/expr/node.hpp>
+#include <situ/io/detail/safetensors_format.hpp>
 #include <situ/tensor/transfer_async.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -25,6 +26,8 @@ struct DeviceFunctions {
   void (*from_host)(void* to, void const* from, std::size_t bytes);     ///< the same
   void (*upload)(StorageHead& staging, void* to, void const* from, std::size_t bytes);    ///< from page-locked memory; enqueued where the device can
   void (*download)(StorageHead& staging, void* to, void const* from, std::size_t bytes);  ///< to page-locked memory
+  void (*copy)(void* to, void const* from, std::size_t bytes);          ///< within the device; enqueued where it can
+  Handle (*fresh)(std::size_t bytes, int64_t size, Shape const& shape);  ///< of a contiguous tensor
   void (*check)();                                                      ///< throws what kernels found wrong
 };
 
@@ -52,10 +55,11 @@ struct DeviceFunctionsOf {
       device_traits<D>::copy_to_host(to, from, bytes);
     }
   }
+  static void copy(void* to, void const* from, std::size_t bytes) { device_traits<D>::copy(to, from, bytes); }
   static void check() {
     if constexpr (requires { device_traits<D>::fault(); }) check_faults<D>();
   }
-  static constexpr DeviceFunctions table{host_device<D>, &before_read, &before_write, &to_host, &from_host, &upload, &download, &check};
+  static constexpr DeviceFunctions table{host_device<D>, &before_read, &before_write, &to_host, &from_host, &upload, &download, &copy, &make_fresh<D>, &check};
 };
 
 template <class X>
@@ -86,6 +90,10 @@ class NamedTensor {
       is_value_ = true;
     }
   }
+  NamedTensor(NamedTensor&&) = default;
+  NamedTensor& operator=(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor(NamedTensor const&) = default;
+  [[gnu::cold]] NamedTensor& operator=(NamedTensor const&) = default;
 
   std::string const& name() const { return name_; }
   situ::dtype dtype() const { return dtype_; }
@@ -103,6 +111,14 @@ class NamedTensor {
   /// It stands for its memory: where another one of a model is the same, one of them is enough in a file.
   bool may_be_tied() const { return may_be_tied_; }
   void set_may_be_tied() { may_be_tied_ = true; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  /// Memory of its own, on the same device, contiguous and not initialised.
+  [[gnu::cold]] NamedTensor fresh(std::string name) const {
+    NamedTensor result = *this;
+    result.name_ = std::move(name);
+    result.handle_ = device_->fresh(static_cast<std::size_t>(size() * detail::bytes_of_dtype(dtype_)), size(), shape());
+    return result;
+  }
   bool is_tied_to(NamedTensor const& other) const {
     return may_be_tied_ && other.may_be_tied_ && size() > 0 && first() == other.first() && dtype_ == other.dtype_ && layout().shape == other.layout().shape &&
            layout().strides == other.layout().strides;
@@ -130,9 +146,13 @@ struct StateCollector {
   std::vector<io::NamedTensor>* to;
   std::string_view prefix;
   template <class X>
-  void operator()(std::string const& name, X const& x) const {
-    to->emplace_back(std::string(prefix) + name, x);
-    to->back().set_may_be_tied();
+  [[gnu::cold]] void operator()(std::string const& name, X const& x) const {
+    add(name, io::NamedTensor({}, x));
+  }
+  [[gnu::cold]] SITU_NOINLINE void add(std::string const& name, io::NamedTensor&& each) const {
+    each.set_name(std::string(prefix) + name);
+    each.set_may_be_tied();
+    to->push_back(std::move(each));
   }
 };
 
@@ -150,7 +170,7 @@ namespace io {
 ///           io::save_safetensors("checkpoint.safetensors", all);
 template <class X>
   requires has_state<std::remove_reference_t<X>>
-std::vector<NamedTensor> named_state(X&& x, std::string_view prefix = {}) {
+[[gnu::cold]] std::vector<NamedTensor> named_state(X&& x, std::string_view prefix = {}) {
   std::vector<NamedTensor> result;
   for_each_state(x, StateCollector{&result, prefix});
   return result;

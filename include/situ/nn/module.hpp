@@ -313,6 +313,20 @@ void set_training(X& x, bool on) {
   }
 }
 
+/// Of everything below x, without making names: nothing is allocated.
+template <class X>
+void forget_gradients(X const& x) {
+  if constexpr (is_parameter<X>) {
+    X(x).zero_grad();
+  } else if constexpr (any_module<X>) {
+    for_each_member(x, [](auto const& member) { forget_gradients(member); });
+  } else if constexpr (is_optional<X>) {
+    if (x) forget_gradients(*x);
+  } else if constexpr (several<X>) {
+    for (auto const& each : x) forget_gradients(each);
+  }
+}
+
 }  // namespace detail
 
 // ---- what a module gives ----------------------------------------------------------------------------------------------------
@@ -418,9 +432,7 @@ int64_t num_parameters(M const& net) {
 /// Forgets the gradients of all parameters.
 template <any_module M>
 void zero_grad(M const& net) {
-  for_each_state(net, []<class X>(std::string const&, X const& x) {
-    if constexpr (detail::is_parameter<X>) X(x).zero_grad();
-  });
+  detail::forget_gradients(net);
 }
 
 // ---- the macro ---------------------------------------------------------------------------------------------------------------

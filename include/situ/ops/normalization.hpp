@@ -54,11 +54,12 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
 }
 
 template <template <class> class Op, class E, class W, class B>
-auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps) {
+auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
   using Operation = Op<value_of<E>>;
   using C = typename Operation::compute;
   Operation op{};
   op.eps = eps;
+  op.found = found;
   auto const bound = [&](auto const& parameter, char const* what) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(parameter)>, no_parameter>) return no_parameter{};
     else return norm_parameter<C>(parameter, what, along, e.shape(), Operation::name);

@@ -193,6 +193,7 @@ struct indexed {
 template <class T, int Sign>
 struct arg_extremum {
   static constexpr char const* name = Sign > 0 ? "argmax" : "argmin";
+  static constexpr int sign = Sign;
   static constexpr bool order_matters = true;
   static constexpr bool empty_is_defined = false;
   using element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, compute_t<T>>;

@@ -69,6 +69,7 @@ struct layer_norm {
   compute const* weight = nullptr;
   compute const* bias = nullptr;
   double eps = 1e-5;
+  compute* found = nullptr;  ///< takes what rows are made with, [shift, low, scale][row], where groups of short rows are; else not looked at
 
   SITU_HOST_DEVICE static RowStatistics none() { return {0, 0, 0}; }
   /// Chan, Golub & LeVeque 1979: the mean and the sum of squares of two parts.

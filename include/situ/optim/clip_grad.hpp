@@ -11,32 +11,25 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Times a number, which may lie on the device.
+/// Times a number, which may lie on the device, and into [-limit, limit]; NaN stays NaN. One rule for both, so that one kernel is compiled.
 template <class T>
-struct ScaleUpdate {
+struct ClipUpdate {
   using element = T;
   using C = compute_t<T>;
-  C by;
-  C const* coefficient;  ///< or null
+  C by = C(1);
+  C const* coefficient = nullptr;  ///< or null
+  C limit = C(0);
+  bool clamps = false;
   SITU_HOST_DEVICE bool begin() {
     if (coefficient) by = *coefficient;
-    return by != C(1);
+    return clamps || by != C(1);
   }
-  template <class Cell>
-  SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
-    at.set_parameter(at.parameter() * by);
-  }
-};
-/// Into [-limit, limit]; NaN stays NaN.
-template <class T>
-struct ClampUpdate {
-  using element = T;
-  using C = compute_t<T>;
-  C limit;
   template <class Cell>
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
-    at.set_parameter(math::maximum(math::minimum(at.parameter(), X(limit)), X(-limit)));
+    X x = at.parameter() * by;
+    if (clamps) x = math::maximum(math::minimum(x, X(limit)), X(-limit));
+    at.set_parameter(x);
   }
 };
 
@@ -122,18 +115,18 @@ namespace optim {
 /// Source    torch.nn.utils.clip_grad_norm_.
 template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
-  if (!(norm_type > 0)) detail::fail<Error>("clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude");
-  if (!(max_norm >= 0)) detail::fail<Error>("clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0");
+  if (!(norm_type > 0)) detail::fail_with<Error>({"clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) detail::fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
   using C = compute_t<T>;
   detail::Temporary<D> const coefficient(sizeof(C));
   auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
   if (error_if_nonfinite) {
     C const value = norm.item();
     if (!math::isfinite(value)) {
-      detail::fail<Error>("clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on");
+      detail::fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
     }
   }
-  detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{C(0), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
   return norm;
 }
 template <any_module M>
@@ -146,8 +139,8 @@ auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool er
 /// Source    torch.nn.utils.clip_grad_value_.
 template <class T, class D>
 void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
-  if (!(clip_value >= 0)) detail::fail<Error>("clip_grad_value: clip_value is ", clip_value, "; it must be at least 0");
-  detail::sweep_gradients(parameters, detail::ClampUpdate<T>{static_cast<compute_t<T>>(clip_value)}, "clip_grad_value");
+  if (!(clip_value >= 0)) detail::fail_with<Error>({"clip_grad_value: clip_value is ", clip_value, "; it must be at least 0"});
+  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{compute_t<T>(1), nullptr, static_cast<compute_t<T>>(clip_value), true}, "clip_grad_value");
 }
 template <any_module M>
 void clip_grad_value(M const& net, double clip_value) {

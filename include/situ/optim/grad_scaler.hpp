@@ -30,8 +30,8 @@ class GradScaler {
   using situ_has_state = void;
 
   /// Throws    Error for factors on the wrong side of 1, a scale or an interval that is not positive.
-  explicit GradScaler(GradScalerOptions const& options = {}) : options_(options), scale_(detail::one_number(options.init_scale)) {
-    auto const wrong = [](char const* option, double value, char const* what) { detail::fail<Error>("GradScaler: ", option, " is ", value, "; it must be ", what); };
+  [[gnu::cold]] explicit GradScaler(GradScalerOptions const& options = {}) : options_(options), scale_(detail::one_number(options.init_scale)) {
+    auto const wrong = [](char const* option, double value, char const* what) { detail::fail_with<Error>({"GradScaler: ", option, " is ", value, "; it must be ", what}); };
     if (!(options.init_scale > 0)) wrong("init_scale", options.init_scale, "greater than 0");
     if (!(options.growth_factor > 1)) wrong("growth_factor", options.growth_factor, "greater than 1");
     if (!(options.backoff_factor > 0 && options.backoff_factor < 1)) wrong("backoff_factor", options.backoff_factor, "between 0 and 1");
@@ -52,13 +52,13 @@ class GradScaler {
   void unscale(O& optimizer) {
     if (!options_.enabled) return;
     Seen& seen = look_up(optimizer);
-    if (seen.stepped) detail::fail<Error>("GradScaler: unscale was called after step; call it before, or call update() first");
-    if (seen.unscaled) detail::fail<Error>("GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()");
+    if (seen.stepped) detail::fail_with<Error>({"GradScaler: unscale was called after step; call it before, or call update() first"});
+    if (seen.unscaled) detail::fail_with<Error>({"GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()"});
     auto const parameters = optimizer.parameters();
     seen.finite = all_finite(parameters);
     seen.checked = seen.unscaled = true;
     using T = typename O::value_type;
-    detail::sweep_gradients(parameters, detail::ScaleUpdate<T>{static_cast<compute_t<T>>(1 / get_scale()), nullptr}, "unscale");
+    detail::sweep_gradients(parameters, detail::ClipUpdate<T>{static_cast<compute_t<T>>(1 / get_scale())}, "unscale");
   }
 
   /// The optimiser's step, unless a gradient is infinite or NaN. Whether it was made.
@@ -70,7 +70,7 @@ class GradScaler {
       return true;
     }
     Seen& seen = look_up(optimizer);
-    if (seen.stepped) detail::fail<Error>("GradScaler: step was called twice for this optimizer; call update() after each step");
+    if (seen.stepped) detail::fail_with<Error>({"GradScaler: step was called twice for this optimizer; call update() after each step"});
     if (!seen.checked) {
       seen.finite = all_finite(optimizer.parameters());
       seen.checked = true;
@@ -86,7 +86,7 @@ class GradScaler {
     if (!options_.enabled) return;
     bool checked = false, finite = true;
     for (Seen const& seen : seen_) checked = checked || seen.checked, finite = finite && seen.finite;
-    if (!checked) detail::fail<Error>("GradScaler: update was called, but no gradients were looked at since the last one; call step(optimizer) before");
+    if (!checked) detail::fail_with<Error>({"GradScaler: update was called, but no gradients were looked at since the last one; call step(optimizer) before"});
     double& scale = scale_.data()[0];
     int64_t const growth = growth_tracker_.value() + 1;
     if (!finite) {

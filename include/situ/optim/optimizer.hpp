@@ -28,12 +28,10 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// Throws unless a number is in [least, below).
-__attribute__((cold)) inline void fail_option(char const* who, char const* option, double value, double least, double below) {
-  if (below > greatest_norm) fail<Error>(who, ": ", option, " is ", value, "; it must be a number that is at least ", least);
-  fail<Error>(who, ": ", option, " is ", value, "; it must be at least ", least, " and less than ", below);
-}
-inline void check_option(char const* who, char const* option, double value, double least = 0, double below = 1.7976931348623157e308) {
-  if (!(value >= least && value < below)) fail_option(who, option, value, least, below);
+[[gnu::cold]] inline void check_option(char const* who, char const* option, double value, double least = 0, double below = 1.7976931348623157e308) {
+  if (value >= least && value < below) return;
+  if (below > greatest_norm) fail_with<Error>({who, ": ", option, " is ", value, "; it must be a number that is at least ", least});
+  fail_with<Error>({who, ": ", option, " is ", value, "; it must be at least ", least, " and less than ", below});
 }
 
 /// The learning rates of an optimiser's groups, and its momenta where it has some, shared with schedules.
@@ -88,9 +86,9 @@ class Optimizer {
   explicit Optimizer(std::vector<Variable<T, D>> const& parameters, Options const& options = {}) { add_param_group(parameters, options); }
 
   /// Parameters with options of their own.
-  void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
+  [[gnu::cold]] void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
     Rule::check(options);
-    if (parameters.empty()) fail<Error>(Rule::name, ": there are no parameters to optimise; give a module or a list that has some");
+    if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
     std::vector<Parameter> added = parameters_;
     int64_t const group = static_cast<int64_t>(groups_.size());
@@ -193,13 +191,13 @@ class Optimizer {
   }
 
   /// Of all groups, in their order.
-  std::vector<Variable<T, D>> parameters() const {
+  [[gnu::cold]] std::vector<Variable<T, D>> parameters() const {
     std::vector<Variable<T, D>> result;
     for (Parameter const& p : parameters_) result.push_back(p.value);
     return result;
   }
   /// What schedules change; shared with this optimiser.
-  Rates rates() const {
+  [[gnu::cold]] Rates rates() const {
     Rates result;
     for (Group const& g : groups_) {
       result.lr.push_back(g.lr);
@@ -235,23 +233,23 @@ class Optimizer {
     Tensor<double> lr, momentum;
   };
 
-  std::size_t index(int group) const {
-    if (group < 0 || group >= groups()) fail<IndexError>(Rule::name, ": there is no group ", group, ": it has ", groups(), groups() == 1 ? " group" : " groups");
+  [[gnu::cold]] std::size_t index(int group) const {
+    if (group < 0 || group >= groups()) fail_with<IndexError>({Rule::name, ": there is no group ", group, ": it has ", groups(), groups() == 1 ? " group" : " groups"});
     return static_cast<std::size_t>(group);
   }
   Group const& at(int group) const { return groups_[index(group)]; }
 
-  void check(std::vector<Variable<T, D>> const& parameters, std::size_t k) const {
+  [[gnu::cold]] void check(std::vector<Variable<T, D>> const& parameters, std::size_t k) const {
     if (!parameters[k].is_leaf()) {
-      fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is the result of ", parameters[k].grad_fn(), "; only leaves can be optimised");
+      fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is the result of ", parameters[k].grad_fn(), "; only leaves can be optimised"});
     }
     bool seen = false;
     for (std::size_t before = 0; before < k; ++before) seen = seen || parameters[before].state() == parameters[k].state();
     for (Parameter const& p : parameters_) seen = seen || p.value.state() == parameters[k].state();
-    if (seen) fail<Error>(Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group");
+    if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
   /// Makes the state that a parameter does not have yet.
-  static void complete(Parameter& p, Options const& options) {
+  [[gnu::cold]] static void complete(Parameter& p, Options const& options) {
     State<T, D> const& state = *p.value.state();
     if (state.value.size() == 0) return;
     for (int k = 0; k < Rule::states; ++k) {
@@ -263,7 +261,7 @@ class Optimizer {
   }
 
   template <class Self, class F>
-  static void visit(Self& self, F const& f) {
+  [[gnu::cold]] static void visit(Self& self, F const& f) {
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
       std::string const path = std::to_string(at) + ".";

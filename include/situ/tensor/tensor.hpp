@@ -85,11 +85,11 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
     requires(!mixes_with<From, D> && implicitly_converts_to<U, T>)
-  explicit Tensor(Tensor<U, From> const& from) : Tensor(detail::convert_and_transfer<T, D>(from)) {}
+  explicit Tensor(Tensor<U, From> const& from, detail::CallSite site = detail::CallSite::here()) : Tensor(from.template to<T>(D{}, site)) {}
   template <template <class, class...> class Formula, class Op, class... Es>
     requires(expression<Formula<Op, Es...>> && !mixes_with<device_of<Formula<Op, Es...>>, D> &&
              implicitly_converts_to<value_of<Formula<Op, Es...>>, T>)
-  explicit Tensor(Formula<Op, Es...> const& from) : Tensor(detail::convert_and_transfer<T, D>(detail::evaluated(from))) {}
+  explicit Tensor(Formula<Op, Es...> const& from, detail::CallSite site = detail::CallSite::here()) : Tensor(from.template to<T>(D{}, site)) {}
   /// Without direct initialisation it does not compile.
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
     requires(expression<E> && !mixes_with<device_of<E>, D>)

@@ -1,7 +1,7 @@
 /// Transfers: the only way from one device to another.
 ///
-/// What crosses is one contiguous piece where the source is contiguous (on the host it is made so first). A strided source
-/// on a device crosses as the span of memory that it covers, so that no kernel is needed there.
+/// A transfer is one copy. What is strided on the host is packed there first. What is strided on a device crosses without a kernel, which a file of
+/// the host's compiler does not have: as it lies where that has no gaps, as rows that the copy packs, and otherwise as the span of memory that it covers.
 #pragma once
 
 #include <situ/device/pinned.hpp>
@@ -10,6 +10,63 @@
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
+struct Crossing {
+  int64_t first = 0;     ///< the offset of the lowest element
+  int64_t elements = 0;  ///< that arrive
+  int64_t origin = 0;    ///< where the first element of the tensor is then
+  Shape strides;         ///< then
+  bool whole = true;     ///< it lies in one piece
+  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
+};
+
+SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
+  Crossing result;
+  result.strides = layout.strides;
+  int axes[max_rank];
+  int count = 0;
+  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] == 0) return result;
+    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
+    int at = count++;
+    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
+    axes[at] = k;
+  }
+  int64_t packed = 1;
+  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
+  int joined = 0;
+  for (int j = 0; j < count; ++j) {
+    int const k = axes[j];
+    int64_t const n = layout.shape[k];
+    result.whole = result.whole && step(k) == packed;
+    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
+    if (layout.strides[k] < 0) {
+      result.first += (n - 1) * layout.strides[k];
+      result.origin += (n - 1) * packed;
+    }
+    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
+    else sizes[joined] = n, steps[joined++] = step(k);
+    packed *= n;
+  }
+  result.elements = packed;
+  if (result.whole) return result;
+  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
+  if (!one) return result;
+  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
+  std::size_t const bytes = static_cast<std::size_t>(width) * item;
+  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
+  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
+  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
+  return result;
+}
+
+/// D packs rows on their way to the host: `copy_rows_to_host`, done when it returns.
+template <class D>
+concept copies_rows_to_host = requires(void* to, void const* from, PitchedCopy const& rows) { device_traits<D>::copy_rows_to_host(to, from, rows); };
+template <class To, class From>
+concept copies_rows_directly = requires(void* to, void const* from, PitchedCopy const& rows) { device_traits<To>::template copy_rows_from<From>(to, from, rows); };
 
 template <class To, class From>
 concept copies_directly = requires(void* to, void const* from, std::size_t n) { device_traits<To>::template copy_from<From>(to, from, n); };
@@ -51,14 +108,28 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
     copy_bytes<To, From>(result.data(), packed.data(), static_cast<std::size_t>(from.size()) * sizeof(T));
     return result;
   } else {
-    auto const span = from.layout().extent();
-    std::size_t const elements = span.last < span.first ? 0 : static_cast<std::size_t>(span.last - span.first + 1);
-    bool const dense = from.is_contiguous();
-    Tensor<T, To> result = Tensor<T, To>::uninitialized(dense ? from.shape() : Shape(static_cast<int64_t>(elements)), "to");
-    copy_bytes<To, From>(result.data(), copied_from<To>(from) + (elements ? span.first : 0), elements * sizeof(T));
-    if (dense) return result;
-    void* const first = elements ? result.data() - span.first : nullptr;
-    auto strided = Tensor<T, To>::from_handle(make_view(result.storage(), first, from.layout()));
+    if (from.is_contiguous()) {
+      Tensor<T, To> result = Tensor<T, To>::uninitialized(from.shape(), "to");
+      copy_bytes<To, From>(result.data(), copied_from<To>(from), static_cast<std::size_t>(from.size()) * sizeof(T));
+      return result;
+    }
+    constexpr bool takes_rows = host_device<To> ? copies_rows_to_host<From> : copies_rows_directly<To, From>;
+    Layout layout = from.layout();
+    Crossing crossing = crossing_of(layout, sizeof(T));
+    if (!crossing.whole && !(takes_rows && crossing.rows.count > 0)) {
+      auto const span = layout.extent();
+      crossing = {span.first, span.last - span.first + 1, -span.first, layout.strides, true, {}};
+    }
+    layout.strides = crossing.strides;
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized(Shape(crossing.elements), "to");
+    T* const to = flat.data();
+    if (crossing.elements > 0) {
+      T const* const first = copied_from<To>(from) + crossing.first;
+      if (crossing.whole) copy_bytes<To, From>(to, first, static_cast<std::size_t>(crossing.elements) * sizeof(T));
+      else if constexpr (takes_rows && host_device<To>) device_traits<From>::copy_rows_to_host(to, first, crossing.rows);
+      else if constexpr (takes_rows) device_traits<To>::template copy_rows_from<From>(to, first, crossing.rows);
+    }
+    auto strided = Tensor<T, To>::from_handle(make_view(flat.storage(), crossing.elements > 0 ? to + crossing.origin : nullptr, layout));
     if constexpr (host_device<To>) return strided.contiguous();
     else return strided;
   }

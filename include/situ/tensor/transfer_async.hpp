@@ -17,6 +17,7 @@ class Pending;
 /// A tensor in page-locked memory that a device is copying to. Handles share the copy; the last one may go before it has ended.
 ///
 /// Throws    from wait() and get(): CudaError, and IndexError for what a kernel found wrong before the copy.
+/// Threads   a handle is used by one thread at a time; each thread may have its own.
 /// Example   Pending<Tensor<float, Pinned>> h = g.to_async(Pinned{});  prepare_more();  use(h.get());
 template <element T>
 class Pending<Tensor<T, Pinned>> {
@@ -60,57 +61,6 @@ class Pending<Tensor<T, Pinned>> {
 };
 
 namespace detail {
-
-/// How the elements of a layout cross: what lies in memory, from the lowest address on, and how it lies there afterwards.
-struct Crossing {
-  int64_t first = 0;     ///< the offset of the lowest element
-  int64_t elements = 0;  ///< that arrive
-  int64_t origin = 0;    ///< where the first element of the tensor is then
-  Shape strides;         ///< then
-  bool whole = true;     ///< it lies in one piece
-  PitchedCopy rows{};    ///< otherwise, with a count of 0 where no copy can pack it
-};
-
-SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item) {
-  Crossing result;
-  result.strides = layout.strides;
-  int axes[max_rank];
-  int count = 0;
-  auto const step = [&](int k) { return layout.strides[k] < 0 ? -layout.strides[k] : layout.strides[k]; };
-  for (int k = 0; k < layout.rank(); ++k) {
-    if (layout.shape[k] == 0) return result;
-    if (layout.shape[k] == 1 || layout.strides[k] == 0) continue;
-    int at = count++;
-    for (; at > 0 && step(axes[at - 1]) > step(k); --at) axes[at] = axes[at - 1];
-    axes[at] = k;
-  }
-  int64_t packed = 1;
-  int64_t sizes[max_rank], steps[max_rank];  // joined, from the innermost on
-  int joined = 0;
-  for (int j = 0; j < count; ++j) {
-    int const k = axes[j];
-    int64_t const n = layout.shape[k];
-    result.whole = result.whole && step(k) == packed;
-    result.strides[k] = layout.strides[k] < 0 ? -packed : packed;
-    if (layout.strides[k] < 0) {
-      result.first += (n - 1) * layout.strides[k];
-      result.origin += (n - 1) * packed;
-    }
-    if (joined > 0 && step(k) == steps[joined - 1] * sizes[joined - 1]) sizes[joined - 1] *= n;
-    else sizes[joined] = n, steps[joined++] = step(k);
-    packed *= n;
-  }
-  result.elements = packed;
-  if (result.whole) return result;
-  bool const one = joined == 1 || (joined == 2 && steps[0] == 1 && steps[1] >= sizes[0]);
-  if (!one) return result;
-  int64_t const width = joined == 1 ? 1 : sizes[0], pitch = steps[joined - 1];
-  std::size_t const bytes = static_cast<std::size_t>(width) * item;
-  // A copy engine moves short rows one by one: those are left to a kernel or to the host, unless they are few in much else.
-  if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
-  result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
-  return result;
-}
 
 /// Throws what kernels of D found wrong.
 template <class D>

@@ -1,4 +1,4 @@
-/// Everything that a training run needs to go on, as one safetensors file.
+/// A training run but for its steps: its history, the best network so far, and everything that it needs to go on, as one safetensors file.
 ///
 ///     model.*  optimizer.*  schedule.*  scaler.*     their states
 ///     best.*                                         the network of the best epoch, where it is kept
@@ -8,92 +8,127 @@
 #include <cstdlib>
 
 #include <situ/io/safetensors.hpp>
-#include <situ/nn/move.hpp>
 #include <situ/ops/random.hpp>
 #include <situ/train/history.hpp>
+#include <situ/train/options.hpp>
+#include <situ/train/progress.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-inline bool file_exists(std::string const& path) { return ::access(path.c_str(), F_OK) == 0; }
+/// All of it that depends on no type of a network: compiled once, for size.
+class TrainingRun {
+ public:
+  using Tensors = std::vector<io::NamedTensor>;
 
-/// Writes the parameters and buffers of a network to another of the same type, in place.
-template <class M>
-void copy_state(M const& from, M& to) {
-  no_grad const guard;
-  std::vector<void const*> sources;
-  for_each_state(from, [&]<class X>(std::string const&, X const& x) { sources.push_back(&x); });
-  std::size_t k = 0;
-  for_each_state(to, [&]<class X>(std::string const&, X& x) {
-    X const& source = *static_cast<X const*>(sources[k++]);
-    if constexpr (std::is_same_v<X, nn::Counter>) x.set(source.value());
-    else if constexpr (is_parameter<X>) x.value().assign(source.value());
-    else Tensor(x).assign(source);
-  });
-}
+  train::History history;
 
-/// The parts of a run, whose states stand in one file, each under its name.
-template <class Model, class Optimizer, class Schedule, class Scaler>
-struct RunState {
-  Model& model;
-  Model& best;
-  Optimizer& optimizer;
-  Schedule& schedule;
-  Scaler& scaler;
-  bool keeps_best;
+  TrainingRun(train::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  TrainingRun(TrainingRun const&) = delete;
+  TrainingRun& operator=(TrainingRun const&) = delete;
 
-  static constexpr int64_t columns = 8;
-
-  void save(std::string const& path, train::History const& history) const {
-    Generator const& random = default_generator();
-    auto table = zeros<double>({static_cast<int64_t>(history.epochs.size()), columns});
-    double* at = table.data();
-    for (train::Epoch const& e : history.epochs) {
-      for (double const x : {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)}) *at++ = x;
+  /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
+  /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
+  [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
+    model_ = std::move(model), home_ = std::move(home);
+    others_ = others, add_others_ = add_others;
+    if (options_.restore_best) {
+      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
+      copy_tensors(model_, best_);
     }
-    auto all = parts();
-    all.emplace_back("history", table);
-    all.emplace_back("generator", Tensor<int64_t>{static_cast<int64_t>(random.seed()), static_cast<int64_t>(random.calls())});
-    io::save_safetensors(path, all, {{"format", "situ training run"}, {"best_epoch", std::to_string(history.best_epoch)}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+    if (!options_.resume || ::access(options_.checkpoint.c_str(), F_OK) != 0) return;
+    load();
+    bring_home();
   }
-  /// Throws    IoError when the file is of something else, or of a run with another network or optimiser; nothing is changed.
-  train::History load(std::string const& path, train::History history) const {
-    io::Safetensors const file(path);
-    if (!file.contains("history") || file.shape("history").rank() != 2 || file.shape("history")[1] != columns) {
-      fail<IoError>("Trainer: ", path, ": holds no training run: a checkpoint that a Trainer has written is needed");
+  /// The number of the next epoch; 0 where the run ends.
+  int64_t next_epoch() const {
+    auto const done = static_cast<int64_t>(history.epochs.size());
+    return done < options_.epochs && !history.stopped_early ? done + 1 : 0;
+  }
+  bool wants_step() { return progress_.wants_step(); }
+  Progress& progress() { return progress_; }
+
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
+    history.epochs.push_back(epoch);
+    if (is_better(epoch)) {
+      history.best_epoch = epoch.number;
+      copy_tensors(model_, best_);
     }
-    Tensor<double> table = zeros<double>(file.shape("history"));
-    Tensor<int64_t> generator{0, 0};
-    auto all = parts();
-    all.emplace_back("history", table);
-    all.emplace_back("generator", generator);
-    io::load_safetensors(path, all);
-    default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
-    double const* at = table.data();
-    for (int64_t k = 0; k < table.size(0); ++k, at += columns) {
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
-    }
-    if (std::string const* const best_epoch = file.metadata("best_epoch")) history.best_epoch = std::atoll(best_epoch->c_str());
-    if (std::string const* const stopped = file.metadata("stopped_early")) history.stopped_early = *stopped == "1";
-    return history;
+    history.stopped_early = options_.patience > 0 && epoch.number - history.best_epoch >= options_.patience;
+    bring_home();
+    progress_.epoch(epoch, history);
+    if (!options_.checkpoint.empty()) save();
+    if (!options_.csv.empty()) history.save_csv(options_.csv);
+    if (!options_.svg.empty()) history.save_svg(options_.svg);
+  }
+  [[gnu::cold]] void end() {
+    if (history.stopped_early) progress_.line(message({"stopped: no better validation loss since epoch ", history.best_epoch}));
+    if (!options_.restore_best || history.best_epoch == 0) return;
+    copy_tensors(best_, model_);
+    bring_home();
   }
 
  private:
+  static constexpr int64_t columns = 8;
+
+  [[gnu::cold]] static void copy_tensors(Tensors const& from, Tensors const& to) {
+    for (std::size_t k = 0; k < from.size() && k < to.size(); ++k) copy_elements(from[k], to[k], "Trainer");
+  }
+  void bring_home() const { copy_tensors(model_, home_); }
+
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
+    if (history.best_epoch == 0) return true;
+    double const now = epoch.judged(), best = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)].judged();
+    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
+  }
+
+  [[gnu::cold]] void save() const {
+    Generator const& random = default_generator();
+    auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
+    double* at = Tensor<double>(table).data();
+    for (train::Epoch const& e : history.epochs) {
+      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)};
+      std::memcpy(at, row, sizeof row);
+      at += columns;
+    }
+    auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
+    int64_t* const drawn = Tensor<int64_t>(generator).data();
+    drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
+    save_tensors(options_.checkpoint, parts(table, generator),
+                 {{"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+  }
+  [[gnu::cold]] void load() {
+    SafetensorsFile const file("Trainer", options_.checkpoint);
+    SafetensorsEntry const* const entry = file.header.find("history");
+    if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    auto const table = Tensor<double>::uninitialized(entry->shape, "Trainer");
+    auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
+    load_tensors(options_.checkpoint, parts(table, generator), {});
+    default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
+    double const* at = table.data();
+    for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
+      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
+    }
+    for (auto const& pair : file.header.metadata) {
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.c_str());
+      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
+    }
+  }
   /// Handles: what is loaded through them is loaded into the parts.
-  std::vector<io::NamedTensor> parts() const {
-    std::vector<io::NamedTensor> all;
-    auto const add = [&](auto& part, char const* prefix) {
-      if constexpr (has_state<std::remove_reference_t<decltype(part)>>) {
-        for (auto& each : io::named_state(part, prefix)) all.push_back(std::move(each));
-      }
-    };
-    add(model, "model.");
-    if (keeps_best) add(best, "best.");
-    add(optimizer, "optimizer.");
-    add(schedule, "schedule.");
-    add(scaler, "scaler.");
+  [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {
+    Tensors all = model_;
+    for (io::NamedTensor const& each : best_) all.push_back(each);
+    add_others_(others_, all);
+    all.push_back({"history", table});
+    all.push_back({"generator", generator});
     return all;
   }
+
+  train::TrainerOptions const& options_;
+  Progress progress_;
+  Tensors model_, home_, best_;
+  void const* others_ = nullptr;
+  void (*add_others_)(void const*, Tensors&) = nullptr;
 };
 
 }  // namespace detail

@@ -1,6 +1,8 @@
 /// What a training run has reached, epoch by epoch: as numbers, as a table in CSV, as learning curves in SVG.
 #pragma once
 
+#include <cstdarg>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ struct Epoch {
   int64_t samples = 0;
 
   double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
+  /// What an epoch is judged by: the validation loss, and the training loss where there is none.
+  double judged() const { return math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
 }  // namespace train
@@ -29,26 +33,34 @@ struct Epoch {
 namespace detail {
 
 /// A number as a table has it: what is not measured is empty.
-inline std::string table_number(double x, char const* format = "%.9g") {
+[[gnu::cold]] inline std::string table_number(double x, char const* format = "%.9g") {
   if (math::isnan(x)) return "";
   char buffer[40];
   std::snprintf(buffer, sizeof buffer, format, x);
   return buffer;
 }
-inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
+[[gnu::cold]] inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
   OutputFile file({who, path.c_str()});
   file.write(text.data(), static_cast<int64_t>(text.size()));
   file.commit();
 }
 
+/// Appends what printf would print, up to 400 characters.
+[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(std::string& to, char const* format, ...) {
+  char buffer[400];
+  std::va_list values;
+  va_start(values, format);
+  std::vsnprintf(buffer, sizeof buffer, format, values);
+  va_end(values);
+  to += buffer;
+}
+
 /// A text inside of SVG.
-inline std::string escaped_for_xml(std::string const& text) {
+[[gnu::cold]] inline std::string escaped_for_xml(std::string const& text) {
   std::string result;
   for (char const c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else if (c == '"') result += "&quot;";
+    char const* const other = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : nullptr;
+    if (other) result += other;
     else result += c;
   }
   return result;
@@ -61,11 +73,14 @@ struct CurvePanel {
     char const* color;
     std::vector<double> values;  // NaN where there is none
   };
-  std::string title;
-  std::vector<Curve> curves;
+  std::string const& title;
+  int count;
+  Curve all[2];
 
-  bool empty() const {
-    for (Curve const& curve : curves) {
+  std::span<Curve const> curves() const { return {all, static_cast<std::size_t>(count)}; }
+
+  [[gnu::cold]] bool empty() const {
+    for (Curve const& curve : curves()) {
       for (double const y : curve.values) {
         if (math::isfinite(y)) return false;
       }
@@ -73,12 +88,12 @@ struct CurvePanel {
     return true;
   }
   /// The panel as SVG, its left upper corner at x0.
-  std::string svg(double x0, double width, double height) const {
+  [[gnu::cold]] std::string svg(double x0, double width, double height) const {
     double const left = x0 + 56, right = x0 + width - 16, top = 36, bottom = height - 40;
     double low = 0, high = 0;
     bool first = true;
     std::size_t epochs = 0;
-    for (Curve const& curve : curves) {
+    for (Curve const& curve : curves()) {
       if (curve.values.size() > epochs) epochs = curve.values.size();
       for (double const y : curve.values) {
         if (!math::isfinite(y)) continue;  // NaN and infinities have no place
@@ -93,41 +108,33 @@ struct CurvePanel {
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
     std::string out;
-    auto const put = [&](char const* format, auto... values) {
-      char buffer[400];
-      std::snprintf(buffer, sizeof buffer, format, values...);
-      out += buffer;
-    };
-    out += "<text x=\"" + table_number((left + right) / 2) + "\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">" + escaped_for_xml(title) + "</text>\n";
+    put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
+    out += escaped_for_xml(title);
+    out += "</text>\n";
     for (double y = low; y <= high + step / 2; y += step) {
-      put("<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
+      put(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
           y < step / 1e6 && y > -step / 1e6 ? 0 : y);
     }
     double every = tick(static_cast<double>(epochs) / 6);
     if (every < 1) every = 1;
     for (double k = every; k <= static_cast<double>(epochs); k += every) {
-      put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x_at(k - 1), bottom + 16, k);
+      put(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%g</text>\n", x_at(k - 1), bottom + 16, k);
     }
-    put("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">epoch</text>\n", (left + right) / 2, bottom + 32);
-    put("<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
+    put(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">epoch</text>\n", (left + right) / 2, bottom + 32);
+    put(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
     double label = top + 8;
-    for (Curve const& curve : curves) {
+    for (Curve const& curve : curves()) {
       std::string points;
       int shown = 0;
-      bool pen = false;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
         if (!math::isfinite(y)) continue;  // the line goes on to the next epoch that was measured
-        char buffer[48];
-        std::snprintf(buffer, sizeof buffer, "%c%.1f %.1f", pen ? 'L' : 'M', x_at(static_cast<double>(k)), y_at(y));
-        points += buffer;
-        pen = true;
-        ++shown;
-        if (curve.values.size() == 1) put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
+        put(points, shown++ ? "L%.1f %.1f" : "M%.1f %.1f", x_at(static_cast<double>(k)), y_at(y));
+        if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
       if (shown == 0) continue;
-      out += "<path d=\"" + points + "\" fill=\"none\" stroke=\"" + curve.color + "\" stroke-width=\"1.8\"/>\n";
-      if (curves.size() > 1) put("<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
+      out += message({"<path d=\"", points, "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n"});
+      if (count > 1) put(out, "<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
           curve.name);
       label += 16;
     }
@@ -162,31 +169,37 @@ struct History {
   bool stopped_early = false;
 
   /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
-  std::string csv() const {
-    std::string out = "epoch,loss,validation_loss," + metric_name + ",learning_rate,gradient_norm,seconds,samples_per_second\n";
+  [[gnu::cold]] std::string csv() const {
+    std::string out = detail::message({"epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n"});
     for (Epoch const& e : epochs) {
-      out += std::to_string(e.number);
-      for (double const x : {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm}) out += "," + detail::table_number(x);
-      out += "," + detail::table_number(e.seconds, "%.3f") + "," + detail::table_number(e.samples_per_second(), "%.0f") + "\n";
+      detail::append(out, e.number);
+      double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
+      for (int k = 0; k < 7; ++k) out += detail::message({",", detail::table_number(columns[k], k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f")});
+      out += '\n';
     }
     return out;
   }
   /// The losses, and the metric beside them where there is one, as a picture.
-  std::string svg() const {
-    detail::CurvePanel losses{"loss", {{"training", "#1f77b4", {}}, {"validation", "#d62728", {}}}}, metric{metric_name, {{"validation", "#d62728", {}}}};
+  [[gnu::cold]] std::string svg() const {
+    std::string const loss = "loss";
+    detail::CurvePanel losses{loss, 2, {{"training", "#1f77b4", {}}, {"validation", "#d62728", {}}}}, metric{metric_name, 1, {{"validation", "#d62728", {}}, {}}};
     for (Epoch const& e : epochs) {
-      losses.curves[0].values.push_back(e.loss);
-      losses.curves[1].values.push_back(e.validation_loss);
-      metric.curves[0].values.push_back(e.metric);
+      losses.all[0].values.push_back(e.loss);
+      losses.all[1].values.push_back(e.validation_loss);
+      metric.all[0].values.push_back(e.metric);
     }
-    double const height = 300, width = 420;
+    int const height = 300, width = 420;
     bool const both = !metric.empty();
-    std::string const size = both ? "840" : "420";
-    std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size + " 300\" width=\"" + size +
-                      "\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+    int const all = both ? 2 * width : width;
+    std::string out;
+    detail::put(out,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d 300\" width=\"%d\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n"
+                "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+                all, all);
     out += losses.svg(0, width, height);
     if (both) out += metric.svg(width, width, height);
-    return out + "</svg>\n";
+    out += "</svg>\n";
+    return out;
   }
   /// Throws    IoError when the file cannot be written; an older one is then as it was.
   void save_csv(std::string const& path) const { detail::write_text_file("save_csv", path, csv()); }

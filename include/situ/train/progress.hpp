@@ -29,7 +29,7 @@ class Progress {
     shown_ = now;
     return true;
   }
-  void step(int64_t epoch, int64_t batch, int64_t batches, double loss, double samples_per_second) {
+  [[gnu::cold]] void step(int64_t epoch, int64_t batch, int64_t batches, double loss, double samples_per_second) {
     char bar[31];
     int const filled = batches > 0 ? static_cast<int>(30 * batch / batches) : 30;
     for (int k = 0; k < 30; ++k) bar[k] = k < filled ? '=' : ' ';
@@ -37,7 +37,7 @@ class Progress {
     std::fprintf(out_, "\repoch %*lld/%lld [%s] loss %.4g  %.3g samples/s\033[K", digits(), as_long(epoch), as_long(epochs_), bar, loss, samples_per_second);
     std::fflush(out_);
   }
-  void epoch(train::Epoch const& e, train::History const& history) {
+  [[gnu::cold]] void epoch(train::Epoch const& e, train::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
     if (!math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
@@ -45,7 +45,7 @@ class Progress {
     std::fprintf(out_, "  %.3g samples/s\n", e.samples_per_second());
     std::fflush(out_);
   }
-  void line(std::string const& text) {
+  [[gnu::cold]] void line(std::string const& text) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
     std::fflush(out_);
@@ -53,7 +53,7 @@ class Progress {
 
  private:
   static long long as_long(int64_t x) { return static_cast<long long>(x); }
-  int digits() const {
+  [[gnu::cold]] int digits() const {
     int result = 1;
     for (int64_t n = epochs_; n >= 10; n /= 10) ++result;
     return result;

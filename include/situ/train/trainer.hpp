@@ -1,7 +1,7 @@
 /// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
 ///
 ///     Net<Cpu> net;
-///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .svg = "curve.svg", .checkpoint = "run.safetensors"}};
+///     train::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
 ///     train::History history = trainer.fit(net, training, validation,
 ///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
 ///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
@@ -20,7 +20,7 @@
 #include <situ/optim/clip_grad.hpp>
 #include <situ/optim/grad_scaler.hpp>
 #include <situ/train/checkpoint.hpp>
-#include <situ/train/progress.hpp>
+#include <situ/train/options.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace train {
@@ -39,39 +39,28 @@ struct Accuracy {
 };
 inline constexpr Accuracy accuracy{};
 
-struct TrainerOptions {
-  int64_t epochs = 10;
-  int64_t batch_size = 64;
-  bool shuffle = true;        ///< the training part, anew in each epoch
-  uint64_t seed = 0;          ///< of the shuffling
-  bool drop_last = false;
-  int workers = 1;            ///< threads that prepare batches; 0: none
-  double clip_norm = 0;       ///< gradients are scaled down to this norm; 0: they are not
-  double clip_value = 0;      ///< gradients are cut at ± this; 0: they are not
-  int64_t accumulate = 1;     ///< batches whose gradients make one step: the mean of theirs
-  bool schedule_steps = false;///< the schedule moves after each step rather than after each epoch
-  int64_t patience = 0;       ///< epochs without a better validation loss after which training stops; 0: it does not
-  double min_delta = 0;       ///< what counts as better: lower by more than this
-  bool restore_best = false;  ///< in the end the network is that of the best epoch
-  std::string checkpoint = {};///< a safetensors file with everything that a run needs to go on, written after each epoch
-  bool resume = false;        ///< goes on from the checkpoint where there is one
-  std::string csv = {};       ///< the history as a table, written after each epoch
-  std::string svg = {};       ///< the learning curves, written after each epoch
-  std::FILE* progress = stdout;  ///< null: silent
-};
-
 }  // namespace train
 
 namespace detail {
 
-/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between. On the host they are read
+/// at once.
 template <class T, class D>
 class LateSum {
  public:
+  void begin() {
+    late_.clear();
+    if (!host_device<D>) late_.reserve(most);
+    sum_ = weights_ = 0;
+  }
   void add(Tensor<T, D> number, int64_t weight) {
     weights_ += static_cast<double>(weight);
-    late_.push_back({std::move(number), static_cast<double>(weight)});
-    if (late_.size() >= 256) read(late_.size() - 16);
+    if constexpr (host_device<D>) {
+      read({std::move(number), static_cast<double>(weight)});
+    } else {
+      late_.push_back({std::move(number), static_cast<double>(weight)});
+      if (late_.size() >= most) read(most - 16);
+    }
   }
   /// The mean of all; waits for them.
   double mean() {
@@ -84,10 +73,13 @@ class LateSum {
     Tensor<T, D> number;
     double weight;
   };
+  void read(Late const& late) { sum_ += late.weight * static_cast<double>(static_cast<compute_t<T>>(late.number.item())); }
   void read(std::size_t count) {
-    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
+    if (count == 0) return;
+    for (std::size_t k = 0; k < count; ++k) read(late_[k]);
     late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
   }
+  static constexpr std::size_t most = 256;
   std::vector<Late> late_;
   double sum_ = 0, weights_ = 0;
 };
@@ -116,19 +108,7 @@ inline namespace SITU_ABI_CUDA {
 template <device... Devices>
 class Trainer {
  public:
-  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) {
-    auto const need = [](bool good, char const* name, auto value, char const* cure) {
-      if (!good) detail::fail<Error>("Trainer: ", name, " = ", value, ": ", cure);
-    };
-    need(options_.epochs >= 0, "epochs", options_.epochs, "it cannot be negative");
-    need(options_.batch_size > 0, "batch_size", options_.batch_size, "a batch has at least one sample");
-    need(options_.clip_norm >= 0, "clip_norm", options_.clip_norm, "it cannot be negative");
-    need(options_.clip_value >= 0, "clip_value", options_.clip_value, "it cannot be negative");
-    need(options_.accumulate > 0, "accumulate", options_.accumulate, "a step takes at least one batch");
-    need(options_.patience >= 0, "patience", options_.patience, "it cannot be negative");
-    need(options_.workers >= 0, "workers", options_.workers, "it cannot be negative");
-    need(!options_.resume || !options_.checkpoint.empty(), "resume", "true", "name the checkpoint to go on from");
-  }
+  explicit Trainer(TrainerOptions options = {}) : options_(std::move(options)) { detail::check_options(options_); }
   TrainerOptions const& options() const { return options_; }
 
   /// The device that is trained on. Throws DeviceUnavailable when none of the list is there.
@@ -196,7 +176,6 @@ class Trainer {
   History fit_on(D device, Net& net, Training const& training, Validation const& validation, Loss const& loss_of, MakeOptimizer const& make_optimizer,
                  Metric const& metric, MakeSchedule const& make_schedule) const {
     constexpr bool scaled = std::is_same_v<Compute, float16>;
-    constexpr bool elsewhere = !std::is_same_v<detail::module_device<Net>, D>;
     auto model = to(net, device);
     auto optimizer = make_optimizer(model);
     data::DataLoader batches{training,
@@ -207,24 +186,30 @@ class Trainer {
     optim::GradScaler scaler;
     auto const weights = parameters(model);
 
-    History history;
-    if constexpr (requires { Metric::name; }) history.metric_name = Metric::name;
-    auto best = options_.restore_best ? clone(model) : model;
-    detail::RunState<decltype(model), decltype(optimizer), decltype(schedule), optim::GradScaler> run{model, best, optimizer, schedule, scaler, options_.restore_best};
-    if (options_.resume && detail::file_exists(options_.checkpoint)) {
-      history = run.load(options_.checkpoint, history);
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-    }
-    detail::Progress progress(options_.progress, options_.epochs);
+    detail::TrainingRun run(options_);
+    if constexpr (requires { Metric::name; }) run.history.metric_name = Metric::name;
+    detail::TrainingRun::Tensors home;
+    if constexpr (!std::is_same_v<detail::module_device<Net>, D>) home = io::named_state(net);
+    auto const add_others = [&](detail::TrainingRun::Tensors& all) {
+      StateCollector collect{&all, "optimizer."};
+      for_each_state(optimizer, collect);
+      collect.prefix = "schedule.";
+      if constexpr (has_state<decltype(schedule)>) for_each_state(schedule, collect);
+      collect.prefix = "scaler.";
+      for_each_state(scaler, collect);
+    };
+    run.begin(io::named_state(model, "model."), std::move(home), &add_others,
+              [](void const* f, detail::TrainingRun::Tensors& all) { (*static_cast<decltype(add_others)*>(f))(all); });
 
-    for (int64_t number = static_cast<int64_t>(history.epochs.size()) + 1; number <= options_.epochs && !history.stopped_early; ++number) {
+    detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
+    decltype(optim::clip_grad_norm(weights, 1.)) norm;
+    while (int64_t const number = run.next_epoch()) {
       Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
       epoch.learning_rate = optimizer.lr();
       model.train();
       batches.set_epoch(number - 1);
       double const started = detail::seconds_now();
-      detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
-      decltype(optim::clip_grad_norm(weights, 1.)) norm;
+      losses.begin();
       int64_t batch = 0, together = 1;  // of the batches that make one step
       for (auto const& [x, y] : batches) {
         if (batch % options_.accumulate == 0) {
@@ -250,8 +235,8 @@ class Trainer {
           else optimizer.step();
           if (options_.schedule_steps) schedule.step();
         }
-        if (progress.wants_step()) {
-          progress.step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
+        if (run.wants_step()) {
+          run.progress().step(number, batch, batches.size(), losses.mean(), static_cast<double>(epoch.samples) / (detail::seconds_now() - started));
         }
       }
       epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
@@ -260,29 +245,12 @@ class Trainer {
       optimizer.zero_grad();
       if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-
-      history.epochs.push_back(epoch);
-      if (is_better(history)) {
-        history.best_epoch = number;
-        if (options_.restore_best) detail::copy_state(model, best);
-      }
-      history.stopped_early = options_.patience > 0 && number - history.best_epoch >= options_.patience;
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-      progress.epoch(epoch, history);
-      if (!options_.checkpoint.empty()) run.save(options_.checkpoint, history);
-      if (!options_.csv.empty()) history.save_csv(options_.csv);
-      if (!options_.svg.empty()) history.save_svg(options_.svg);
+      run.end_epoch(epoch);
     }
-    if (history.stopped_early) {
-      progress.line("stopped: no better validation loss since epoch " + std::to_string(history.best_epoch));
-    }
-    if (options_.restore_best && history.best_epoch > 0) {
-      detail::copy_state(best, model);
-      if (elsewhere) detail::copy_state(to(model, detail::module_device<Net>{}), net);
-    }
+    run.end();
     model.eval();
     net.eval();
-    return history;
+    return std::move(run.history);
   }
 
   /// Loss and metric on the validation part, without recording.
@@ -307,14 +275,6 @@ class Trainer {
     if (seen == 0) return;
     epoch.validation_loss = losses.mean();
     if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
-  }
-
-  bool is_better(History const& history) const {
-    auto const judged = [](Epoch const& e) { return math::isnan(e.validation_loss) ? e.loss : e.validation_loss; };
-    double const now = judged(history.epochs.back());
-    if (history.best_epoch == 0) return true;
-    double const best = judged(history.epochs[static_cast<std::size_t>(history.best_epoch - 1)]);
-    return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
   TrainerOptions options_;

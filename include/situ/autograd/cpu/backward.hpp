@@ -11,11 +11,7 @@ namespace detail::cpu {
 
 /// How lanes of packs are handled on both ways.
 template <class Isa, int N>
-struct PackLanes {
-  template <class Tree, class S>
-  SITU_INLINE static auto value(Tree const& tree, S const& source) {
-    return Evaluator<Isa, N>::value(tree, source);
-  }
+struct PackLanes : Evaluator<Isa, N> {
   template <class Wanted, class From, class X>
   SITU_INLINE static auto operand(X const& x) {
     return operand_lanes<Wanted, From, Isa, N>(x);
@@ -23,10 +19,6 @@ struct PackLanes {
   template <class To, class From, class X>
   SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
     return convert_lanes<To, From, Isa, N>(x);
-  }
-  template <class Op, class... Ts, class... Xs>
-  SITU_INLINE static auto apply(Apply<Op, Ts...> const& node, Xs const&... xs) {
-    return Evaluator<Isa, N>::apply(node, xs...);
   }
   template <class Op, class... Ts, class Y, class... Xs>
   SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
@@ -104,7 +96,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     int64_t i = 0;
     for (; i + N <= count; i += N) {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
-      auto const kept = Reverse<Lanes>::up(trees.formula, source);
+      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
       Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);

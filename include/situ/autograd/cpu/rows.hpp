@@ -1,9 +1,10 @@
 /// The CPU's gradients of operations on rows: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other.
 ///
-/// A row is read from memory once: statistics first, then the elements, from the cache. Work is cut into blocks of rows by
+/// A row is read from memory once: statistics first, then the elements, from the cache. Short rows of norms are taken in groups. Work is cut into blocks of rows by
 /// shapes alone; the gradients of weight and bias are summed within each block, so results do not depend on the number of threads.
 #pragma once
 
+#include <situ/device/cpu/scratch.hpp>
 #include <situ/ops/cpu/rows.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -16,12 +17,143 @@ template <class C>
 struct RowGradientArguments {
   C const* g;
   C const* b;
-  C* out;  ///< null where only weight and bias are wanted; may be b
+  C* out;  ///< null where only weight and bias are wanted; may be g where rows are no shorter than a register
   int64_t rows, count;
   int64_t slack;  ///< elements behind the last row that may be read, of g and b
   C const* weight;
   C *weight_gradient, *bias_gradient;  ///< a row each, on top of which is added; or null
   double eps;
+  bool stream;
+  C const* found;  ///< of short rows: what the rows of the result were made with, [shift, low, scale][row], `all` of them; or null
+  int64_t all;
+};
+
+/// The gradient of a norm, for short rows in groups of them. With z the normalised row, r = 1 / sqrt(var + eps), h = g w:
+/// r (h - mean(h) - z mean(h z)); without the first mean about 0.
+template <bool Centred, class C, class Isa>
+struct NormGradientGroups {
+  using Cut = RowCut<C, Isa>;
+  using P = typename Cut::P;
+  static constexpr int N = Cut::N;
+
+  SITU_INLINE static void run(RowGradientArguments<C> const& a) {
+    Cut const cut(a.count);
+    int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
+    NormGroup<Centred, C, Isa> group;
+    alignas(64) C slopes[N], bases[N], held[group_elements + 64];
+    for (int64_t row = 0; row < a.rows; row += most) {
+      int64_t const rows = a.rows - row < most ? a.rows - row : most, readable = (a.rows - row) * n + a.slack;
+      C const *const x = a.b + row * n, *const g = a.g + row * n;
+      if (a.found) group.restore(a.found + row, a.all, rows);
+      else group.gather(cut, x, n, g, n, rows, readable, a.eps);
+      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, rows, readable);
+      if (!a.out) continue;
+      C const* const comes = a.stream ? held : a.out + row * n;
+      if (a.weight) sums<true>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
+      else sums<false>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
+      for (int64_t r = 0; r < rows; ++r) {
+        C* const to = a.stream ? held + r * n : a.out + (row + r) * n;
+        int64_t const writable = a.stream ? group_elements + 64 - r * n : (a.rows - row - r) * n;
+        if (a.weight) write<true>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+        else write<false>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+      }
+      if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+    }
+  }
+
+ private:
+  SITU_INLINE static P centred(P const& x, P const& shift) {
+    if constexpr (Centred) return keep_order(x - shift);
+    else return x;
+  }
+  /// The weights at i; those of the rest at cut.last.
+  template <bool Weighed>
+  SITU_INLINE static P weighed(RowGradientArguments<C> const& a, P const& g, int64_t i, int64_t left) {
+    if constexpr (Weighed) return g * (left >= N ? P::load(a.weight + i) : load_tail<C, N, Isa>(a.weight + i, left, left, C(0)));
+    else return g;
+  }
+  /// An element's gradient is  r h + slope d + base,  d = x - shift.
+  template <bool Weighed>
+  SITU_INLINE static void sums(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, C const* out, int64_t rows,
+                               int64_t readable, C* slopes, C* bases) {
+    P const zero(C(0));
+    P totals[N], products[N];
+    int64_t const ahead = rows * cut.n;
+    for (int64_t r = 0; r < rows; ++r, x += cut.n, g += cut.n, out += cut.n, readable -= cut.n) {
+      P const shift(group.shift[r]);
+      P s(zero), q(zero), t(zero), p(zero);
+      if (cut.has_rest()) {
+        P const h = cut.inside_only(weighed<Weighed>(a, cut.rest(g, readable), cut.last, cut.n - cut.last));
+        s = h;
+        q = h * centred(cut.rest(x, readable), shift);
+      }
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        for (int64_t k = i; k < i + 2 * N; k += N) {
+          __builtin_prefetch(g + ahead + k);
+          __builtin_prefetch(x + ahead + k);
+          __builtin_prefetch(out + k, 1);
+        }
+        P const h = weighed<Weighed>(a, P::load(g + i), i, N), k = weighed<Weighed>(a, P::load(g + i + N), i + N, N);
+        if constexpr (Centred) s = s + h, t = t + k;
+        q = multiply_add(h, centred(P::load(x + i), shift), q);
+        p = multiply_add(k, centred(P::load(x + i + N), shift), p);
+      }
+      if (i < cut.whole) {
+        P const h = weighed<Weighed>(a, P::load(g + i), i, N);
+        if constexpr (Centred) s = s + h;
+        q = multiply_add(h, centred(P::load(x + i), shift), q);
+      }
+      totals[r] = s + t;
+      products[r] = q + p;
+    }
+    for (int64_t r = rows; r < N; ++r) totals[r] = products[r] = zero;
+    P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
+    P total(zero), product = sums_of_packs(products) * scale;  // of h z
+    if constexpr (Centred) {
+      total = sums_of_packs(totals);
+      product = multiply_add(total, low, product);
+    }
+    P const share = product / n;
+    (zero - share * scale * scale).store(slopes);
+    (zero - (total / n + share * low) * scale).store(bases);
+  }
+  template <bool Weighed>
+  SITU_INLINE static void write(RowGradientArguments<C> const& a, Cut const& cut, C const* x, C const* g, int64_t readable, C shift_, C scale_, C slope_, C base_,
+                                C* out, int64_t writable) {
+    P const shift(shift_), scale(scale_), slope(slope_), base(base_);
+    P x_rest(base), g_rest(base);  // read first: what is written may be g
+    if (cut.has_rest()) x_rest = cut.rest(x, readable), g_rest = cut.rest(g, readable);
+    for (int64_t i = 0; i < cut.whole; i += N) {
+      multiply_add(weighed<Weighed>(a, P::load(g + i), i, N), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
+    }
+    if (!cut.has_rest()) return;
+    cut.store_rest(multiply_add(weighed<Weighed>(a, g_rest, cut.last, cut.n - cut.last), scale, multiply_add(centred(x_rest, shift), slope, base)), out, writable);
+  }
+
+  /// The gradients of weight and bias, a pack of the row after the other.
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g,
+                                         int64_t rows, int64_t readable) {
+    P const zero(C(0));
+    for (int64_t i = 0; i < cut.n; i += N) {
+      P w(zero), b(zero);
+      bool const whole = i < cut.whole;
+      int64_t const at = whole ? i : cut.last;
+      for (int64_t r = 0; r < rows; ++r) {
+        C const *const x_row = x + r * cut.n, *const g_row = g + r * cut.n;
+        P const d = whole ? P::load(g_row + i) : cut.rest(g_row, readable - r * cut.n), v = whole ? P::load(x_row + i) : cut.rest(x_row, readable - r * cut.n);
+        b = b + d;
+        w = multiply_add(d, multiply_add(centred(v, P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
+      }
+      if (!whole) w = cut.inside_only(w), b = cut.inside_only(b);
+      if (a.weight_gradient) add_to(cut, whole, w, a.weight_gradient + at);
+      if (a.bias_gradient) add_to(cut, whole, b, a.bias_gradient + at);
+    }
+  }
+  SITU_INLINE static void add_to(Cut const& cut, bool whole, P const& x, C* to) {
+    if (whole || cut.reaches_back) (P::load(to) + x).store(to);
+    else store_tail<C>(load_tail<C, N, Isa>(to, cut.n, cut.n, C(0)) + x, to, cut.n, cut.n);
+  }
 };
 
 template <RowGradient Kind, class C>
@@ -32,6 +164,12 @@ struct RowGradientBody {
   template <class Isa>
   SITU_INLINE static int run(RowGradientArguments<C> const* given) {
     RowGradientArguments<C> const a = *given;
+    if constexpr (is_norm) {
+      if (a.count <= group_elements) {
+        NormGradientGroups<centred, C, Isa>::run(a);
+        return 0;
+      }
+    }
     for (int64_t row = 0; row < a.rows; ++row) {
       int64_t const at = row * a.count, readable = (a.rows - row) * a.count + a.slack;
       C* const out = a.out ? a.out + at : nullptr;
@@ -173,6 +311,8 @@ struct RowGradientKernel {
   C const* weight;
   C *weight_gradients, *bias_gradients;  ///< of blocks: [block, count], or null
   double eps;
+  bool stream;
+  C const* found;
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
@@ -181,6 +321,8 @@ struct RowGradientKernel {
       a.count = count;
       a.weight = weight;
       a.eps = eps;
+      a.stream = stream && std::is_same_v<T, C>;
+      a.found = found ? found + begin : nullptr, a.all = rows;
       if (weight_gradients) a.weight_gradient = zeros_at(weight_gradients + block * count);
       if (bias_gradients) a.bias_gradient = zeros_at(bias_gradients + block * count);
       if constexpr (std::is_same_v<T, C>) {
@@ -190,21 +332,22 @@ struct RowGradientKernel {
         a.slack = (rows - end) * count;
         dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
       } else {
-        int64_t const wide = (count + 127) / 64 * 64;
-        RowBuffer const memory(2 * wide * static_cast<int64_t>(sizeof(C)));
-        C *const g_row = static_cast<C*>(memory.memory), *const b_row = g_row + wide;
-        a.g = g_row, a.b = b_row;
-        a.out = out ? b_row : nullptr;
-        a.rows = 1;
-        a.slack = wide - count;
-        for (int64_t row = begin; row < end; ++row) {
-          dispatch<ConvertRowBody<T, C>>(g + row * count, g_row, count);
-          dispatch<ConvertRowBody<T, C>>(b + row * count, b_row, count);
+        int64_t const some = count < group_elements ? group_elements / (count > 0 ? count : 1) : 1, room = (some * count + 127) / 64 * 64;
+        Scratch const memory(3 * room * static_cast<int64_t>(sizeof(C)));
+        C *const g_rows = static_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
+        a.g = g_rows, a.b = b_rows;
+        a.out = out ? out_rows : nullptr;
+        for (int64_t row = begin; row < end; row += some) {
+          a.rows = end - row < some ? end - row : some;
+          a.slack = room - a.rows * count;
+          dispatch<ConvertRowBody<T, C>>(g + row * count, g_rows, a.rows * count);
+          dispatch<ConvertRowBody<T, C>>(b + row * count, b_rows, a.rows * count);
           dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
-          if (out) dispatch<RoundRowBody<T, C>>(static_cast<C const*>(b_row), out + row * count, count);
+          if (out) dispatch<RoundRowBody<T, C>>(static_cast<C const*>(out_rows), out + row * count, a.rows * count);
         }
       }
     }
+    if (stream && std::is_same_v<T, C>) finish_streaming();
   }
 
  private:

@@ -194,7 +194,7 @@ struct BackwardTraits {
 #pragma unroll
     for (int j = 0; j < lanes; ++j) {
       LaneSource<registers> const source{held, j, index};
-      auto const kept = Reverse<ScalarLanes>::up(f, source);
+      Kept<ScalarLanes, formula, LaneSource<registers>> const kept(f, source);
       auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
       to.j = j;
       Reverse<ScalarLanes>::down(f, kept, gradient, to);

@@ -9,8 +9,34 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// One field's memory in one slot of a loader. On the host what is handed out is this memory, which is used again when nobody holds it any
-/// more; for a device it is what the device copies from.
+/// Memory in which a field's batches are made: what is handed out is this memory, which is used again when nobody holds it any more.
+template <class Memory>
+struct FieldBuffer {
+  Handle full, value;
+
+  /// Room for `rows` samples; enough for `capacity` of them is taken at once.
+  void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
+    value = {};
+    Shape shape = sample;
+    shape.insert(0, rows);
+    int64_t const needed = count_of(shape, "DataLoader", item);
+    Body* body = full.body();
+    if (!body || full.use_count() != 1 || body->size < needed) {
+      Shape most = shape;
+      if (rows < capacity) most[0] = capacity;
+      int64_t const count = count_of(most, "DataLoader", item);
+      full = make_fresh<Memory>(static_cast<std::size_t>(count) * item, count, most);
+      body = full.body();
+    }
+    if (body->layout.shape == shape) value = full;
+    else value = make_view(body->storage, body->first, Layout(shape));
+    before_write<Memory>(body->storage.head());
+    return value.body()->first;
+  }
+  int64_t bytes(std::size_t item) const { return value.body() ? value.body()->size * static_cast<int64_t>(item) : 0; }
+};
+
+/// One field in one slot of a loader: for a device, memory that the device copies from.
 template <class T, class D>
 class StagedField final : public data::BatchField<T> {
   using Home = std::conditional_t<host_device<D>, D, Pinned>;
@@ -26,48 +52,28 @@ class StagedField final : public data::BatchField<T> {
     plain_.value = {};
   }
   T* room(Shape const& sample) override {
-    Shape shape = sample;
-    shape.insert(0, this->rows_);
     if constexpr (!host_device<D>) {
-      if (!pin_) return plain_.room(shape, capacity_);
+      if (!pin_) return static_cast<T*>(plain_.room(sample, this->rows_, capacity_, sizeof(T)));
     }
-    return home_.room(shape, capacity_);
+    return static_cast<T*>(home_.room(sample, this->rows_, capacity_, sizeof(T)));
   }
-  int64_t bytes() const { return (home_.value.size() + plain_.value.size()) * static_cast<int64_t>(sizeof(T)); }
+  int64_t bytes() const { return home_.bytes(sizeof(T)) + plain_.bytes(sizeof(T)); }
 
   /// What was written; for a device a copy that is enqueued on this thread's current stream.
   Tensor<T, D> take() {
     if constexpr (host_device<D>) {
-      return std::move(home_.value);
+      return Tensor<T, D>::from_handle(std::move(home_.value));
     } else {
       TransferSite const scope(CallSite::here("DataLoader"), place_of<Pinned>, place_of<D>);
-      Tensor<T, D> result = pin_ ? transfer_async<D>(std::as_const(home_.value)) : transfer<D>(std::as_const(plain_.value));
+      Tensor<T, D> result = pin_ ? transfer_async<D>(Tensor<T, Pinned>::from_handle(home_.value)) : transfer<D>(Tensor<T, Cpu>::from_handle(plain_.value));
       begin(0);
       return result;
     }
   }
 
  private:
-  template <class Memory>
-  struct Buffer {
-    Tensor<T, Memory> full, value;
-
-    T* room(Shape const& shape, int64_t capacity) {
-      value = {};
-      int64_t const needed = count_of(shape, "DataLoader", sizeof(T));
-      if (full.use_count() != 1 || full.size() < needed) {
-        Shape most = shape;
-        if (most[0] < capacity) most[0] = capacity;
-        full = Tensor<T, Memory>::uninitialized(most, "DataLoader");
-      }
-      if (full.shape() == shape) value = full;
-      else value = Tensor<T, Memory>::from_handle(make_view(full.storage(), full.body() ? full.body()->first : nullptr, Layout(shape)));
-      return value.data();
-    }
-  };
-
-  Buffer<Home> home_;
-  Buffer<Cpu> plain_;
+  FieldBuffer<Home> home_;
+  FieldBuffer<Cpu> plain_;
   int64_t capacity_ = 1;
   bool pin_ = true;
 };
@@ -75,7 +81,7 @@ class StagedField final : public data::BatchField<T> {
 // ---- exceptions ----------------------------------------------------------------------------------------------------------
 
 /// To be called while an exception is handled: throws it again with `where` before its message.
-[[noreturn]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
+[[noreturn, gnu::cold]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
   try {
     throw;
   } catch (ShapeError const& e) {

@@ -50,7 +50,7 @@ class BatchPipeline {
   }
 
   /// Starts a loop with batch `first` of an epoch.
-  void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  [[gnu::cold]] void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
@@ -86,7 +86,7 @@ class BatchPipeline {
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
   /// Ends the loop, also before the last batch. No thread is at work when this returns.
-  void end() noexcept {
+  [[gnu::cold]] void end() noexcept {
     Lock const lock(*this);
     running_ = false;
     while (making_ > 0) wait();
@@ -95,7 +95,7 @@ class BatchPipeline {
   int slots() const { return plan_.most_ahead + 1; }
 
  protected:
-  explicit BatchPipeline(PipelinePlan const& plan)
+  [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)
       : plan_(plan), ahead_(plan.ahead), slot_of_(static_cast<std::size_t>(plan.most_ahead) + 1), made_(static_cast<std::size_t>(plan.most_ahead) + 1) {
     pthread_condattr_t attributes;
     ::pthread_condattr_init(&attributes);
@@ -103,13 +103,13 @@ class BatchPipeline {
     ::pthread_cond_init(&work_, &attributes);
     ::pthread_condattr_destroy(&attributes);
   }
-  ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
+  [[gnu::cold]] ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
 
   /// To be called before what make() uses goes.
-  void stop() noexcept {
+  [[gnu::cold]] void stop() noexcept {
     {
       Lock const lock(*this);
       running_ = false;
@@ -227,7 +227,7 @@ class BatchPipeline {
   }
 
   /// Threads that the system does not give are not missed: who takes the batches makes them.
-  void start_threads() {
+  [[gnu::cold]] void start_threads() {
     while (static_cast<int>(threads_.size()) < plan_.workers) {
       threads_.reserve(threads_.size() + 1);
       pthread_t thread;

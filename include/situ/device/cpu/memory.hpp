@@ -25,10 +25,10 @@ inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 /// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
-/// operation; the sum over all threads is exact. And the last blocks that it freed, one of a few sizes: a tensor that is made anew in a
-/// loop then costs no malloc.
+/// operation; the sum over all threads is exact. And the last blocks that it freed, a few of each size: a tensor that is made anew in a
+/// loop, and all that a step of training makes, then cost no malloc.
 struct ThreadMemory {
-  static constexpr std::size_t spare_places = 4, largest_spare = std::size_t{1} << 16;
+  static constexpr std::size_t spare_sets = 32, spare_ways = 4, largest_spare = large_block;
   int64_t balance = 0;         ///< since it was last added to the process's
   int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
   int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
@@ -38,9 +38,10 @@ struct ThreadMemory {
   struct Spare {
     void* memory;
     std::size_t bytes;
-  } spares[spare_places] = {};
+  } spares[spare_sets * spare_ways] = {};
 
-  Spare& spare_for(std::size_t bytes) { return spares[bytes / 64 % spare_places]; }
+  /// The places of blocks of that size, and of some others.
+  Spare* spares_for(std::size_t bytes) { return spares + (bytes / 64 + bytes / 2048) % spare_sets * spare_ways; }
   bool is_known() const { return low == INT64_MIN; }
 };
 
@@ -345,19 +346,31 @@ inline void give(void* memory, std::size_t bytes) noexcept {
 /// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
 SITU_INLINE void* allocate_small(std::size_t bytes) {
   ThreadMemory& mine = thread_memory();
-  ThreadMemory::Spare& spare = mine.spare_for(bytes);
-  void* memory = spare.memory;
-  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == bytes)) spare = {};
-  else if (memory = take_small(bytes); SITU_UNLIKELY(!memory)) return nullptr;
+  ThreadMemory::Spare* const spares = mine.spares_for(bytes);
+  void* memory = nullptr;
+  for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
+    if (!SITU_ASAN && spares[k].bytes == bytes && spares[k].memory) {
+      memory = std::exchange(spares[k], {}).memory;
+      break;
+    }
+  }
+  if (SITU_UNLIKELY(!memory) && !(memory = take_small(bytes))) return nullptr;
   count_small(mine, bytes);
   return memory;
 }
 SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
   ThreadMemory& mine = thread_memory();
   uncount_small(mine, bytes);
-  ThreadMemory::Spare& spare = mine.spare_for(bytes);
-  if (SITU_LIKELY(!SITU_ASAN && spare.bytes == 0 && bytes <= ThreadMemory::largest_spare && mine.is_known())) spare = {memory, bytes};
-  else give_small(memory);
+  if (SITU_LIKELY(!SITU_ASAN && bytes <= ThreadMemory::largest_spare && mine.is_known())) {
+    ThreadMemory::Spare* const spares = mine.spares_for(bytes);
+    for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
+      if (!spares[k].memory) {
+        spares[k] = {memory, bytes};
+        return;
+      }
+    }
+  }
+  give_small(memory);
 }
 
 /// Large blocks, and all blocks while a profile runs.

@@ -33,11 +33,20 @@ struct device_traits<Cuda<N>> {
     detail::cuda::runtime_of<N>::copy_to_host(N, to, from, bytes);
     detail::cuda::check_fault(N);
   }
+  static void copy_rows_to_host(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::cuda::runtime_of<N>::copy_rows_to_host(N, to, from, rows);
+    detail::cuda::check_fault(N);
+  }
   /// Between GPUs: direct where the hardware can, never through situ's own host memory. Enqueued.
   template <class From>
     requires detail::is_cuda<From>
   static void copy_from(void* to, void const* from, std::size_t bytes) {
     detail::cuda::runtime_of<N>::copy_from_peer(N, to, From::ordinal, from, bytes);
+  }
+  template <class From>
+    requires detail::is_cuda<From>
+  static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::cuda::runtime_of<N>::copy_rows_from_peer(N, to, From::ordinal, from, rows);
   }
   static void synchronize() {
     detail::cuda::runtime_of<N>::synchronize(N);

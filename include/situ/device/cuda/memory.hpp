@@ -130,6 +130,10 @@ struct Runtime {
   static void copy_to_host(int device, void* to, void const* from, std::size_t bytes) {
     copy_and_wait(device, to, from, bytes, cudaMemcpyDeviceToHost);
   }
+  /// The same for rows, which arrive side by side.
+  static void copy_rows_to_host(int device, void* to, void const* from, PitchedCopy const& rows) {
+    copy_and_wait(device, to, from, rows.width * rows.count, cudaMemcpyDeviceToHost, rows);
+  }
 
   /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
@@ -141,6 +145,21 @@ struct Runtime {
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
     work.enqueued();
   }
+  static void copy_rows_from_peer(int device, void* to, int peer, void const* from, PitchedCopy const& rows) {
+    require_device(device);
+    connect(device, peer);
+    DeviceGuard const guard(device);
+    cudaStream_t const stream = current_stream(device);
+    cudaMemcpy3DPeerParms copy{};
+    copy.srcDevice = peer;
+    copy.srcPtr = {const_cast<void*>(from), rows.pitch, rows.width, rows.count};
+    copy.dstDevice = device;
+    copy.dstPtr = {to, rows.width, rows.width, rows.count};
+    copy.extent = {rows.width, rows.count, 1};
+    ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, rows.width * rows.count);
+    check(device, cudaMemcpy3DPeerAsync(&copy, stream), "cudaMemcpy3DPeerAsync of ", rows.count, " rows of ", rows.width, " bytes from cuda:", peer);
+    work.enqueued();
+  }
 
   static void synchronize(int device) {
     refuse_while_recording(device, "synchronize was called");
@@ -150,13 +169,18 @@ struct Runtime {
   }
 
  private:
-  static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind) {
+  static void copy_and_wait(int device, void* to, void const* from, std::size_t bytes, cudaMemcpyKind kind, PitchedCopy const& rows = {}) {
     refuse_while_recording(device, "a copy that the host waits for was asked for");
     DeviceGuard const guard(device);
     cudaStream_t const stream = current_stream(device);
     Place const here{device_kind::cuda, device};
     ObservedTransfer const transfer(kind == cudaMemcpyHostToDevice ? here : place_of<Cpu>, kind == cudaMemcpyHostToDevice ? place_of<Cpu> : here, bytes);
-    check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    if (rows.count == 0) {
+      check(device, cudaMemcpyAsync(to, from, bytes, kind, stream), "cudaMemcpyAsync of ", bytes, " bytes");
+    } else {
+      cudaError_t const code = cudaMemcpy2DAsync(to, rows.width, from, rows.pitch, rows.width, rows.count, kind, stream);
+      check(device, code, "cudaMemcpy2DAsync of ", rows.count, " rows of ", rows.width, " bytes");
+    }
     check(device, cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
 
@@ -234,7 +258,9 @@ struct MissingRuntime {
   static void copy(int, void*, void const*, std::size_t);
   static void copy_from_host(int, void*, void const*, std::size_t);
   static void copy_to_host(int, void*, void const*, std::size_t);
+  static void copy_rows_to_host(int, void*, void const*, PitchedCopy const&);
   static void copy_from_peer(int, void*, int, void const*, std::size_t);
+  static void copy_rows_from_peer(int, void*, int, void const*, PitchedCopy const&);
   static void synchronize(int);
 };
 

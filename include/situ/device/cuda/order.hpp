@@ -56,7 +56,10 @@ struct Streams {
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
-    if (moment.native) check(static_cast<int>(moment.number), cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
+    if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
+    int const device = static_cast<int>(moment.number);
+    ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
+    check(device, cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
   }
   static void drop(MomentState& moment) noexcept {
     if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
@@ -92,9 +95,7 @@ struct Streams {
       }
     };
     DeviceGuard const guard(stream.ordinal);
-    if (current_streams()[stream.ordinal].recorder) {
-      fail<Error>("enqueue: cuda:", stream.ordinal, " is recording a graph on this thread, and a host function runs once; call it before or after the replay");
-    }
+    if (current_streams()[stream.ordinal].recorder) fail_host_function_in_graph(place(stream.ordinal));
     end_called();
     check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
   }
@@ -186,8 +187,8 @@ struct Streams {
 };
 
 inline StreamDriver const* stream_driver() {
-  static constexpr StreamDriver functions{&Streams::open,         &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed, &Streams::wait,
-                                          &Streams::drop,         &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call,   &Streams::free_after};
+  static constexpr StreamDriver functions{&require_device, &Streams::open, &Streams::open_default, &Streams::record, &Streams::wait_for,    &Streams::passed,
+                                          &Streams::wait,  &Streams::drop, &Streams::milliseconds, &Streams::idle,   &Streams::synchronize, &Streams::call, &Streams::free_after};
   return &functions;
 }
 template <int>

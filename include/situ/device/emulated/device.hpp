@@ -181,11 +181,16 @@ struct CopyJob : Job {
   std::size_t bytes;
   Place target{}, source{};
   Mark mark = 0;
+  PitchedCopy rows{};
 };
 inline void run_copy(Job* job) noexcept {
   auto* const self = static_cast<CopyJob*>(job);
+  PitchedCopy const& rows = self->rows;
   Mark const mark = self->mark ? start_queued(self->mark, transfer_happening(self->target, self->source, self->bytes, nullptr)) : 0;
-  std::memcpy(self->to, self->from, self->bytes);
+  if (rows.count == 0) std::memcpy(self->to, self->from, self->bytes);
+  for (std::size_t k = 0; k < rows.count; ++k) {
+    std::memcpy(static_cast<char*>(self->to) + k * rows.width, static_cast<char const*>(self->from) + k * rows.pitch, rows.width);
+  }
   end_queued(mark);
 }
 
@@ -194,8 +199,8 @@ inline void check(int ordinal, Device& device) {
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
 }
 
-/// A copy on this thread's stream of the device. `waits`: until it has run.
-inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction, bool waits) {
+/// A copy on this thread's stream of the device, of rows where there are any. `waits`: until it has run.
+inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int64_t situ::emulated::counts::*direction, bool waits, PitchedCopy const& rows = {}) {
   if (bytes == 0) return;
   if (waits && is_recording(ordinal)) fail_recording(ordinal, "a copy that the host waits for was asked for");
   Lock const lock;
@@ -204,26 +209,10 @@ inline void copy(int ordinal, void* to, void const* from, std::size_t bytes, int
   Place const target = direction == &situ::emulated::counts::copies_to_host ? host : place(ordinal);
   Place const source = direction == &situ::emulated::counts::copies_from_host ? host : place(ordinal);
   Mark const mark = queue_transfer(target, source, bytes, is_recording(ordinal));
-  int64_t const number = enqueue_here(ordinal, device, new CopyJob{{&run_copy, &end_job<CopyJob>}, to, from, bytes, target, source, mark});
+  int64_t const number = enqueue_here(ordinal, device, new CopyJob{{&run_copy, &end_job<CopyJob>}, to, from, bytes, target, source, mark, rows});
   if (!waits) return;
   current_queue(ordinal, device).wait(number);
   if (direction == &situ::emulated::counts::copies_to_host) check(ordinal, device);
-}
-
-struct RowsCopyJob : CopyJob {
-  PitchedCopy rows;
-};
-/// Rows that arrive side by side, enqueued.
-inline void copy_rows(int ordinal, void* to, void const* from, PitchedCopy const& rows, int64_t situ::emulated::counts::*direction) {
-  constexpr auto run = [](Job* job) noexcept {
-    auto const& self = *static_cast<RowsCopyJob*>(job);
-    for (std::size_t k = 0; k < self.rows.count; ++k) {
-      std::memcpy(static_cast<char*>(self.to) + k * self.rows.width, static_cast<char const*>(self.from) + k * self.rows.pitch, self.rows.width);
-    }
-  };
-  Lock const lock;
-  Device& device = begin<situ::emulated::InjectedFault>(ordinal, "copy", direction);
-  enqueue_here(ordinal, device, new RowsCopyJob{{{+run, &end_job<RowsCopyJob>}, to, from, 0}, rows});
 }
 
 struct PeerCopyJob : CopyJob {
@@ -231,7 +220,7 @@ struct PeerCopyJob : CopyJob {
 };
 
 /// On the receiver's stream, which has been ordered behind the sender's.
-inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const* from, std::size_t bytes) {
+inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const* from, std::size_t bytes, PitchedCopy const& rows = {}) {
   constexpr auto run = [](Job* job) noexcept {
     Pool& source = *static_cast<PeerCopyJob*>(job)->pool;
     {
@@ -248,7 +237,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
-  enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark}, &source.pool});
+  enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});
 }
 
 template <class Kernel>
@@ -315,6 +304,7 @@ inline void record_moment(StreamState& stream, Moment const& moment) {
   constexpr auto run = [](Job* job) noexcept { static_cast<StampJob*>(job)->moment.state()->time = milliseconds_now(); };
   MomentState& to = *moment.state();
   Lock const lock;
+  (void)find(stream.ordinal);
   Queue& queue = queue_of(stream);
   if (to.timed) queue.enqueue(new StampJob{{+run, &end_job<StampJob>, false}, moment});
   to.native = &queue;
@@ -335,6 +325,10 @@ inline IndexFault* fault(int ordinal) {
   return &find(ordinal).fault;
 }
 
+inline void require_device(int ordinal) {
+  Lock const lock;
+  (void)find(ordinal);
+}
 inline void open_queue(StreamState& stream, int /*priority*/) {
   Lock const lock;
   Device& device = find(stream.ordinal);
@@ -353,7 +347,10 @@ inline bool has_passed(MomentState const& moment) {
 }
 inline void wait_on_host(MomentState const& moment) {
   Lock const lock;
-  static_cast<Queue*>(moment.native)->wait(moment.number);
+  Queue& queue = *static_cast<Queue*>(moment.native);
+  if (queue.finished >= moment.number) return;
+  ObservedWait const wait(place(moment.stream->ordinal), "Event::synchronize", moment.native);
+  queue.wait(moment.number);
 }
 inline void drop(MomentState&) noexcept {}
 inline double milliseconds_between(MomentState const& from, MomentState const& to) { return to.time - from.time; }
@@ -375,11 +372,10 @@ inline void call(StreamState& stream, HostFunction* function) {
     function->end(function);
     delete static_cast<CallJob*>(job);
   };
-  auto* const job = new CallJob{{+run, +end, false}, function};
-  StreamRecorder* const recorder = current_streams()[stream.ordinal].recorder;
-  if (recorder && current_streams()[stream.ordinal].state == &stream) return recorder->enqueue(recorder, job);
+  if (is_recording(stream.ordinal)) fail_host_function_in_graph(place(stream.ordinal));
   Lock const lock;
-  queue_of(stream).enqueue(job);
+  (void)find(stream.ordinal);
+  queue_of(stream).enqueue(new CallJob{{+run, +end, false}, function});
 }
 inline void free_after(int ordinal, StorageHead& head, uint64_t const* notes, int count) noexcept {
   Lock const lock;
@@ -407,8 +403,8 @@ inline void free_after(int ordinal, StorageHead& head, uint64_t const* notes, in
 }
 
 inline StreamDriver const* driver() {
-  static constexpr StreamDriver functions{&open_queue,   &open_default_queue, &record_moment, &wait_in_stream,     &has_passed, &wait_on_host,
-                                          &drop,         &milliseconds_between, &is_idle,     &synchronize_stream, &call,       &free_after};
+  static constexpr StreamDriver functions{&require_device, &open_queue, &open_default_queue,   &record_moment, &wait_in_stream,     &has_passed,
+                                          &wait_on_host,   &drop,       &milliseconds_between, &is_idle,       &synchronize_stream, &call, &free_after};
   return &functions;
 }
 
@@ -457,6 +453,7 @@ inline void configure(configuration const& asked = {}) {
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
+    detail::memory_counters(detail::emulated::place(k)).clear();
     auto* const device = all.devices[k];
     if (!device) continue;
     device->for_each_queue([](detail::emulated::Queue& queue) {
@@ -466,8 +463,6 @@ inline void configure(configuration const& asked = {}) {
     device->pool.unmap();
     device->pool = {};
     device->counts = {};
-    detail::memory_counters(detail::emulated::place(k)).sizes.clear();
-    detail::memory_counters(detail::emulated::place(k)).clear();
     device->fault = {};
   }
   all.device_count = asked.devices;
@@ -505,15 +500,23 @@ struct device_traits<Emulated<N>> {
   }
   /// The same for rows, which arrive side by side.
   static void copy_rows_from_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
-    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_from_host);
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_from_host, false, rows);
   }
   static void copy_rows_to_pinned(void* to, void const* from, detail::PitchedCopy const& rows) {
-    detail::emulated::copy_rows(N, to, from, rows, &emulated::counts::copies_to_host);
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_to_host, false, rows);
+  }
+  static void copy_rows_to_host(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy(N, to, from, rows.width * rows.count, &emulated::counts::copies_to_host, true, rows);
   }
   template <class From>
     requires(detail::emulated::ordinal_of<From> >= 0)
   static void copy_from(void* to, void const* from, std::size_t bytes) {
     detail::emulated::copy_from_peer(N, detail::emulated::ordinal_of<From>, to, from, bytes);
+  }
+  template <class From>
+    requires(detail::emulated::ordinal_of<From> >= 0)
+  static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
+    detail::emulated::copy_from_peer(N, detail::emulated::ordinal_of<From>, to, from, rows.width * rows.count, rows);
   }
   /// The kernel is copied, and runs later on the thread of the device's stream.
   template <class Kernel>

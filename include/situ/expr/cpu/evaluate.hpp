@@ -46,6 +46,8 @@ struct ContiguousSource : Source<Isa, N> {
   }
 };
 
+/// Evaluates trees in packs. A node is one function, whatever its operands: each function that is inlined into the next one is optimised
+/// again there, which is what compiling a formula costs.
 template <class Isa, int N>
 struct Evaluator {
   template <class T, int K, class S>
@@ -60,8 +62,19 @@ struct Evaluator {
   SITU_INLINE static pack<int64_t, N, Isa> value(Index const&, S const& source) {
     return source.index();
   }
-  template <class Op, class... Ts, class S>
-  SITU_INLINE static auto value(Apply<Op, Ts...> const& node, S const& source) {
+  template <class Op, class A, class S>
+  SITU_INLINE static auto value(Apply<Op, A> const& node, S const& source) {
+    if constexpr (computes_in_one_type<Apply<Op, A>>) return Op::value(value(node.operands.head, source));
+    else return apply(node, operand<0, Apply<Op, A>, A>(value(node.operands.head, source)));
+  }
+  template <class Op, class A, class B, class S>
+  SITU_INLINE static auto value(Apply<Op, A, B> const& node, S const& source) {
+    using Node = Apply<Op, A, B>;
+    if constexpr (computes_in_one_type<Node>) return Op::value(value(node.operands.head, source), value(node.operands.tail.head, source));
+    else return apply(node, operand<0, Node, A>(value(node.operands.head, source)), operand<1, Node, B>(value(node.operands.tail.head, source)));
+  }
+  template <class Op, class A, class B, class C, class... More, class S>
+  SITU_INLINE static auto value(Apply<Op, A, B, C, More...> const& node, S const& source) {
     return operands<0>(node, node.operands, source);
   }
 
@@ -81,11 +94,14 @@ struct Evaluator {
   }
 
  private:
+  template <int K, class Node, class T, class X>
+  SITU_INLINE static auto operand(X const& x) {
+    return operand_lanes<typename Node::types::template operand<K>, typename T::value_type, Isa, N>(x);
+  }
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
   template <int K, class Node, class T, class... Ts, class S, class... Done>
   SITU_INLINE static auto operands(Node const& node, Fields<T, Ts...> const& rest, S const& source, Done const&... done) {
-    using Wanted = typename Node::types::template operand<K>;
-    auto const x = operand_lanes<Wanted, typename T::value_type, Isa, N>(value(rest.head, source));
+    auto const x = operand<K, Node, T>(value(rest.head, source));
     if constexpr (sizeof...(Ts) > 0) return operands<K + 1>(node, rest.tail, source, done..., x);
     else return apply(node, done..., x);
   }

@@ -184,19 +184,31 @@ inline constexpr MoverFunctions const* mover_of =
 
 /// The mover for the input number k of a tree; a null pointer where it is elsewhere.
 template <class T, int K>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
   return k == K ? mover_of<T> : nullptr;
 }
 template <class Leaf>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
   return nullptr;
 }
 template <class Op, class... Ts>
-SITU_INLINE MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
+constexpr MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
   MoverFunctions const* result = nullptr;
   for (MoverFunctions const* one : {input_mover(std::type_identity<Ts>{}, k)...}) result = one ? one : result;
   return result;
 }
+
+/// The movers of all inputs of a tree: that of number o at [o].
+template <int Operands>
+struct InputMovers {
+  MoverFunctions const* of[Operands] = {};
+};
+template <class Tree, int Operands>
+inline constexpr InputMovers<Operands> input_movers = [] {
+  InputMovers<Operands> result;
+  for (int o = 1; o < Operands; ++o) result.of[o] = input_mover(std::type_identity<Tree>{}, o - 1);
+  return result;
+}();
 
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>

@@ -260,9 +260,5 @@ struct MoverFunctions {
 template <class Word>
 inline constexpr MoverFunctions movers_of{&Mover<Word>::gather, &Mover<Word>::move};
 
-inline MoverFunctions const& movers_for(int element_size) {
-  return element_size == 4 ? movers_of<uint32_t> : element_size == 8 ? movers_of<uint64_t> : element_size == 2 ? movers_of<uint16_t> : movers_of<uint8_t>;
-}
-
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

@@ -250,6 +250,42 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
   return detail::gelu_tanh_anywhere(x);
 }
 
+namespace detail {
+/// gelu_slope for every x.
+///
+///     a = |x|:  s = exp(−a²/2) (h(v) / (a + 3) − a / √(2π)),   v = (a − 3) / (a + 3),   h that of gelu;   x > 0:  1 − s
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), 15.0f), one(1.0f);
+  auto const square = two_prod(a, a);
+  auto const [t, rest, n] = split_exp_twice(square.hi * -0.5f, square.lo * -0.5f);
+  P const d = a + P(3.0f), near = near_reciprocal(d), u = multiply_add(residual(d, near), near, near);
+  P const v = multiply_add(u, P(-6.0f), one), h = multiply_add(gelu_polynomial{}(v), v, P(0.729083717f));
+  P const g = multiply_add(a, P(-0.398942280f), h * u);
+  P const s = scale(multiply_add(g, t + rest, g), n);
+  return select(x > P(0.0f), one - s, s);
+}
+}  // namespace detail
+
+/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table where gelu is.
+///
+/// Special   1 at inf, 0 at −inf, NaN stays.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    using P = pack<float, N, Isa>;
+    P const a = detail::at_most(detail::magnitude(x), detail::slope_pieces_end), bound(-detail::last_slope_piece);
+    P const index = multiply_add(detail::at_most(a, 15 * detail::slope_piece_width), P(1.0f / detail::slope_piece_width), P(detail::round_magic<float>));
+    P const s = detail::look_up_value(bitcast<int32_t>(keep_order(index)), a, detail::gelu_slope_pieces);
+    P const y = select(x > P(0.0f), P(1.0f) - s, s);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::last_slope_piece))) return select(x < bound, detail::gelu_slope_anywhere(x), y);
+    return y;
+  }
+#endif
+  return detail::gelu_slope_anywhere(x);
+}
 // Doubles go through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
@@ -266,6 +302,11 @@ SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_gelu_tanh>(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  return P(0.5) * erfc(x * P(-0.70710678118654752440)) + x * P(0.39894228040143267794) * exp(P(-0.5) * x * x);
 }
 
 }  // namespace math

@@ -28,7 +28,7 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
 /// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
-inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
+[[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
   constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
   constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
                                         &convert_run<double, float16>, &convert_run<double, bfloat16>,
@@ -74,13 +74,13 @@ inline void normalise_bools(unsigned char* bytes, int64_t count) {
 // ---- strides -----------------------------------------------------------------------------------------------------------------
 
 template <class Word, bool gather>
-void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
+SITU_NOINLINE void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
   for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
 }
 
 /// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
 template <bool gather>
-void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+[[gnu::cold]] void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
   int const last = layout.rank() - 1;
   if (last < 0) {
     std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
@@ -123,7 +123,7 @@ class Staging {
   int64_t size() const { return size_; }
 
   /// Room for `bytes` bytes, at most size(), behind what was given out before; waits for the copies from there.
-  unsigned char* room(int64_t bytes) {
+  [[gnu::cold]] unsigned char* room(int64_t bytes) {
     if (used_ + bytes > size_) {
       turn_ ^= 1;
       used_ = 0;
@@ -143,7 +143,7 @@ class Staging {
   StorageHead* head(int k) { return buffers_[k].body()->storage.head(); }
 
   /// Waits for all copies.
-  void wait() {
+  [[gnu::cold]] void wait() {
     for (int k = 0; k < 2; ++k) {
       if (buffers_[k].body()) before_write<Pinned>(head(k));
     }
@@ -164,7 +164,7 @@ struct StoredElements {
   situ::dtype dtype;
 
   /// Elements [first, first + count) as type `as`. Waits for the disk.
-  void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
+  [[gnu::cold]] void read(int64_t first, int64_t count, situ::dtype as, void* to) const {
     int64_t const item = bytes_of_dtype(dtype);
     if (as == dtype) {
       file.read_fast(to, offset + first * item, count * item);
@@ -185,18 +185,45 @@ struct StoredElements {
   }
 };
 
-/// The memory that a strided tensor reaches, gaps included.
-struct Reach {
-  int64_t bytes, origin;  ///< origin: of the first element, in bytes
-  Reach(Layout const& layout, int64_t item) {
-    auto const extent = layout.extent();
-    bytes = (extent.last - extent.first + 1) * item;
-    origin = -extent.first * item;
+/// The elements of a strided tensor in host memory: where they lie, or, of a device, a copy of all that it reaches, gaps included.
+class HostElements {
+ public:
+  [[gnu::cold]] explicit HostElements(io::NamedTensor const& x) : x_(x), item_(bytes_of_dtype(x.dtype())), at_(static_cast<unsigned char*>(x.first())) {
+    if (x.device().host) return;
+    auto const extent = x.layout().extent();
+    copy_.resize(static_cast<std::size_t>((extent.last - extent.first + 1) * item_));
+    first_ = at_ + extent.first * item_;
+    x.device().to_host(copy_.data(), first_, copy_.size());
+    at_ = reinterpret_cast<unsigned char*>(copy_.data()) - extent.first * item_;
   }
+  /// Packs elements from number `first` on.
+  void gather(int64_t first, int64_t count, void* packed) const { move_elements<true>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
+  void scatter(int64_t first, int64_t count, void const* packed) {
+    move_elements<false>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
+  }
+  /// Brings what was scattered to the device.
+  void write_back() const {
+    if (!copy_.empty()) x_.device().from_host(first_, copy_.data(), copy_.size());
+  }
+  /// f(first, count, packed) in pieces, of which each has room in `packed`.
+  template <class F>
+  void in_pieces(F const& f) {
+    constexpr int64_t piece = 1 << 17;
+    int64_t const count = x_.size();
+    std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item_), '\0');
+    for (int64_t done = 0; done < count; done += piece) f(done, count - done < piece ? count - done : piece, packed.data());
+  }
+
+ private:
+  io::NamedTensor const& x_;
+  int64_t item_;
+  unsigned char* at_;
+  unsigned char* first_ = nullptr;
+  std::string copy_;
 };
 
 /// Reads all elements of a tensor. Copies to a device may still run when this returns: `staging` waits for them.
-inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
+[[gnu::cold]] inline void read_elements(StoredElements const& from, io::NamedTensor const& to, Staging& staging) {
   int64_t const count = to.size(), item = bytes_of_dtype(to.dtype());
   if (count == 0) return;
   DeviceFunctions const& device = to.device();
@@ -215,26 +242,16 @@ inline void read_elements(StoredElements const& from, io::NamedTensor const& to,
     }
     return;
   }
-  std::string reached;  // what lies between the elements goes to the host and back
-  unsigned char* host = memory;
-  Reach const reach(to.layout(), item);
-  if (!device.host) {
-    reached.resize(static_cast<std::size_t>(reach.bytes));
-    device.to_host(reached.data(), memory - reach.origin, reached.size());
-    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
-  }
-  constexpr int64_t piece = 1 << 17;
-  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
-  for (int64_t done = 0; done < count; done += piece) {
-    int64_t const n = count - done < piece ? count - done : piece;
-    from.read(done, n, to.dtype(), packed.data());
-    move_elements<false>(host, to.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
-  }
-  if (!device.host) device.from_host(memory - reach.origin, reached.data(), reached.size());
+  HostElements elements(to);
+  elements.in_pieces([&](int64_t first, int64_t n, void* packed) {
+    from.read(first, n, to.dtype(), packed);
+    elements.scatter(first, n, packed);
+  });
+  elements.write_back();
 }
 
 /// Writes all elements of a tensor, packed.
-inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
+[[gnu::cold]] inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
   int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
   if (count == 0) return;
   DeviceFunctions const& device = from.device();
@@ -258,21 +275,34 @@ inline void write_elements(OutputFile& file, io::NamedTensor const& from, Stagin
     }
     return device.check();
   }
-  std::string reached;
-  unsigned char* host = memory;
-  if (!device.host) {
-    Reach const reach(from.layout(), item);
-    reached.resize(static_cast<std::size_t>(reach.bytes));
-    device.to_host(reached.data(), memory - reach.origin, reached.size());
-    host = reinterpret_cast<unsigned char*>(reached.data()) + reach.origin;
+  HostElements elements(from);
+  elements.in_pieces([&](int64_t first, int64_t n, void* packed) {
+    elements.gather(first, n, packed);
+    file.write(packed, n * item);
+  });
+}
+
+/// Writes one tensor to another of the same shape and element type, wherever both are.
+[[gnu::cold]] inline void copy_elements(io::NamedTensor const& from, io::NamedTensor const& to, char const* who) {
+  int64_t const count = from.size();
+  std::size_t const bytes = static_cast<std::size_t>(count * bytes_of_dtype(from.dtype()));
+  if (count == 0) return;
+  DeviceFunctions const &source = from.device(), &target = to.device();
+  source.before_read(from.head());
+  to.head()->note_write(who);
+  target.before_write(to.head());
+  if (from.is_contiguous() && to.is_contiguous()) {
+    if (&source == &target || (source.host && target.host)) return target.copy(to.first(), from.first(), bytes);
+    if (source.host) return target.from_host(to.first(), from.first(), bytes);
+    if (target.host) return source.to_host(to.first(), from.first(), bytes);
   }
-  constexpr int64_t piece = 1 << 17;
-  std::string packed(static_cast<std::size_t>((count < piece ? count : piece) * item), '\0');
-  for (int64_t done = 0; done < count; done += piece) {
-    int64_t const n = count - done < piece ? count - done : piece;
-    move_elements<true>(host, from.layout(), item, done, n, reinterpret_cast<unsigned char*>(packed.data()));
-    file.write(packed.data(), n * item);
-  }
+  std::string packed(bytes, '\0');
+  if (from.is_contiguous()) source.to_host(packed.data(), from.first(), bytes);
+  else HostElements(from).gather(0, count, packed.data());
+  if (to.is_contiguous()) return target.from_host(to.first(), packed.data(), bytes);
+  HostElements elements(to);
+  elements.scatter(0, count, packed.data());
+  elements.write_back();
 }
 
 }  // namespace detail

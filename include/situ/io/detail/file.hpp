@@ -25,48 +25,23 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// A piece of a message: a text, a number or a shape. Headers with many messages compile twice as fast as with text(parts...), which is compiled anew for each.
-class MessagePart {
-public:
-  MessagePart(char const* text) : text_(text), size_(std::strlen(text)) {}
-  MessagePart(std::string const& text) : text_(text.data()), size_(text.size()) {}
-  MessagePart(Shape const& shape) : shape_(&shape) {}
-  template <std::integral I>
-  MessagePart(I number) : number_(static_cast<int64_t>(number)) {}
-
-  void append_to(std::string& to) const {
-    if (text_) to.append(text_, size_);
-    else if (shape_) to += to_string(*shape_);
-    else append(to, number_);
-  }
-
-private:
-  char const* text_ = nullptr;
-  size_t size_ = 0;
-  Shape const* shape_ = nullptr;
-  int64_t number_ = 0;
-};
-__attribute__((cold)) inline std::string message(std::initializer_list<MessagePart> parts) {
-  std::string result;
-  for (MessagePart const& part : parts) part.append_to(result);
-  return result;
-}
-
 /// What an error message begins with: the function that was called and the file it was given.
 struct FileContext {
   char const* who;
   char const* path;
 
-  [[noreturn]] SITU_NOINLINE void fail(std::string const& what) const {
-    throw IoError(text(who, ": ", path, ": ", what));
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(MessageParts what) const {
+    throw IoError(message({who, ": ", path, ": "}) + message(what));
   }
-  [[noreturn]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
-    fail(text(what, ": ", std::strerror(error), "; ", needed));
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what) const { fail(MessageParts{what}); }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(std::string const& what) const { fail(MessageParts{what}); }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
+    fail(MessageParts{what, ": ", std::strerror(error), "; ", needed});
   }
 };
 
 /// Bytes from a file as they may stand in a message: quoted, printable, short.
-inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+[[gnu::cold]] inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
   constexpr size_t longest = 40;
   constexpr char const* digits = "0123456789abcdef";
   std::string text = "'";
@@ -103,7 +78,7 @@ private:
   X* x_ = nullptr;
 };
 
-inline char const* kind_of_file(mode_t mode) {
+[[gnu::cold]] inline char const* kind_of_file(mode_t mode) {
   if (S_ISDIR(mode)) return "a folder";
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISSOCK(mode)) return "a socket";
@@ -135,13 +110,13 @@ private:
 /// Throws    IoError if it cannot be opened or is a folder, pipe, socket or device; opening never waits.
 class InputFile {
 public:
-  explicit InputFile(FileContext const& context)
+  [[gnu::cold]] explicit InputFile(FileContext const& context)
       : context_(context), file_(::open(context.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
     if (file_.get() < 0) context.fail("cannot be opened", errno, "a readable file is needed");
     struct ::stat status{};
     if (::fstat(file_.get(), &status) != 0) context.fail("cannot be examined", errno, "a readable file is needed");
     if (!S_ISREG(status.st_mode))
-      context.fail(text("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"));
+      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"});
     size_ = static_cast<int64_t>(status.st_size);
   }
 
@@ -157,8 +132,7 @@ public:
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) context_.fail("cannot be read", errno, "a readable file is needed");
       if (got == 0)
-        context_.fail(text("became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes,
-                           " bytes are needed"));
+        context_.fail({"became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed"});
       at += got, offset += got, bytes -= got;
     }
   }
@@ -226,12 +200,11 @@ private:
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
 class OutputFile {
 public:
-  explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
+  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
     struct ::stat status{};
     bool const exists = ::stat(context.path, &status) == 0;
     if (exists && !S_ISREG(status.st_mode))
-      context.fail(text("is not an ordinary file: ", kind_of_file(status.st_mode),
-                        " found; a regular file or a new name is needed"));
+      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed"});
     if (exists) {
       if (char* const resolved = ::realpath(context.path, nullptr)) {
         target_ = resolved;
@@ -240,19 +213,19 @@ public:
     }
     // The name does not grow with the target's, which may be as long as the file system allows.
     size_t const slash = target_.rfind('/');
-    std::string const folder = slash == std::string::npos ? std::string() : target_.substr(0, slash + 1);
+    std::string const folder(target_, 0, slash + 1);  // of no slash, nothing: npos + 1 is 0
     static unsigned counter = 0;
     int fd = -1;
     do {
       unsigned const number = __atomic_fetch_add(&counter, 1u, __ATOMIC_RELAXED);
-      temporary_ = folder + ".situ-" + std::to_string(::getpid()) + "-" + std::to_string(number) + ".tmp";
+      temporary_ = message({folder, ".situ-", ::getpid(), "-", number, ".tmp"});
       fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && (errno == EEXIST || errno == EINTR));
     if (fd < 0) context.fail("cannot be written", errno, "a writable folder is needed");
     file_ = fd;
     if (exists) ::fchmod(fd, status.st_mode & 0777);  // may fail: some file systems have no permissions
   }
-  ~OutputFile() {
+  [[gnu::cold]] ~OutputFile() {
     if (file_ >= 0) {
       ::close(file_);
       ::unlink(temporary_.c_str());
@@ -266,14 +239,14 @@ public:
     while (bytes > 0) {
       ssize_t const put = ::write(file_, at, static_cast<size_t>(bytes));
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) context_.fail("cannot be written", errno, text(bytes, " more bytes are needed").c_str());
+      if (put < 0) context_.fail("cannot be written", errno, message({bytes, " more bytes are needed"}).c_str());
       at += put, bytes -= put;
     }
   }
 
   /// Puts the file in its place. Without it, nothing has happened. `durable`: it is on the disk when this returns, and a
   /// machine that stops before has the old one.
-  void commit(bool durable = false) {
+  [[gnu::cold]] void commit(bool durable = false) {
     int const fd = file_;
     file_ = -1;
     int error = durable && ::fsync(fd) != 0 && errno != EINVAL ? errno : 0;  // EINVAL: a file system that cannot
@@ -285,7 +258,7 @@ public:
     }
     if (!durable) return;
     size_t const slash = target_.rfind('/');
-    FileDescriptor const folder(::open(slash == std::string::npos ? "." : target_.substr(0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    FileDescriptor const folder(::open(slash == std::string::npos ? "." : std::string(target_, 0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
     if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
   }
 

@@ -16,7 +16,7 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// The first byte that is not UTF-8, or `size`. Longer forms than needed, surrogates and what lies beyond U+10FFFF are not.
-inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
+[[gnu::cold]] inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
   size_t at = 0;
   while (at < size) {
     uint64_t eight;
@@ -42,7 +42,7 @@ inline size_t first_not_utf8(unsigned char const* bytes, size_t size) {
 }
 
 /// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped.
-inline void append_json_string(std::string& to, std::string_view value) {
+[[gnu::cold]] inline void append_json_string(std::string& to, std::string_view value) {
   constexpr char const* digits = "0123456789abcdef";
   constexpr char const* letters = "btn?fr";  // of 8 to 13
   to += '"';
@@ -57,7 +57,7 @@ inline void append_json_string(std::string& to, std::string_view value) {
 }
 
 /// A name as it may stand in a message: quoted, without control characters, not endless.
-inline std::string quoted_name(std::string_view name) {
+[[gnu::cold]] inline std::string quoted_name(std::string_view name) {
   constexpr size_t longest = 200;
   std::string result;
   size_t end = name.size();
@@ -80,7 +80,7 @@ class JsonReader {
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   /// Whether `c` comes next, after spaces; it is taken then.
-  bool take(char c) {
+  [[gnu::cold]] SITU_NOINLINE bool take(char c) {
     skip_space();
     if (at_ == last_ || *at_ != static_cast<unsigned char>(c)) return false;
     ++at_;
@@ -90,7 +90,7 @@ class JsonReader {
     if (!take(c)) expected(what, needed);
   }
   /// Whether another entry of an object or array follows, which ends with `end`. `first`: none has been read yet.
-  bool more(char end, bool first, char const* what) {
+  [[gnu::cold]] bool more(char end, bool first, char const* what) {
     if (take(end)) return false;
     if (!first && !take(',')) expected(what, end == '}' ? "',' or '}'" : "',' or ']'");
     return true;
@@ -102,7 +102,7 @@ class JsonReader {
   }
 
   /// A string, with its escapes resolved.
-  std::string string(char const* what) {
+  [[gnu::cold]] std::string string(char const* what) {
     if (!take('"')) expected(what, "a string");
     std::string result;
     for (;;) {
@@ -120,7 +120,7 @@ class JsonReader {
   }
 
   /// An integer that is not negative and has no fraction and no exponent.
-  int64_t count(char const* what) {
+  [[gnu::cold]] int64_t count(char const* what) {
     skip_space();
     unsigned char const* const first = at_;
     if (at_ == last_ || !is_digit(*at_)) expected(what, "an integer that is not negative");
@@ -136,7 +136,7 @@ class JsonReader {
   }
 
   /// Any value: checked, and left out.
-  void skip_value() {
+  [[gnu::cold]] void skip_value() {
     bool in_object[max_depth];
     int depth = 0;
     for (;;) {
@@ -162,9 +162,9 @@ class JsonReader {
     }
   }
 
-  [[noreturn]] void expected(char const* what, char const* needed) const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
     std::string const found = at_ == last_ ? "the end of the header" : quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20));
-    context_.fail(message({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"}));
+    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
   }
 
  private:
@@ -172,7 +172,7 @@ class JsonReader {
   void skip_space() {
     while (at_ != last_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
   }
-  bool take_word(char const* word) {
+  [[gnu::cold]] bool take_word(char const* word) {
     skip_space();
     size_t const size = std::strlen(word);
     if (static_cast<size_t>(last_ - at_) < size || std::memcmp(at_, word, size) != 0) return false;
@@ -183,7 +183,7 @@ class JsonReader {
     (void)string("a key cannot be read");
     need(':', "a key has no value", "':'");
   }
-  void skip_scalar() {
+  [[gnu::cold]] void skip_scalar() {
     if (at_ == last_) expected("a value is missing", "a value");
     if (*at_ == '"') {
       (void)string("a string cannot be read");
@@ -199,13 +199,13 @@ class JsonReader {
       skip_digits(true);
     }
   }
-  void skip_digits(bool zeros = false) {
+  [[gnu::cold]] void skip_digits(bool zeros = false) {
     unsigned char const* const first = at_;
     while (at_ != last_ && is_digit(*at_)) ++at_;
     if (at_ == first || (!zeros && *first == '0' && at_ - first > 1)) at_ = first, expected("a value cannot be read", "a value");
   }
 
-  unsigned hexadecimal() {
+  [[gnu::cold]] unsigned hexadecimal() {
     unsigned result = 0;
     for (int k = 0; k < 4; ++k, ++at_) {
       unsigned char const c = at_ == last_ ? 0 : *at_;
@@ -215,7 +215,7 @@ class JsonReader {
     }
     return result;
   }
-  void read_escape(std::string& to) {
+  [[gnu::cold]] void read_escape(std::string& to) {
     constexpr char const* letters = "\"\\/bfnrt";
     constexpr char const* meanings = "\"\\/\b\f\n\r\t";
     unsigned char const* const first = at_++;

@@ -53,15 +53,16 @@ constexpr npy_type npy_type_of(dtype type) {
 }
 
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
-inline std::string npy_shape_text(Shape const& shape) {
+[[gnu::cold]] inline std::string npy_shape_text(Shape const& shape) {
   std::string result = "(";
-  for (int i = 0; i < shape.rank(); ++i) result += (i ? ", " : "") + std::to_string(shape[i]);
-  return result + (shape.rank() == 1 ? ",)" : ")");
+  for (int i = 0; i < shape.rank(); ++i) result += message({i ? ", " : "", shape[i]});
+  result += shape.rank() == 1 ? ",)" : ")";
+  return result;
 }
 
 /// Elements of a shape. As in NumPy, an extent of zero does not excuse the others: their product bounds the strides.
 /// False if 63 bits do not hold the bytes.
-inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
+[[gnu::cold]] inline bool npy_count(Shape const& shape, int64_t item_size, int64_t& count) {
   int64_t bound = item_size;
   count = 1;
   for (int64_t extent : shape)
@@ -76,7 +77,7 @@ class NpyHeaderReader {
   NpyHeaderReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
-  void read(npy_header& header) {
+  [[gnu::cold]] void read(npy_header& header) {
     skip_space();
     if (!take('{')) expected("the header is not a dictionary", "'{'");
     for (skip_space(); !take('}'); skip_space()) {
@@ -107,28 +108,27 @@ class NpyHeaderReader {
     ++at_;
     return true;
   }
-  bool take_word(char const* word) {
+  [[gnu::cold]] bool take_word(char const* word) {
     size_t const size = std::strlen(word);
     if (static_cast<size_t>(last_ - at_) < size || std::memcmp(at_, word, size) != 0) return false;
     at_ += size;
     return true;
   }
 
-  [[noreturn]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
     std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
-    context_.fail(std::string(what) + ": " + found + " found at byte " + std::to_string(offset_ + (at_ - begin_)) +
-                  "; " + needed + " is needed");
+    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
   }
 
-  [[noreturn]] SITU_NOINLINE void missing() const {
+  [[noreturn, gnu::cold]] SITU_NOINLINE void missing() const {
     std::string found;
     for (int i = 0; i < 3; ++i)
-      if (found_[i]) found += (found.empty() ? "'" : ", '") + std::string(keys_[i]) + "'";
-    context_.fail("a key is missing from the header: " + (found.empty() ? "none" : found) + " found; " + all_keys_);
+      if (found_[i]) found += message({found.empty() ? "'" : ", '", keys_[i], "'"});
+    context_.fail({"a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_});
   }
 
   /// Escapes are refused: no key and no element type needs one.
-  bool take_string(unsigned char const*& first, unsigned char const*& end) {
+  [[gnu::cold]] bool take_string(unsigned char const*& first, unsigned char const*& end) {
     if (at_ == last_ || (*at_ != '\'' && *at_ != '"')) return false;
     unsigned char const* closing = at_ + 1;
     while (closing != last_ && *closing != *at_ && *closing != '\\' && *closing != '\n') ++closing;
@@ -137,12 +137,12 @@ class NpyHeaderReader {
     return true;
   }
 
-  void read_value(unsigned char const* key, size_t size, npy_header& header) {
+  [[gnu::cold]] void read_value(unsigned char const* key, size_t size, npy_header& header) {
     int which = 0;
     while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail("unknown key in the header: " + quote_bytes(key, size) + " found; " + all_keys_);
+    if (which == 3) context_.fail({"unknown key in the header: ", quote_bytes(key, size), " found; ", all_keys_});
     if (found_[which])
-      context_.fail("a key stands twice in the header: " + quote_bytes(key, size) + " found again; " + all_keys_);
+      context_.fail({"a key stands twice in the header: ", quote_bytes(key, size), " found again; ", all_keys_});
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -155,7 +155,7 @@ class NpyHeaderReader {
       read_shape(header);
   }
 
-  void read_descr(npy_header& header) {
+  [[gnu::cold]] void read_descr(npy_header& header) {
     if (at_ != last_ && (*at_ == '[' || *at_ == '('))
       expected("the elements are structured", "a plain element type such as '<f4'");
     unsigned char const *first, *end;
@@ -164,8 +164,8 @@ class NpyHeaderReader {
     header.descr.assign(first, end);
     size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
     if (size > letter && first[letter] == 'O')
-      context_.fail("the elements are Python objects: " + quote_bytes(first, size) +
-                    " found; numbers are needed, objects would have to be unpickled, which runs code");
+      context_.fail({"the elements are Python objects: ", quote_bytes(first, size),
+                     " found; numbers are needed, objects would have to be unpickled, which runs code"});
     if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
     for (size_t i = 2; i < size; ++i) {
@@ -177,7 +177,7 @@ class NpyHeaderReader {
     header.item_size = item_size;
   }
 
-  void read_order(npy_header& header) {
+  [[gnu::cold]] void read_order(npy_header& header) {
     if (take_word("True"))
       header.fortran_order = true;
     else if (take_word("False"))
@@ -186,7 +186,7 @@ class NpyHeaderReader {
       expected("'fortran_order' cannot be read", "True or False");
   }
 
-  void read_shape(npy_header& header) {
+  [[gnu::cold]] void read_shape(npy_header& header) {
     if (!take('(')) expected("the shape is not a tuple", "'('");
     int64_t rank = 0;
     bool comma = true;
@@ -198,16 +198,14 @@ class NpyHeaderReader {
       comma = take(',');
     }
     if (rank > max_rank)
-      context_.fail(text("the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"));
+      context_.fail({"the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"});
     if (rank == 1 && !comma)
-      context_.fail(
-          text("the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"));
+      context_.fail({"the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"});
     if (!npy_count(header.shape, 1, header.count))
-      context_.fail(text("the shape is too large: ", npy_shape_text(header.shape),
-                         " found; fewer than 2^63 elements are needed"));
+      context_.fail({"the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed"});
   }
 
-  int64_t read_extent() {
+  [[gnu::cold]] int64_t read_extent() {
     unsigned char const* const first = at_;
     bool const negative = take('-');
     if (at_ == last_ || !is_digit(*at_)) at_ = first, expected("the shape cannot be read", "an extent");
@@ -219,9 +217,8 @@ class NpyHeaderReader {
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
     std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
-    if (negative) context_.fail("the shape has a negative extent: " + digits + " found; 0 or more is needed");
-    if (!fits)
-      context_.fail("the shape is too large: an extent of " + digits + " found; fewer than 2^63 elements are needed");
+    if (negative) context_.fail({"the shape has a negative extent: ", digits, " found; 0 or more is needed"});
+    if (!fits) context_.fail({"the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed"});
     take('L');  // written by Python 2
     return extent;
   }
@@ -236,26 +233,25 @@ class NpyHeaderReader {
 ///
 /// `size` is the whole file's size, or at least npy_max_preamble. `context` is what messages begin with.
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. Allocates only for messages and `descr`.
-inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
+[[gnu::cold]] inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, FileContext const& context) {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
-      context.fail(text("the file ends inside its header: ", size, " bytes found; ", needed, " are needed"));
+      context.fail({"the file ends inside its header: ", size, " bytes found; ", needed, " are needed"});
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail("is not an npy file: it begins with " + quote_bytes(bytes, size < 6 ? size : 6) +
-                 "; '\\x93NUMPY' is needed");
+    context.fail({"is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed"});
   need(10);
   int const major = bytes[6], minor = bytes[7];
   if (major < 1 || major > 3 || minor != 0)
-    context.fail(text("unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"));
+    context.fail({"unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"});
   int64_t const begin = major == 1 ? 10 : 12;
   need(begin);
   int64_t length = 0;
   for (int64_t i = begin; i-- > 8;) length = 256 * length + bytes[i];
   if (length > npy_max_header && static_cast<int64_t>(size) >= npy_max_preamble)
-    context.fail(text("the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"));
+    context.fail({"the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"});
   need(begin + length);
 
   npy_header header;
@@ -264,7 +260,7 @@ inline npy_header parse_npy_header(unsigned char const* bytes, size_t size, File
   return header;
 }
 
-inline bool npy_holds(npy_header const& header, dtype type) {
+[[gnu::cold]] inline bool npy_holds(npy_header const& header, dtype type) {
   npy_type const wanted = npy_type_of(type);
   if (header.byte_order == 0 || header.kind != wanted.kind || header.item_size != wanted.item_size) return false;
   if (type == dtype::bfloat16) return header.byte_order != '>';
@@ -275,39 +271,35 @@ inline bool npy_holds(npy_header const& header, dtype type) {
 ///
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
-inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
+[[gnu::cold]] inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
   npy_type const wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
     std::string const found =
         quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
-    std::string const asked = text(name(type), " ('", wanted.descr, "') was asked for");
+    std::string const asked = message({name(type), " ('", wanted.descr, "') was asked for"});
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
-        context.fail(text("the elements have another type: ", name(other), " (", found, ") found; ", asked,
-                          ": use ", context.who, "<", npy_type_of(other).cpp_name, ">, or save the array as ", name(type)));
+        context.fail({"the elements have another type: ", name(other), " (", found, ") found; ", asked, ": use ", context.who, "<", npy_type_of(other).cpp_name,
+                      ">, or save the array as ", name(type)});
     }
-    context.fail(text("the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ",
-                      name(type)));
+    context.fail({"the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ", name(type)});
   }
   int64_t count;
   if (!npy_count(header.shape, wanted.item_size, count))
-    context.fail(text("the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size,
-                      " bytes each found; fewer than 2^63 bytes are needed"));
+    context.fail({"the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed"});
   int64_t const bytes = count * wanted.item_size, found = file_size - header.data_begin;
   if (found != bytes)
-    context.fail(text("the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found,
-                      " bytes found; ", bytes, " are needed for shape ", npy_shape_text(header.shape), " of ",
-                      name(type)));
+    context.fail({"the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
+                  npy_shape_text(header.shape), " of ", name(type)});
   return bytes;
 }
 
 /// Everything that stands before the elements, byte for byte as NumPy writes it: version 1.0, room for the first
 /// extent to grow to 21 digits, padding to a multiple of 64. Eight dimensions never need version 2.0.
-inline std::string npy_preamble(dtype type, Shape const& shape) {
-  std::string header = text("{'descr': '", npy_type_of(type).descr,
-                            "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }");
-  if (!shape.empty()) header.append(21 - std::to_string(shape[0]).size(), ' ');
+[[gnu::cold]] inline std::string npy_preamble(dtype type, Shape const& shape) {
+  std::string header = message({"{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }"});
+  if (!shape.empty()) header.append(21 - message({shape[0]}).size(), ' ');
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';
   std::string preamble("\x93NUMPY\x01\x00", 8);
@@ -332,7 +324,7 @@ void npy_swap_bytes(unsigned char* data, int64_t count) {
 }
 
 /// Makes what lies in the file what a tensor may hold: the host's byte order, and for bool only 0 and 1.
-inline void npy_to_native(unsigned char* data, npy_header const& header) {
+[[gnu::cold]] inline void npy_to_native(unsigned char* data, npy_header const& header) {
   if (header.kind == 'b')
     for (int64_t i = 0; i < header.count; ++i) data[i] = data[i] != 0;
   if (header.byte_order != '>') return;
@@ -341,10 +333,19 @@ inline void npy_to_native(unsigned char* data, npy_header const& header) {
   if (header.item_size == 8) npy_swap_bytes<uint64_t>(data, header.count);
 }
 
-/// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
+/// One tile: element (i, j) is `size` bytes at from + i size + j from_step, and goes to to + i to_step + j size.
 template <class Word>
-void npy_copy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
-  constexpr int64_t size = sizeof(Word), tile = 32;
+void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t rows, int64_t columns) {
+  constexpr int64_t size = sizeof(Word);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) std::memcpy(to + i * to_step + j * size, from + i * size + j * from_step, size);
+}
+
+/// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
+[[gnu::cold]] inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
+  constexpr int64_t tile = 32;
+  int64_t const size = header.item_size;
+  auto* const copy = size == 1 ? &npy_copy_tile<uint8_t> : size == 2 ? &npy_copy_tile<uint16_t> : size == 4 ? &npy_copy_tile<uint32_t> : &npy_copy_tile<uint64_t>;
   int const last = header.shape.rank() - 1;
   int64_t from_step[max_rank], to_step[max_rank], index[max_rank] = {};
   for (int64_t i = 0, step = size; i <= last; step *= header.shape[i++]) from_step[i] = step;
@@ -354,12 +355,10 @@ void npy_copy_from_fortran(unsigned char const* from, unsigned char* to, npy_hea
     unsigned char* to_block = to;
     for (int i = 1; i < last; ++i) from_block += index[i] * from_step[i], to_block += index[i] * to_step[i];
     for (int64_t row = 0; row < header.shape[0]; row += tile) {
-      int64_t const row_end = row + tile < header.shape[0] ? row + tile : header.shape[0];
+      int64_t const rows = header.shape[0] - row < tile ? header.shape[0] - row : tile;
       for (int64_t column = 0; column < header.shape[last]; column += tile) {
-        int64_t const column_end = column + tile < header.shape[last] ? column + tile : header.shape[last];
-        for (int64_t i = row; i < row_end; ++i)
-          for (int64_t j = column; j < column_end; ++j)
-            std::memcpy(to_block + i * to_step[0] + j * size, from_block + i * size + j * from_step[last], size);
+        int64_t const columns = header.shape[last] - column < tile ? header.shape[last] - column : tile;
+        copy(from_block + row * size + column * from_step[last], from_step[last], to_block + row * to_step[0] + column * size, to_step[0], rows, columns);
       }
     }
     int axis = last - 1;
@@ -371,13 +370,6 @@ void npy_copy_from_fortran(unsigned char const* from, unsigned char* to, npy_hea
 /// Whether the elements lie in another order than the tensor's.
 inline bool npy_is_transposed(npy_header const& header) {
   return header.fortran_order && header.shape.rank() > 1 && header.count > 0;
-}
-
-inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
-  if (header.item_size == 1) npy_copy_from_fortran<uint8_t>(from, to, header);
-  if (header.item_size == 2) npy_copy_from_fortran<uint16_t>(from, to, header);
-  if (header.item_size == 4) npy_copy_from_fortran<uint32_t>(from, to, header);
-  if (header.item_size == 8) npy_copy_from_fortran<uint64_t>(from, to, header);
 }
 
 }  // namespace detail

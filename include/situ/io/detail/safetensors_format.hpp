@@ -94,15 +94,15 @@ struct SafetensorsHeader {
 /// The length of the header, from the first eight bytes of a file of `file_size` bytes.
 ///
 /// Throws    IoError if it is more than the format allows, or more than there is.
-inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
-  if (file_size < 8) context.fail(message({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"}));
+[[gnu::cold]] inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
+  if (file_size < 8) context.fail({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"});
   uint64_t length;
   std::memcpy(&length, bytes, 8);
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail(message({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"}));
+    context.fail({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"});
   }
   if (static_cast<int64_t>(length) > file_size - 8) {
-    context.fail(message({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"}));
+    context.fail({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"});
   }
   return static_cast<int64_t>(length);
 }
@@ -113,7 +113,7 @@ class SafetensorsReader {
   SafetensorsReader(unsigned char const* header, int64_t length, FileContext const& context)
       : json_(header, header + length, 8, context), context_(context) {}
 
-  void read(SafetensorsHeader& header) {
+  [[gnu::cold]] void read(SafetensorsHeader& header) {
     bool has_metadata = false;
     json_.need('{', "the header is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "the header cannot be read"); first = false) {
@@ -131,7 +131,7 @@ class SafetensorsReader {
   }
 
  private:
-  void read_metadata(io::Metadata& metadata) {
+  [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
@@ -141,7 +141,7 @@ class SafetensorsReader {
     }
   }
 
-  SafetensorsEntry read_entry(std::string&& name) {
+  [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
     SafetensorsEntry entry;
     entry.name = static_cast<std::string&&>(name);
     bool has_type = false, has_shape = false, has_offsets = false;
@@ -176,11 +176,11 @@ class SafetensorsReader {
     check(entry);
     return entry;
   }
-  void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
+  [[gnu::cold]] void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
     if (std::exchange(found, true)) fail(entry, message({"has \"", key, "\" twice; once is needed"}));
   }
   /// As in the reference, an extent of 0 excuses those behind it: what is in front of it must be addressable.
-  void read_shape(SafetensorsEntry& entry) {
+  [[gnu::cold]] void read_shape(SafetensorsEntry& entry) {
     constexpr char const* what = "the shape is no list of sizes";
     json_.need('[', what, "'['");
     int64_t elements = 1;
@@ -191,7 +191,7 @@ class SafetensorsReader {
     }
     elements_ = elements;
   }
-  void check(SafetensorsEntry const& entry) {
+  [[gnu::cold]] void check(SafetensorsEntry const& entry) {
     if (entry.end < entry.begin) fail(entry, message({"ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed"}));
     int64_t bits = 0;
     bool const too_large = std::exchange(too_large_, false) || __builtin_mul_overflow(elements_, entry.kind < 0 ? int64_t{1} : int64_t{safetensors_types[entry.kind].bits}, &bits);
@@ -227,17 +227,17 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
 /// Reads a header of `length` bytes, and compares it with the size of the file.
 ///
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. What is allocated is a small multiple of `length`.
-inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
+[[gnu::cold]] inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
   SafetensorsHeader header;
   header.data_begin = 8 + length;
   if (length == 0 || bytes[0] != '{') {
-    context.fail(message({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
-                      " found; a JSON object is needed, which begins with '{'"}));
+    context.fail({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
+                      " found; a JSON object is needed, which begins with '{'"});
   }
   size_t const wrong = first_not_utf8(bytes, static_cast<size_t>(length));
   if (wrong < static_cast<size_t>(length)) {
     size_t const rest = static_cast<size_t>(length) - wrong;
-    context.fail(message({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"}));
+    context.fail({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"});
   }
   SafetensorsHeader raw;
   SafetensorsReader(bytes, length, context).read(raw);
@@ -247,7 +247,7 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   for (auto const& pair : header.metadata) keys.push_back(&pair);
   sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
   for (size_t k = 1; k < keys.size(); ++k) {
-    if (keys[k]->first == keys[k - 1]->first) context.fail(message({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"}));
+    if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
   }
 
   std::vector<SafetensorsEntry const*> order;
@@ -262,7 +262,7 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   int64_t end = 0;
   for (SafetensorsEntry const* const entry : order) {
     if (entry->begin != end) {
-      context.fail(message({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"}));
+      context.fail({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"});
     }
     end = entry->end;
     header.entries.push_back(static_cast<SafetensorsEntry&&>(const_cast<SafetensorsEntry&>(*entry)));
@@ -271,16 +271,16 @@ inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, in
   for (SafetensorsEntry const& entry : header.entries) header.by_name.push_back(&entry);
   sort_pointers<SafetensorsEntry>(header.by_name, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
   for (size_t k = 1; k < header.by_name.size(); ++k) {
-    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail(message({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"}));
+    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"});
   }
   if (end != file_size - header.data_begin) {
-    context.fail(message({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"}));
+    context.fail({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"});
   }
   return header;
 }
 
 /// Appends a shape as serde_json writes it: `[2,3]`.
-inline void append_json_shape(std::string& to, Shape const& shape) {
+[[gnu::cold]] inline void append_json_shape(std::string& to, Shape const& shape) {
   to += '[';
   for (int k = 0; k < shape.rank(); ++k) {
     if (k > 0) to += ',';
@@ -292,10 +292,10 @@ inline void append_json_shape(std::string& to, Shape const& shape) {
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
-inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
+[[gnu::cold]] inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
   auto const checked = [&](std::string const& name) -> std::string const& {
     if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
-      context.fail(message({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"}));
+      context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});
     }
     return name;
   };
@@ -309,7 +309,7 @@ inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, 
       header += ':';
       append_json_string(header, checked(pair.second));
       for (auto const* earlier = metadata.data(); earlier != &pair; ++earlier) {
-        if (earlier->first == pair.first) context.fail(message({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"}));
+        if (earlier->first == pair.first) context.fail({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"});
       }
     }
     header += '}';
@@ -330,7 +330,7 @@ inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, 
   header.append((8 - header.size() % 8) % 8, ' ');
   uint64_t const length = header.size() - 8;
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail(message({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"}));
+    context.fail({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"});
   }
   std::memcpy(header.data(), &length, 8);
   return header;

@@ -18,25 +18,6 @@ inline int64_t loss_rows_per_block(int64_t rows, int64_t classes) {
   return classes >= 4096 ? (int64_t{1} << 17) / classes + 1 : few < rows || rows == 0 ? few : rows;
 }
 
-/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
-/// among the builtin's arguments.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  using V = typename pack<T, N, Isa>::vector;
-  V even, odd;
-  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
-  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
-  else if constexpr (N == 8) {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
-  } else {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-  }
-  return pack<T, N, Isa>(V(even + odd));
-}
-
 /// exp(x) for x <= 88 (double: for all x), -inf and NaN; 0 where that is below the least normal number.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> exp_of_score(pack<T, N, Isa> const& x) {
@@ -191,7 +172,7 @@ struct LabelForwardBody {
       for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
         if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
       }
-      P s = joined<N, Isa>(parts);
+      P s = sums_of_packs(parts);
       if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
         for (k = 0; k < N; ++k) {
           if (s[static_cast<int>(k)] <= C(1e30)) continue;
@@ -211,16 +192,6 @@ struct LabelForwardBody {
     }
     given->total = total;
     return 0;
-  }
-
- private:
-  /// The sum of each of N packs.
-  template <int N, class Isa>
-  SITU_INLINE static pack<C, N, Isa> joined(pack<C, N, Isa>* parts) {
-    for (int m = N; m > 1; m /= 2) {
-      for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
-    }
-    return parts[0];
   }
 };
 

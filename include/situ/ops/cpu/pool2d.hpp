@@ -1,6 +1,7 @@
 /// Pooling on the CPU: rows of the input are evaluated into a buffer, reduced over the window's height by packs, then over its width.
 #pragma once
 
+#include <situ/device/cpu/scratch.hpp>
 #include <situ/expr/cpu/launch.hpp>
 #include <situ/expr/math.hpp>
 #include <situ/ops/window2d.hpp>
@@ -171,7 +172,8 @@ struct PoolKernel {
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
     bool const small = 3 * padded <= fixed_elements;
-    C* const buffer = small ? fixed : static_cast<C*>(::operator new(static_cast<std::size_t>(3 * padded) * sizeof(C), std::align_val_t{64}));
+    Scratch const block(small ? 0 : 3 * padded * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = small ? fixed : reinterpret_cast<C*>(block.get());
     C* const row = buffer;
     C* const other = row + padded;
     C* const pairs = other + padded;
@@ -212,7 +214,6 @@ struct PoolKernel {
         to[j] = convert_scalar<T>(value);
       }
     }
-    if (!small) ::operator delete(buffer, std::align_val_t{64});
   }
 
  private:

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <situ/core/storage.hpp>
+#include <situ/expr/cpu/launch.hpp>
 #include <situ/ops/cpu/reduce_centred.hpp>
 #include <situ/ops/cpu/reduce_lanes.hpp>
 
@@ -16,6 +17,11 @@ namespace detail::cpu {
 template <class R>
 inline constexpr bool finds_index = std::is_same_v<typename R::accumulator, reducers::indexed<typename R::element>>;
 
+/// Whether a tree is read where it is reduced. One that does more is evaluated first, a piece that stays in the nearest cache at a time:
+/// its values are then in memory for a moment, and no kernel is compiled for it but its own.
+template <class Tree>
+inline constexpr bool reduces_as_read = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+
 /// What is known of a reduction's kernels when it is compiled. All that formulas have of their own is this, and the kernels.
 template <int Operands, class Row, class Strip>
 struct ReduceCode {
@@ -25,20 +31,23 @@ struct ReduceCode {
   int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
   int element_sizes[Operands];
   Formula const* formula;
+  MoverFunctions const* const* movers;
+  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, bool stream);  ///< the tree; null where it is read where it is reduced
+  int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
 template <class R_, int Leaves, int TreeBytes>
 struct BoundReduction {
   using reducer = R_;
-  static constexpr int leaves = Leaves, operands = Leaves + 1;
+  static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = void (*)(void const* tree, Run<operands> const* run, Found* result);
-  using Strip = std::conditional_t<indexed, void (*)(void const* tree, Run<operands> const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
-                                   void (*)(void const* tree, Run<operands> const* run, A* strip, int64_t const* row_bytes, int rows)>;
+  using Row = void (*)(void const* tree, void const* run, Found* result);
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+                                   void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
   Geometry<operands> where;
@@ -50,22 +59,32 @@ struct BoundReduction {
   alignas(16) unsigned char tree[TreeBytes];
 };
 
+/// `run` is a Run of as many operands as the kernel has.
 template <class Body, class Tree, class Run, class Found>
-SITU_NOINLINE void reduce_row(void const* tree, Run const* run, Found* result) {
-  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), run, result);
+SITU_NOINLINE void reduce_row(void const* tree, void const* run, Found* result) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), result);
 }
 template <class Body, class Tree, class Run, class... Args>
-SITU_NOINLINE void reduce_strip(void const* tree, Run const* run, Args... args) {
-  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), run, args...);
+SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
+  dispatch<typename Body::Strip>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
 }
 template <class Bound, class Tree>
 inline constexpr typename Bound::Code reduce_code = [] {
-  constexpr int operands = Bound::operands;
-  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Tree, operands>, CombineBody<typename Bound::reducer, Tree, operands>>;
   static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  using T = typename Tree::value_type;
+  using Value = std::conditional_t<std::is_same_v<T, bool>, bool, compute_t<T>>;
+  using Read = std::conditional_t<reduces_as_read<Tree>, Tree, Input<Value, 0>>;
+  constexpr int operands = reduces_as_read<Tree> ? Bound::operands : 2;
+  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
+  using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Tree>, &reduce_strip<Body, Tree>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>};
-  for (int o = 1; o < operands; ++o) code.element_sizes[o] = ElementwiseBody<Tree, typename Tree::value_type, operands>::element_size(o);
+  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
+  if constexpr (!reduces_as_read<Tree>) {
+    code.evaluate = &start_tree<Tree, Value, Bound::operands>;
+    code.value_size = static_cast<int>(sizeof(Value));
+    code.lanes = 64 / Evaluated::widest_lane;
+  }
   return code;
 }();
 
@@ -84,10 +103,41 @@ struct ReduceKernel {
   ReducePlan plan;
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
+  /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
+  static constexpr int64_t piece_bytes = 8192;
+  struct Evaluation {
+    BoundTree<operands, P::tree_bytes> tree;
+    Run<2> values;
+    alignas(64) unsigned char memory[piece_bytes + 4096];
+
+    explicit Evaluation(P const& bound) {
+      tree.start = bound.code->evaluate;
+      if (!tree.start) return;
+      tree.lanes = bound.code->lanes;
+      tree.sizes[0] = bound.code->value_size;
+      for (int o = 1; o < operands; ++o) tree.sizes[o] = bound.code->element_sizes[o];
+      __builtin_memcpy(tree.tree, bound.tree, sizeof tree.tree);
+      values.data[0] = nullptr;
+      values.mask[0] = values.mask[1] = -1;
+      values.origin = 0;
+    }
+    /// At most so many elements at a time.
+    int64_t longest(int64_t otherwise) const { return tree.start ? piece_bytes / tree.sizes[0] : otherwise; }
+    /// What a kernel reads: the operands as they are, or the values of the tree.
+    void const* read(Run<operands>& run) {
+      if (!tree.start) return &run;
+      values.count = run.count;
+      // As far into a page as the first operand: the processor takes a load for one of a store before it where the two differ in their pages alone.
+      values.data[1] = run.data[0] = memory + ((reinterpret_cast<std::uintptr_t>(run.data[1]) - reinterpret_cast<std::uintptr_t>(memory)) & 4032);
+      tree.run(run, false);
+      return &values;
+    }
+  };
+
   /// Rows added in float before they are added in double.
   int64_t block_rows() const { return 16 * bound.code->together; }
   ReduceSpace space() const {
-    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count};
+    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count, bound.code->movers};
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }
@@ -98,16 +148,17 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    unsigned char* const scratch = needed <= static_cast<int64_t>(sizeof fixed) ? fixed : static_cast<unsigned char*>(::operator new(static_cast<std::size_t>(needed), std::align_val_t{64}));
+    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(I) + sizeof(Total)) : 0;
+    bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
+    Scratch const block((fits ? 0 : needed) + strip_bytes);
+    unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
     ReduceFeed feed;
+    Evaluation evaluation(bound);
     if (plan.by_strips) {
-      auto* const strip = static_cast<unsigned char*>(::operator new((strip_columns + 64) * (sizeof(A) + sizeof(I) + sizeof(Total)), std::align_val_t{64}));
-      for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, scratch, strip, unit);
-      ::operator delete(strip, std::align_val_t{64});
+      for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, scratch, unit);
+      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
     }
-    if (scratch != fixed) ::operator delete(scratch, std::align_val_t{64});
   }
 
   static Total widened(A a) { return static_cast<Total>(a); }
@@ -131,13 +182,14 @@ struct ReduceKernel {
     run.origin = 0;
   }
 
-  void run_rows(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, int64_t unit) const {
+  void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     ReduceSpace::Rows const rows = space.rows_of(plan, part);
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
+    int64_t const longest = evaluation.longest(row_run);
     Total total = empty();
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -146,18 +198,18 @@ struct ReduceKernel {
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
-        int64_t const wanted = rows.stop - i < row_run ? rows.stop - i : row_run;
+        int64_t const wanted = rows.stop - i < longest ? rows.stop - i : longest;
         int64_t const count = feed.bring(space, from, axis, wanted, scratch);
         Run<operands> run;
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.tree, &run, &found);
+          bound.code->row(bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           total = merged(total, widened(found));
         } else {
           A sum;
-          bound.code->row(bound.tree, &run, &sum);
+          bound.code->row(bound.tree, evaluation.read(run), &sum);
           total = merged(total, widened(sum));
         }
         i += count;
@@ -166,7 +218,7 @@ struct ReduceKernel {
     deliver(output, part, total);
   }
 
-  void run_strip(ReduceSpace const& space, ReduceFeed& feed, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
+  void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
     int64_t const padded = (columns + 63) / 64 * 64;
@@ -175,7 +227,7 @@ struct ReduceKernel {
     auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
-    int64_t const together = block_rows();
+    int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
@@ -187,13 +239,13 @@ struct ReduceKernel {
         for (int64_t i = 0; i < columns;) {
           char* from[max_operands];
           for (int o = 1; o < operands; ++o) from[o] = place[o] + i * space.stride(o, axis) * space.element_sizes[o];
-          int64_t const count = feed.bring(space, from, axis, columns - i, scratch);
+          int64_t const count = feed.bring(space, from, axis, columns - i < longest ? columns - i : longest, scratch);
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            bound.code->strip(bound.tree, &run, values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
           } else {
-            bound.code->strip(bound.tree, &run, values + i, row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, row_bytes, rows);
           }
           i += count;
         }
@@ -212,7 +264,7 @@ struct ReduceKernel {
   /// other along one axis and every operand is read where it lies.
   int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
     int const together = bound.code->together;
-    if (together == 1 || row + together > end || space.kept >= space.rank) return 1;
+    if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
     if (row % space.sizes[last] + together > space.sizes[last]) return 1;
     for (int o = 1; o < operands; ++o) {

@@ -162,8 +162,8 @@ struct CentredKernel {
     int64_t const elements = plan.by_strips ? CentredStrip<R>::most_rows * strip_columns : tile;
     int64_t const numbers = plan.by_strips ? 2 * (strip_columns + 64) : 0;
     std::size_t const bytes = static_cast<std::size_t>(elements) * sizeof(E) + static_cast<std::size_t>(numbers) * sizeof(C) + static_cast<std::size_t>(gathered);
-    auto* const memory = static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64}));
-    E* const buffer = reinterpret_cast<E*>(memory);
+    Scratch const memory(static_cast<int64_t>(bytes));
+    E* const buffer = reinterpret_cast<E*>(memory.get());
     C* const centres = reinterpret_cast<C*>(buffer + elements);
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(centres + numbers);
     ReduceFeed feed;
@@ -171,7 +171,6 @@ struct CentredKernel {
       if (plan.by_strips) run_strip(space, feed, buffer, centres, scratch, unit);
       else run_rows(space, feed, buffer, scratch, unit);
     }
-    ::operator delete(memory, std::align_val_t{64});
   }
 
  private:

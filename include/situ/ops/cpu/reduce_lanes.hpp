@@ -13,9 +13,8 @@ struct CombineBody {
   using T = typename Tree::value_type;
   using A = typename R::element;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
-  static constexpr int unroll = cost_of<Tree> <= 24 ? 4 : 1;
   /// Rows that a strip's kernel takes at once: as many as their pointers find registers.
-  static constexpr int together = unroll == 1 ? 1 : Operands == 2 ? 8 : 4;
+  static constexpr int together = Operands == 2 ? 8 : 4;
 
   template <class Isa, int N>
   SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
@@ -56,6 +55,15 @@ struct CombineBody {
     best = select(R::extremum > 0 ? x > best : x < best, x, best);
   }
 
+  /// The first `count` lanes, and nothing behind them.
+  template <class P>
+  SITU_INLINE static P first_lanes(P const& x, int count) {
+    A lanes[P::lanes];
+    x.store(lanes);
+    for (int k = count; k < P::lanes; ++k) lanes[k] = static_cast<A>(R::identity());
+    return P::load(lanes);
+  }
+
   /// A row of elements to one number.
   struct Row {
     template <class Isa>
@@ -67,47 +75,45 @@ struct CombineBody {
       int64_t i = 0;
       P const none(static_cast<A>(R::identity()));
       P a = none;
-      if constexpr (unroll == 4) {
-        while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
-          int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-          P b = none, c = none, d = none, e = none;
-          if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
-            int64_t const start = i;
-            P const zero = keep_order(P(A(0)));
-            P odd = zero, even = zero;
-            for (; i < stop; i += 4 * N) {
-              quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-              quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-              quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-              quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
-            }
-            if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
-          }
-          for (; i < stop; i += 4 * N) {
-            b = R::combine(b, value<Isa, N>(tree, run, i));
-            c = R::combine(c, value<Isa, N>(tree, run, i + N));
-            d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
-            e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
-          }
-          a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
-        }
-      }
-      while (i + N <= run.count) {
-        int64_t const whole = (run.count - i) / N * N;
+      while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
         int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-        P b = none;
-        for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-        a = R::combine(a, apart(b));
+        P b = none, c = none, d = none, e = none;
+        if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
+          int64_t const start = i;
+          P const zero = keep_order(P(A(0)));
+          P odd = zero, even = zero;
+          for (; i < stop; i += 4 * N) {
+            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+            quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+          }
+          if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
+        }
+        for (; i < stop; i += 4 * N) {
+          b = R::combine(b, value<Isa, N>(tree, run, i));
+          c = R::combine(c, value<Isa, N>(tree, run, i + N));
+          d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
+          e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
+        }
+        a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
       }
       alignas(64) unsigned char buffers[Operands][64];
-      if (i < run.count) {
-        int const tail = static_cast<int>(run.count - i);
+      int tail = 0;
+      for (int64_t n = run.count;;) {
+        while (i + N <= n) {
+          int64_t const whole = (n - i) / N * N;
+          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+          P b = none;
+          for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+          if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
+          a = R::combine(a, apart(b));
+        }
+        if (i >= n) break;
+        tail = static_cast<int>(n - i);  // once more, on padded copies
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
-        A lanes[N];
-        value<Isa, N>(tree, run, 0).store(lanes);
-        for (int k = tail; k < N; ++k) lanes[k] = static_cast<A>(R::identity());
-        a = R::combine(a, P::load(lanes));
+        i = 0, n = N;
       }
       A lanes[N];
       a.store(lanes);
@@ -128,23 +134,21 @@ struct CombineBody {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       int64_t i = 0;
-      if constexpr (unroll == 4) {
-        if (rows == together) {
-          Run<Operands> at[together];
-          for (int row = 0; row < together; ++row) {
-            at[row] = run;
-            for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
-          }
-          int64_t bytes[Operands];
-          for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
-          for (; i + N <= run.count; i += N) {
-            P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
-            R::combine(P::load(strip + i), sum).store(strip + i);
-          }
-          // The last columns are left to the loop below, row by row.
-          for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
-          return 0;
+      if (rows == together) {
+        Run<Operands> at[together];
+        for (int row = 0; row < together; ++row) {
+          at[row] = run;
+          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
         }
+        int64_t bytes[Operands];
+        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+        for (; i + N <= run.count; i += N) {
+          P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
+          R::combine(P::load(strip + i), sum).store(strip + i);
+        }
+        // The last columns are left to the loop below, row by row.
+        for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
+        return 0;
       }
       add_row<Isa, N>(tree, run, strip, i);
       return 0;
@@ -186,7 +190,7 @@ struct IndexBody {
   using E = typename R::element;
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
-  static constexpr int sign = std::is_same_v<R, reducers::argmax<T>> ? 1 : -1;
+  static constexpr int sign = R::sign;
   static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
   using Best = std::conditional_t<(sign > 0), reducers::max<A>, reducers::min<A>>;

@@ -3,8 +3,8 @@
 /// Units depend on shapes and strides alone, so results do not depend on the number of threads.
 #pragma once
 
-#include <situ/expr/cpu/evaluate.hpp>
-#include <situ/expr/cpu/tiles.hpp>
+#include <situ/device/cpu/scratch.hpp>
+#include <situ/expr/cpu/launch.hpp>
 #include <situ/ops/reduce_program.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -29,6 +29,7 @@ struct ReduceSpace {
   void* const* data;
   int element_sizes[max_operands];
   int64_t outputs, count;
+  MoverFunctions const* const* movers;  ///< that of operand o at [o]; null where nothing is read
 
   int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
 
@@ -133,7 +134,7 @@ ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
   using Elementwise = ElementwiseBody<typename P::tree_type, typename P::value_type, operands>;
   ReduceSpace space{program.where.rank, program.kept_rank, operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {},
-                    program.outputs, program.count};
+                    program.outputs, program.count, input_movers<typename P::tree_type, operands>.of};
   for (int o = 1; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
   return space;
 }
@@ -158,8 +159,8 @@ struct ReduceFeed {
       int64_t const s = axis >= 0 ? space.stride(o, axis) : 0;
       data[o] = place[o];
       mask[o] = -1;
-      if (s == 1 || (count == 1 && (s != 0 || !repeats))) continue;
-      auto const gather = movers_for(size).gather;
+      if (!space.movers[o] || s == 1 || (count == 1 && (s != 0 || !repeats))) continue;
+      auto const gather = space.movers[o]->gather;
       if (s == 0 && repeats) {
         gather(splats[o], place[o], 0, 64 / (size > 0 ? size : 1));
         data[o] = splats[o], mask[o] = 0;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <situ/core/storage.hpp>
+#include <situ/device/cpu/scratch.hpp>
 #include <situ/expr/cpu/launch.hpp>
 #include <situ/ops/cpu/columns.hpp>
 #include <situ/ops/cpu/rows_bodies.hpp>
@@ -17,15 +18,6 @@ namespace detail::cpu {
 inline constexpr int64_t held_bytes = int64_t{256} << 10;  ///< of the largest buffer: a part of the second-level cache
 inline constexpr int64_t widest_strip = 256;               ///< rows of a strip
 inline constexpr int64_t box_elements = 16384;             ///< what is filled at once with short rows, and the parts of long ones
-
-/// An aligned buffer of a kernel.
-struct RowBuffer {
-  void* memory;
-  explicit RowBuffer(int64_t bytes) : memory(::operator new(static_cast<std::size_t>(bytes), std::align_val_t{64})) {}
-  RowBuffer(RowBuffer const&) = delete;
-  RowBuffer& operator=(RowBuffer const&) = delete;
-  ~RowBuffer() { ::operator delete(memory, std::align_val_t{64}); }
-};
 
 /// How the rows of a program are cut.
 struct RowPlan {
@@ -65,12 +57,12 @@ struct RowKernel {
   void operator()(int64_t first, int64_t last) const {
     if (plan.strips) {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
-      RowBuffer const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
-      if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.memory, 0, static_cast<std::size_t>(wide * high) * sizeof(C));
-      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.memory), item);
+      Scratch const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
+      if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.get(), 0, static_cast<std::size_t>(wide * high) * sizeof(C));
+      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.get()), item);
     } else if (plan.in_parts()) {
-      RowBuffer const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
-      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.memory), item);
+      Scratch const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
+      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.get()), item);
     } else {
       whole_rows(first, last);
     }
@@ -170,8 +162,8 @@ struct RowKernel {
   void whole_rows(int64_t first, int64_t last) const {
     int64_t const n = plan.length;
     bool const buffered = !plan.direct;
-    RowBuffer const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
-    C* const work = static_cast<C*>(memory.memory);
+    Scratch const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
+    C* const work = static_cast<C*>(memory.get());
     C* const buffer = work + (n + 79) / 16 * 16;
     int64_t const line = plan.kept > 0 ? sizes[plan.kept - 1] : 1;  // rows that follow each other along one axis
     for (int64_t row = first; row < last;) {
@@ -186,6 +178,8 @@ struct RowKernel {
       arguments.slack = 0;
       arguments.next = {};
       arguments.stream = plan.stream;
+      arguments.grouped = plan.rows >= least_grouped_rows && n <= group_elements && (plan.direct || plan.rows_at_once > 1);
+      arguments.first = row, arguments.all = plan.rows;
       arguments.op = op;
       if (plan.direct) {
         arguments.x = reinterpret_cast<C const*>(from.of[1]);

@@ -4,7 +4,7 @@
 /// expression that they are made from.
 #pragma once
 
-#include <situ/ops/cpu/rows_math.hpp>
+#include <situ/ops/cpu/rows_groups.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -22,6 +22,8 @@ struct RowsArguments {
   int64_t slack;      ///< elements behind the last row that may be read
   NextRow next;       ///< behind the last of these rows
   bool stream;
+  bool grouped;       ///< short rows: taken in groups, where the operation has a way to
+  int64_t first, all; ///< number of the first of these rows, and of all rows
   Op op;
 };
 
@@ -72,6 +74,53 @@ SITU_INLINE void write_row(Op const& op, typename Op::compute const* x, int64_t 
   write_elements<Op, Isa, Kept, false>(op, x, readable, n, row, out, writable, first, stream);
 }
 
+/// Norms of short rows, in groups of them.
+template <class Op>
+struct NormGroups {
+  using C = typename Op::compute;
+  using Out = typename Op::result;
+  template <class Isa>
+  SITU_INLINE static void run(RowsArguments<Op> const& a) {
+    RowCut<C, Isa> const cut(a.count);
+    int64_t const most = rows_of_group<C, Isa>(a.count);
+    bool const dense = a.out_pitch == a.count, streams = a.stream && dense && std::is_same_v<C, Out>;
+    NormGroup<RowMath<Op>::centred, C, Isa> group;
+    alignas(64) Out held[group_elements + 64];
+    for (int64_t row = 0; row < a.rows; row += most) {
+      int64_t const rows = a.rows - row < most ? a.rows - row : most;
+      C const* const x = a.x + row * a.pitch;
+      Out* const out = a.out + row * a.out_pitch;
+      int64_t const readable = a.count + a.slack + (a.pitch > 0 ? (a.rows - row - 1) * a.pitch : 0);
+      group.gather(cut, x, a.pitch, streams ? held : out, streams ? 0 : a.out_pitch, rows, readable, a.op.eps);
+      if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        int64_t const writable = streams ? group_elements + 64 - r * a.count : a.count + (dense ? (a.rows - row - r - 1) * a.count : 0);
+        Out* const to = streams ? held + r * a.count : out + r * a.out_pitch;
+        RowCoefficients<C> const of_row{group.shift[r], group.low[r], group.scale[r]};
+        if (a.op.weight || a.op.bias) write<Isa, true>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+        else write<Isa, false>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+      }
+      if constexpr (std::is_same_v<C, Out>) {
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
+      }
+    }
+  }
+
+ private:
+  template <class Isa, bool Weighed>
+  SITU_INLINE static void write(Op const& op, RowCut<C, Isa> const& cut, C const* x, int64_t readable, RowCoefficients<C> const& row, Out* out, int64_t writable) {
+    constexpr int N = RowCut<C, Isa>::N;
+    using P = pack<C, N, Isa>;
+    P const shift(row.shift), low(row.low), scale(row.scale);
+    for (int64_t i = 0; i < cut.whole; i += N) {
+      store_lanes<Out, N, Isa>(weighed<Weighed>(op, RowMath<Op>::template value<Isa, false, N>(P::load(x + i), shift, low, scale), i, N), out + i);
+    }
+    if (!cut.has_rest()) return;
+    P const y = RowMath<Op>::template value<Isa, false, N>(cut.rest(x, readable), shift, low, scale);
+    cut.store_rest(weighed<Weighed>(op, y, cut.last, cut.n - cut.last), out, writable);
+  }
+};
+
 /// Whole rows: statistics and elements.
 template <class Op>
 struct RowsBody {
@@ -79,6 +128,12 @@ struct RowsBody {
   SITU_INLINE static int run(RowsArguments<Op> const* given) {
     using C = typename Op::compute;
     RowsArguments<Op> const arguments = *given;
+    if constexpr (requires { RowMath<Op>::centred; }) {
+      if (arguments.grouped) {
+        NormGroups<Op>::template run<Isa>(arguments);
+        return 0;
+      }
+    }
     C const* x = arguments.x;
     C* const work = arguments.work;
     auto* out = arguments.out;

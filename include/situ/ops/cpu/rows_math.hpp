@@ -59,6 +59,33 @@ SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
     return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
   }
 }
+/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
+/// among the builtin's arguments.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  using V = typename pack<T, N, Isa>::vector;
+  V even, odd;
+  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
+  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
+  else if constexpr (N == 8) {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+  return pack<T, N, Isa>(V(even + odd));
+}
+/// The sum of each of N packs, which are overwritten.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
+  for (int m = N; m > 1; m /= 2) {
+    for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+  }
+  return parts[0];
+}
+
 template <class T, int N, class Isa>
 SITU_INLINE T largest_lane(pack<T, N, Isa> const& a) {
   if constexpr (N == 2) {

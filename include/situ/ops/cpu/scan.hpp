@@ -228,7 +228,7 @@ struct ScanKernel {
   int64_t stride(int o, int axis) const { return program.where.strides[o][axis]; }
 
   ReduceSpace space() const {
-    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length};
+    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length, input_movers<Tree, operands>.of};
     for (int o = 0; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
     return space;
   }
@@ -264,7 +264,8 @@ struct ScanKernel {
     for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
     std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
-    auto* const memory = static_cast<unsigned char*>(::operator new(2 * chains + held + static_cast<std::size_t>(gathered), std::align_val_t{64}));
+    Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
+    unsigned char* const memory = block.get();
     Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held};
     if (pass == scan_pass::whole) {
       if (plan.group_lines == 1 && plan.parts == 1) {
@@ -275,7 +276,6 @@ struct ScanKernel {
     } else {
       for (int64_t unit = first; unit < last; ++unit) run_group(work, unit / plan.parts, unit % plan.parts, unit % plan.parts + 1);
     }
-    ::operator delete(memory, std::align_val_t{64});
     if (plan.stream) finish_streaming();
   }
 
@@ -393,7 +393,7 @@ struct ScanKernel {
     for (int o = 1; o < operands; ++o) {
       if (!is_boxed(o)) continue;
       int const size = work.space.element_sizes[o];
-      movers_for(size).move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
+      work.space.movers[o]->move({panel, panel_pitch, 1, places[o], down < 0 ? 0 : stride(o, down), stride(o, step), rows, count});
       panel += most_lines * panel_pitch * size;
     }
   }
@@ -408,7 +408,7 @@ struct ScanKernel {
         run.data[o] = panel + row * panel_pitch * size;
         panel += most_lines * panel_pitch * size;
       } else if (stride(o, step) == 0 && size > 0) {
-        movers_for(size).gather(work.feed.splats[o], places[o], 0, 64 / size);
+        work.space.movers[o]->gather(work.feed.splats[o], places[o], 0, 64 / size);
         run.data[o] = work.feed.splats[o], run.mask[o] = 0;
       }
     }
@@ -424,7 +424,7 @@ struct ScanKernel {
     int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
     bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
-    auto const movers = movers_for(static_cast<int>(sizeof(Out)));
+    MoverFunctions const& movers = *mover_of<Out>;
     for (int64_t begin = first; begin < stop; begin += tile) {
       int64_t const count = begin + tile < stop ? tile : stop - begin;
       char* place[max_operands];

@@ -1,0 +1,155 @@
+/// Short rows in groups, on the CPU: the sums of as many rows as a register has lanes are made side by side, so that no row waits for the
+/// sums and the square root of the one before. What becomes of a row does not depend on its neighbours.
+#pragma once
+
+#include <situ/ops/cpu/rows_math.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+inline constexpr int64_t group_elements = row_block;  ///< of a group; longer rows are taken one by one
+inline constexpr int64_t least_grouped_rows = 4;      ///< fewer of them are taken one by one
+
+/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them where the row is long enough.
+template <class C, class Isa>
+struct RowCut {
+  static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+  using P = pack<C, N, Isa>;
+  int64_t n, whole, last;
+  bool reaches_back;
+  typename P::mask_type inside;  ///< lanes of the last pack that no whole one has
+
+  SITU_INLINE explicit RowCut(int64_t count)
+      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), reaches_back(count >= N),
+        inside(count >= N ? !lanes_below<C, N, Isa>(N - (count - whole)) : lanes_below<C, N, Isa>(count)) {}
+  bool has_rest() const { return whole < n; }
+  SITU_INLINE P rest(C const* row, int64_t readable) const {
+    if (SITU_LIKELY(reaches_back)) return P::load(row + last);
+    return load_tail<C, N, Isa>(row, n, readable, C(0));
+  }
+  SITU_INLINE P inside_only(P const& x) const { return select(inside, x, P(C(0))); }
+  template <class Out>
+  SITU_INLINE void store_rest(P const& x, Out* row, int64_t writable) const {
+    if (SITU_LIKELY(reaches_back)) return store_lanes<Out, N, Isa>(x, row + last);
+    store_tail<Out>(x, row, n, writable);
+  }
+};
+
+/// Rows of a group.
+template <class C, class Isa>
+SITU_INLINE int64_t rows_of_group(int64_t n) {
+  int64_t rows = Isa::bytes / static_cast<int64_t>(sizeof(C));
+  while (rows > 1 && rows * n > group_elements) rows /= 2;
+  return rows;
+}
+
+/// What the elements of a normalised row are made with, for a group of rows; see RowCoefficients.
+template <bool Centred, class C, class Isa>
+struct NormGroup {
+  using Cut = RowCut<C, Isa>;
+  using P = typename Cut::P;
+  static constexpr int N = Cut::N;
+  alignas(64) C shift[N], low[N], scale[N];
+
+  /// `readable` elements may be read from x on. What comes after the group is asked for, and where the result goes.
+  template <class Out>
+  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, Out const* out, int64_t out_pitch, int64_t rows, int64_t readable, double eps) {
+    P const zero(C(0)), n(static_cast<C>(cut.n));
+    P sums[N], squares[N];
+    for (int64_t r = 0; Centred && r < rows; ++r) {
+      C const* const row = x + r * pitch;
+      P s(zero), t(zero);
+      if (cut.has_rest()) s = cut.inside_only(cut.rest(row, readable - r * pitch));
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        s = s + P::load(row + i);
+        t = t + P::load(row + i + N);
+      }
+      if (i < cut.whole) s = s + P::load(row + i);
+      sums[r] = s + t;
+    }
+    for (int64_t r = Centred ? rows : 0; r < N; ++r) sums[r] = zero;
+    P mean(zero);
+    if constexpr (Centred) {
+      mean = sums_of_packs(sums) / n;
+      mean.store(shift);
+    }
+    int64_t const ahead = rows * pitch;
+    for (int64_t r = 0; r < rows; ++r, out += out_pitch) {
+      C const* const row = x + r * pitch;
+      P const centre(Centred ? shift[r] : C(0));
+      P s(zero), q(zero), t(zero), p(zero);
+      if (cut.has_rest()) {
+        P d = cut.rest(row, readable - r * pitch);
+        if constexpr (Centred) d = keep_order(d - centre);
+        s = cut.inside_only(d);
+        q = s * s;
+      }
+      int64_t i = 0;
+      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+        for (int64_t k = i; k < i + 2 * N; k += N) {
+          __builtin_prefetch(row + ahead + k);
+          __builtin_prefetch(out + k, 1);
+        }
+        P d = P::load(row + i), e = P::load(row + i + N);
+        if constexpr (Centred) {
+          d = keep_order(d - centre), e = keep_order(e - centre);
+          s = s + d, t = t + e;
+        }
+        q = multiply_add(d, d, q);
+        p = multiply_add(e, e, p);
+      }
+      if (i < cut.whole) {
+        P d = P::load(row + i);
+        if constexpr (Centred) d = keep_order(d - centre), s = s + d;
+        q = multiply_add(d, d, q);
+      }
+      if constexpr (Centred) sums[r] = s + t;
+      squares[r] = q + p;
+    }
+    for (int64_t r = rows; r < N; ++r) sums[r] = squares[r] = zero;
+    P const square = sums_of_packs(squares);
+    if constexpr (Centred) {  // about the rounded mean the rest is small
+      P const rest = sums_of_packs(sums), off = rest / n;
+      finish((square - rest * off) / n, eps);
+      (zero - off * P::load(scale)).store(low);
+    } else {
+      finish(square / n, eps);
+      zero.store(shift);
+      zero.store(low);
+    }
+  }
+  /// To [shift, low, scale][row], and from there.
+  SITU_INLINE void keep(C* to, int64_t all, int64_t rows) const {
+    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
+    std::memcpy(to, shift, bytes);
+    std::memcpy(to + all, low, bytes);
+    std::memcpy(to + 2 * all, scale, bytes);
+  }
+  SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
+    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
+    for (C* field : {shift, low, scale}) {
+      for (int64_t r = rows; r < N; ++r) field[r] = C(0);
+      std::memcpy(field, from, bytes);
+      from += all;
+    }
+  }
+
+ private:
+  SITU_INLINE void finish(P const& variance, double eps) {
+    (P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps)))).store(scale);
+  }
+};
+
+/// `count` elements past the cache, from a buffer in it.
+template <class Isa, class T>
+SITU_INLINE void stream_block(T const* from, T* to, int64_t count) {
+  constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+  int64_t i = 0;
+  for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % static_cast<std::uintptr_t>(Isa::bytes) != 0; ++i) to[i] = from[i];
+  for (; i + N <= count; i += N) stream_to(pack<T, N, Isa>::load(from + i), to + i);
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
