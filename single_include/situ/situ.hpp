@@ -18312,7 +18312,9 @@ SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
   using P = pack<T, N, Isa>;
   P steps;
   for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
-  return steps < P(static_cast<T>(count));
+  P limit(static_cast<T>(count));
+  hold<Isa>(limit.v);  // without it g++ 12 stops with an internal error in some kernels
+  return steps < limit;
 }
 
 /// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
@@ -29344,10 +29346,10 @@ struct RowKernel {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
       Scratch const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
       if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.get(), 0, static_cast<std::size_t>(wide * high) * sizeof(C));
-      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.get()), item);
+      for (int64_t item = first; item < last; ++item) strip(reinterpret_cast<C*>(memory.get()), item);
     } else if (plan.in_parts()) {
       Scratch const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
-      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.get()), item);
+      for (int64_t item = first; item < last; ++item) part_of_row(reinterpret_cast<C*>(memory.get()), item);
     } else {
       whole_rows(first, last);
     }
@@ -29448,7 +29450,7 @@ struct RowKernel {
     int64_t const n = plan.length;
     bool const buffered = !plan.direct;
     Scratch const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
-    C* const work = static_cast<C*>(memory.get());
+    C* const work = reinterpret_cast<C*>(memory.get());
     C* const buffer = work + (n + 79) / 16 * 16;
     int64_t const line = plan.kept > 0 ? sizes[plan.kept - 1] : 1;  // rows that follow each other along one axis
     for (int64_t row = first; row < last;) {
@@ -43818,7 +43820,7 @@ struct RowGradientKernel {
       } else {
         int64_t const some = count < group_elements ? group_elements / (count > 0 ? count : 1) : 1, room = (some * count + 127) / 64 * 64;
         Scratch const memory(3 * room * static_cast<int64_t>(sizeof(C)));
-        C *const g_rows = static_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
+        C *const g_rows = reinterpret_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
         a.g = g_rows, a.b = b_rows;
         a.out = out ? out_rows : nullptr;
         for (int64_t row = begin; row < end; row += some) {

@@ -334,7 +334,7 @@ struct RowGradientKernel {
       } else {
         int64_t const some = count < group_elements ? group_elements / (count > 0 ? count : 1) : 1, room = (some * count + 127) / 64 * 64;
         Scratch const memory(3 * room * static_cast<int64_t>(sizeof(C)));
-        C *const g_rows = static_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
+        C *const g_rows = reinterpret_cast<C*>(memory.get()), *const b_rows = g_rows + room, *const out_rows = b_rows + room;
         a.g = g_rows, a.b = b_rows;
         a.out = out ? out_rows : nullptr;
         for (int64_t row = begin; row < end; row += some) {

@@ -59,10 +59,10 @@ struct RowKernel {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
       Scratch const memory((wide * high + 3 * wide + 64) * static_cast<int64_t>(sizeof(C)));
       if (wide != plan.width || plan.columns % plan.width != 0) std::memset(memory.get(), 0, static_cast<std::size_t>(wide * high) * sizeof(C));
-      for (int64_t item = first; item < last; ++item) strip(static_cast<C*>(memory.get()), item);
+      for (int64_t item = first; item < last; ++item) strip(reinterpret_cast<C*>(memory.get()), item);
     } else if (plan.in_parts()) {
       Scratch const memory((plan.cut * plan.behind + 64) * static_cast<int64_t>(sizeof(C)));
-      for (int64_t item = first; item < last; ++item) part_of_row(static_cast<C*>(memory.get()), item);
+      for (int64_t item = first; item < last; ++item) part_of_row(reinterpret_cast<C*>(memory.get()), item);
     } else {
       whole_rows(first, last);
     }
@@ -163,7 +163,7 @@ struct RowKernel {
     int64_t const n = plan.length;
     bool const buffered = !plan.direct;
     Scratch const memory(((buffered ? plan.rows_at_once * n : 0) + n + 128) * static_cast<int64_t>(sizeof(C)));
-    C* const work = static_cast<C*>(memory.get());
+    C* const work = reinterpret_cast<C*>(memory.get());
     C* const buffer = work + (n + 79) / 16 * 16;
     int64_t const line = plan.kept > 0 ? sizes[plan.kept - 1] : 1;  // rows that follow each other along one axis
     for (int64_t row = first; row < last;) {

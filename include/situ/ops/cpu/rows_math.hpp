@@ -104,7 +104,9 @@ SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
   using P = pack<T, N, Isa>;
   P steps;
   for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
-  return steps < P(static_cast<T>(count));
+  P limit(static_cast<T>(count));
+  hold<Isa>(limit.v);  // without it g++ 12 stops with an internal error in some kernels
+  return steps < limit;
 }
 
 /// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
