@@ -9,7 +9,9 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 template <class... Ts>
-struct promoted;
+struct promoted {
+  using type = void;  // of none: clang 14 asks before it knows that it does not want to know
+};
 template <class T>
 struct promoted<T> {
   using type = T;

@@ -19,12 +19,12 @@ struct FieldBuffer {
     value = {};
     Shape shape = sample;
     shape.insert(0, rows);
-    int64_t const needed = count_of(shape, "DataLoader", item);
+    int64_t const needed = count_of(shape, "DataLoader", static_cast<int64_t>(item));
     Body* body = full.body();
     if (!body || full.use_count() != 1 || body->size < needed) {
       Shape most = shape;
       if (rows < capacity) most[0] = capacity;
-      int64_t const count = count_of(most, "DataLoader", item);
+      int64_t const count = count_of(most, "DataLoader", static_cast<int64_t>(item));
       full = make_fresh<Memory>(static_cast<std::size_t>(count) * item, count, most);
       body = full.body();
     }
