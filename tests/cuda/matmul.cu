@@ -27,7 +27,7 @@ static_assert(called_alike<decltype(Blas::status_string), decltype(&cublasGetSta
 using gemm_64 = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int64_t, int64_t, int64_t, const void*, const void*, cudaDataType,
                                    int64_t, long long, const void*, cudaDataType, int64_t, long long, const void*, void*, cudaDataType, int64_t, long long,
                                    int64_t, cublasComputeType_t, cublasGemmAlgo_t);
-[[maybe_unused]] constexpr gemm_64 from_the_header = &cublasGemmStridedBatchedEx_64;  // one of two overloads in C++
+static_assert(std::is_same_v<decltype(static_cast<gemm_64>(&cublasGemmStridedBatchedEx_64)), gemm_64>);  // one of two overloads in C++
 static_assert(called_alike<decltype(Blas::gemm), gemm_64>);
 static_assert(called_alike<decltype(Lt::create), decltype(&cublasLtCreate)>);
 static_assert(called_alike<decltype(Lt::description_create), decltype(&cublasLtMatmulDescCreate)>);

@@ -39,7 +39,7 @@ std::string rejection(std::string_view bytes) {
 
 std::string little(std::uint64_t value, int bytes) {
   std::string result;
-  for (int k = 0; k < bytes; ++k) result += static_cast<char>(value >> (8 * k) & 255);
+  for (int k = 0; k < bytes; ++k) result += k < 8 ? static_cast<char>(value >> (8 * k) & 255) : char(0);
   return result;
 }
 

@@ -182,33 +182,37 @@ template <class T>
 inline constexpr MoverFunctions const* mover_of =
     &movers_of<std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>>;
 
-/// The mover for the input number k of a tree; a null pointer where it is elsewhere.
+/// The element type of input number K of a tree; void where it has none.
+template <class Tree, int K>
+struct input_type {
+  using type = void;
+};
 template <class T, int K>
-constexpr MoverFunctions const* input_mover(std::type_identity<Input<T, K>>, int k) {
-  return k == K ? mover_of<T> : nullptr;
-}
-template <class Leaf>
-constexpr MoverFunctions const* input_mover(std::type_identity<Leaf>, int) {
-  return nullptr;
-}
-template <class Op, class... Ts>
-constexpr MoverFunctions const* input_mover(std::type_identity<Apply<Op, Ts...>>, int k) {
-  MoverFunctions const* result = nullptr;
-  for (MoverFunctions const* one : {input_mover(std::type_identity<Ts>{}, k)...}) result = one ? one : result;
-  return result;
-}
+struct input_type<Input<T, K>, K> {
+  using type = T;
+};
+template <class Op, int K>
+struct input_type<Apply<Op>, K> {
+  using type = void;
+};
+template <class Op, class T, class... Ts, int K>
+struct input_type<Apply<Op, T, Ts...>, K>
+    : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
 
-/// The movers of all inputs of a tree: that of number o at [o].
+/// The movers of all inputs of a tree: that of operand o at [o], null where nothing is read.
 template <int Operands>
 struct InputMovers {
-  MoverFunctions const* of[Operands] = {};
+  MoverFunctions const* of[Operands];
 };
+template <class T>
+constexpr MoverFunctions const* mover_or_none() {
+  if constexpr (std::is_void_v<T>) return nullptr;
+  else return mover_of<T>;
+}
 template <class Tree, int Operands>
-inline constexpr InputMovers<Operands> input_movers = [] {
-  InputMovers<Operands> result;
-  for (int o = 1; o < Operands; ++o) result.of[o] = input_mover(std::type_identity<Tree>{}, o - 1);
-  return result;
-}();
+inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer_sequence<int, Ks...>) {
+  return InputMovers<Operands>{{nullptr, mover_or_none<typename input_type<Tree, Ks>::type>()...}};
+}(std::make_integer_sequence<int, Operands - 1>{});
 
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
@@ -218,7 +222,7 @@ SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tr
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
   bound.start = &start_tree<Tree, Out, Operands>;
   bound.formula = &formula_of<Tree>;
-  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_mover(std::type_identity<Tree>{}, o - 1);
+  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[o];
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
   bound.lanes = 64 / Body::widest_lane;
