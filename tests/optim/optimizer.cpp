@@ -70,6 +70,10 @@ __attribute__((noinline)) void* operator new(std::size_t bytes) {
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
+__attribute__((noinline)) void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+  ++host_allocations;
+  return std::malloc(bytes);
+}
 __attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
 __attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
