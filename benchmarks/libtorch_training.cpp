@@ -110,4 +110,6 @@ void training_transformer(State& state) {
   verify_transformer(state, y.detach().contiguous().data_ptr<float>());
 }
 
+void training_digits(State& state) { lacking(state); }
+
 }  // namespace workloads

@@ -99,4 +99,6 @@ void training_wide(State& state) { train(state, wide_step); }
 void training_images(State& state) { lacking(state); }
 void training_transformer(State& state) { lacking(state); }
 
+void training_digits(State& state) { lacking(state); }
+
 }  // namespace workloads

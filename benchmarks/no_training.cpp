@@ -6,4 +6,5 @@ void training_small(State& state) { lacking(state); }
 void training_wide(State& state) { lacking(state); }
 void training_images(State& state) { lacking(state); }
 void training_transformer(State& state) { lacking(state); }
+void training_digits(State& state) { lacking(state); }
 }  // namespace workloads

@@ -3,6 +3,9 @@
 
 #include "training.hpp"
 
+#include <chrono>
+#include <string>
+
 namespace workloads {
 namespace {
 
@@ -102,6 +105,42 @@ void training_transformer(State& state) {
     keep(x.grad());
   });
   verify_transformer(state, y.value().data());
+}
+
+void training_digits(State& state) {
+  std::string const folder = std::string(__FILE__).substr(0, std::string(__FILE__).rfind('/') + 1) + "../examples/data/";
+  Tensor<float> const images = situ::io::load_npy<std::uint8_t>(folder + "digits_images.npy").reshape({-1, 64}) / 16;
+  auto const labels = situ::io::load_npy<std::uint8_t>(folder + "digits_labels.npy").to<std::int64_t>();
+  auto const rows = nonzero(situ::arange<std::int64_t>(images.size(0)) % 5 != 4).flatten();
+  situ::data::DataLoader loader{situ::data::TensorDataset{index_select(images, 0, rows), index_select(labels, 0, rows)},
+                                {.batch_size = 64, .shuffle = true, .seed = 1, .workers = static_cast<int>(state.range(0))}};
+  situ::manual_seed(1);
+  Net net{{64, 128}, {128, 10}};
+  situ::optim::Adam optimizer{net, {.lr = learning_rate}};
+  auto const now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  double waited = 0, all = 0, loss = 0;
+  int epochs = 0;
+  auto const epoch = [&] {
+    double const begun = now();
+    double asked = begun;
+    for (auto const& [x, y] : loader) {
+      waited += now() - asked;
+      optimizer.zero_grad();
+      Variable now_lost = cross_entropy(net(x), y);
+      now_lost.backward();
+      optimizer.step();
+      loss = static_cast<double>(now_lost.item());
+      asked = now();
+    }
+    double const ended = now();
+    waited += ended - asked, all += ended - begun;
+    ++epochs;
+  };
+  for (int k = 0; k < 20; ++k) epoch();
+  waited = all = 0;
+  for (auto _ : state) epoch();
+  state.counters["waiting"] = 100 * waited / all;
+  if (!(loss < 0.5)) state.SkipWithError("the digits are not learned");
 }
 
 }  // namespace workloads

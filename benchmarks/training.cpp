@@ -188,6 +188,8 @@ void add_training() {
   add("training_wide", training_wide, static_cast<std::int64_t>(wide_step.batch));
   add("training_images", training_images, static_cast<std::int64_t>(ImageStep::batch));
   add("training_transformer", training_transformer, static_cast<std::int64_t>(Encoder::sequences));
+  add("training_digits", training_digits, 0);
+  add("training_digits", training_digits, 1);
 }
 
 }  // namespace workloads

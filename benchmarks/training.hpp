@@ -32,6 +32,9 @@ void training_small(State& state);        ///< small_step, n is the batch
 void training_wide(State& state);         ///< wide_step
 void training_images(State& state);       ///< ImageStep
 void training_transformer(State& state);  ///< Encoder
+/// Epochs of a perceptron 64-128-10 on the digits of examples/data, batches of 64, Adam; n threads make the batches. The counter `waiting` is the share of the
+/// time, in percent, that steps wait for their batch.
+void training_digits(State& state);
 
 /// Compares the loss of step number compared_steps (from 0) with one computed in double precision.
 void verify_training(State& state, Step const& step, double loss);

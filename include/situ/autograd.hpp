@@ -22,4 +22,5 @@
 #include <situ/autograd/scan.hpp>
 #include <situ/autograd/second_order.hpp>
 #include <situ/autograd/sort.hpp>
+#include <situ/autograd/values.hpp>
 #include <situ/autograd/writes.hpp>

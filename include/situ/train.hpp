@@ -1,6 +1,7 @@
 /// Training: the loop around modules, optimisers and data.
 #pragma once
 
+#include <situ/train/accuracy.hpp>
 #include <situ/train/checkpoint.hpp>
 #include <situ/train/history.hpp>
 #include <situ/train/progress.hpp>

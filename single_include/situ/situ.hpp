@@ -337,46 +337,45 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
 /// arrays of these, so that nothing but the array is compiled for each.
 class MessagePart {
  public:
-  MessagePart(char const* text) : kind_(Kind::text), text_(text) {}
-  MessagePart(std::string const& text) : kind_(Kind::string), any_(&text) {}
-  MessagePart(double number) : kind_(Kind::floating), floating_(number) {}
+  MessagePart(char const* text) : text_(text), write_(&write_text) {}
+  MessagePart(std::string const& text) : any_(&text), write_(&write_string) {}
+  MessagePart(double number) : floating_(number), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>
-  MessagePart(I number) : kind_(std::is_signed_v<I> ? Kind::whole : Kind::natural), whole_(static_cast<long long>(number)) {}
+  MessagePart(I number) : whole_(static_cast<long long>(number)), write_(std::is_signed_v<I> ? &write_whole : &write_natural) {}
   template <class X>
     requires requires(X const& x) { to_string(x); }
-  MessagePart(X const& x) : kind_(Kind::any), any_(&x), write_(&write_any<X>) {}
+  MessagePart(X const& x) : any_(&x), write_(&write_any<X>) {}
 
-  __attribute__((noinline, cold)) void append_to(std::string& to) const {
-    switch (kind_) {
-      case Kind::text: to += text_; break;
-      case Kind::string: to += *static_cast<std::string const*>(any_); break;
-      case Kind::whole: append_integer(to, whole_ < 0 ? 0ull - static_cast<unsigned long long>(whole_) : static_cast<unsigned long long>(whole_), whole_ < 0); break;
-      case Kind::natural: append_integer(to, static_cast<unsigned long long>(whole_), false); break;
-      case Kind::floating: {
-        char buffer[32];
-        __builtin_snprintf(buffer, sizeof buffer, "%g", floating_);
-        to += buffer;
-        break;
-      }
-      case Kind::any: to += write_(any_); break;
-    }
-  }
+  void append_to(std::string& to) const { write_(to, *this); }
 
  private:
-  enum class Kind : char { text, string, whole, natural, floating, any } kind_;
   union {
     char const* text_;
     void const* any_;
     long long whole_;
     double floating_;
   };
-  std::string (*write_)(void const*) = nullptr;
+  void (*write_)(std::string& to, MessagePart const& part);
 
-  template <class X>
-  static std::string write_any(void const* x) {
-    return to_string(*static_cast<X const*>(x));
+#define SITU_WRITES_PART __attribute__((noinline, cold)) static void
+  SITU_WRITES_PART write_text(std::string& to, MessagePart const& part) { to += part.text_; }
+  SITU_WRITES_PART write_string(std::string& to, MessagePart const& part) { to += *static_cast<std::string const*>(part.any_); }
+  SITU_WRITES_PART write_natural(std::string& to, MessagePart const& part) { append_integer(to, static_cast<unsigned long long>(part.whole_), false); }
+  SITU_WRITES_PART write_whole(std::string& to, MessagePart const& part) {
+    auto const bits = static_cast<unsigned long long>(part.whole_);
+    append_integer(to, part.whole_ < 0 ? 0ull - bits : bits, part.whole_ < 0);
   }
+  SITU_WRITES_PART write_floating(std::string& to, MessagePart const& part) {
+    char buffer[32];
+    __builtin_snprintf(buffer, sizeof buffer, "%g", part.floating_);
+    to += buffer;
+  }
+  template <class X>
+  SITU_WRITES_PART write_any(std::string& to, MessagePart const& part) {
+    to += to_string(*static_cast<X const*>(part.any_));
+  }
+#undef SITU_WRITES_PART
 };
 
 using MessageParts = std::initializer_list<MessagePart>;
@@ -632,6 +631,14 @@ constexpr const char* name(dtype type) {
   constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "bool",
                                    "int8",    "int16",   "int32",   "int64",    "uint8"};
   return names[static_cast<int>(type)];
+}
+/// Writes the name; works with any stream.
+template <class Stream, class Type>
+  requires(std::is_same_v<Type, dtype> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })
+Stream& operator<<(Stream& stream, Type const& type) {
+  char const* const text = name(type);
+  stream.write(text, static_cast<std::ptrdiff_t>(__builtin_strlen(text)));
+  return stream;
 }
 
 namespace detail {
@@ -1281,17 +1288,22 @@ class Handle {
  public:
   constexpr Handle() = default;
   explicit Handle(Body* adopted) : body_(adopted) {}
-  Handle(Handle const& other) noexcept : body_(other.body_) {
-    if (body_) count_up(body_->handles);
-  }
+  Handle(Handle const& other) noexcept : body_(other.body_) { hold(body_); }
   Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
   Handle& operator=(Handle other) noexcept {
     std::swap(body_, other.body_);
     return *this;
   }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ warns at the end of every std::optional<Tensor>
+#endif
   ~Handle() {
-    if (body_) drop(body_);
+    if (!(__builtin_constant_p(body_ == nullptr) && body_ == nullptr)) drop(body_);
   }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
   Body* body() const { return body_; }
   /// Handles of this body, and other views of its storage.
@@ -1300,10 +1312,15 @@ class Handle {
   }
 
  private:
-  // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
+  // Out of line: expressions make and end many handles, and each end would be inlined twice, once for exceptions.
+  static SITU_NOINLINE void hold(Body* body) noexcept {
+    if (SITU_LIKELY(body != nullptr)) count_up(body->handles);
+  }
   static SITU_NOINLINE void drop(Body* body) noexcept {
-    if (SITU_LIKELY(!count_down(body->handles))) return;
-    Storage const last = std::move(body->storage);  // may end the block that the body lies in
+    if (body && SITU_UNLIKELY(count_down(body->handles))) end(body);
+  }
+  static SITU_NOINLINE void end(Body* body) noexcept {  // apart from drop, which then needs no registers of its caller
+    Storage const last = std::move(body->storage);        // may end the block that the body lies in
     if (body->apart) delete body;
   }
   Body* body_ = nullptr;
@@ -1980,7 +1997,7 @@ enum class instruction_set : int { baseline, avx2, avx512 };
 namespace detail::cpu {
 
 inline instruction_set best_instruction_set() noexcept {
-#if SITU_X86
+#if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma")) {
@@ -2064,8 +2081,11 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
+/// Runs a Kernel, whose type is forgotten.
+using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
-SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
+SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
+  Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     int64_t const parts = (items + grain - 1) / grain;
@@ -2084,18 +2104,17 @@ SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] 
   kernel(int64_t{0}, items);
 }
 
-template <class Kernel>
-__attribute__((noinline, cold)) void launch_observed(Kernel const& kernel, int64_t items, int64_t grain) {
-  Observed const launch(place_of<Cpu>, launch_name(kernel));
-  spread(kernel, items, grain);
+__attribute__((noinline, cold)) inline void launch_observed(LaunchName const& name, Spread run, void const* kernel, int64_t items, int64_t grain) {
+  Observed const launch(place_of<Cpu>, name);
+  run(kernel, items, grain);
 }
 
 /// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
 /// multiples of `grain`, so they are the same whatever the number of threads.
 template <class Kernel>
 void launch(Kernel const& kernel, int64_t items, int64_t grain) {
-  if (is_observed(profiles | ranges)) return launch_observed(kernel, items, grain);
-  spread(kernel, items, grain);
+  if (is_observed(profiles | ranges)) return launch_observed(launch_name(kernel), &spread<Kernel>, &kernel, items, grain);
+  spread<Kernel>(&kernel, items, grain);
 }
 
 }  // namespace SITU_ABI_THREADS
@@ -2340,23 +2359,28 @@ inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 /// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
-/// operation; the sum over all threads is exact. And the last blocks that it freed, a few of each size: a tensor that is made anew in a
+/// operation; the sum over all threads is exact. And the last blocks that it freed, in lists by size: a tensor that is made anew in a
 /// loop, and all that a step of training makes, then cost no malloc.
 struct ThreadMemory {
-  static constexpr std::size_t spare_sets = 32, spare_ways = 4, largest_spare = large_block;
+  static constexpr std::size_t spare_lists = 64 + large_block / 2048, most_spare = std::size_t{16} << 20;  ///< bytes, of all lists
   int64_t balance = 0;         ///< since it was last added to the process's
   int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
   int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
   ThreadMemory* next = nullptr;
   ThreadMemory* previous = nullptr;
   bool has_ended = false;      ///< what comes now is told at once
-  struct Spare {
-    void* memory;
-    std::size_t bytes;
-  } spares[spare_sets * spare_ways] = {};
+  std::size_t spare_bytes = 0;
 
-  /// The places of blocks of that size, and of some others.
-  Spare* spares_for(std::size_t bytes) { return spares + (bytes / 64 + bytes / 2048) % spare_sets * spare_ways; }
+  /// A block in a list begins with its size; before it stand the next one of the list, and malloc's pointer.
+  using Size [[gnu::may_alias]] = std::size_t;
+  using Link [[gnu::may_alias]] = void*;
+  Link spares[spare_lists] = {};
+  Link none = nullptr;  ///< the end of a search that took too long
+
+  /// The list of blocks of about that size.
+  Link* spares_for(std::size_t bytes) { return spares + (bytes < 4096 ? bytes / 64 : 64 + bytes / 2048); }
+  static Size& size_of(void* spare) { return *static_cast<Size*>(spare); }
+  static Link* next_of(void* spare) { return static_cast<Link*>(spare) - 2; }
   bool is_known() const { return low == INT64_MIN; }
 };
 
@@ -2402,10 +2426,14 @@ inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
 }
 
 SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
-inline void free_spares(ThreadMemory& mine) noexcept {
-  for (auto& spare : mine.spares) {
-    if (spare.memory) give_small(std::exchange(spare, {}).memory);
+SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
+  for (auto& list : mine.spares) {
+    while (void* const spare = list) {
+      list = *ThreadMemory::next_of(spare);
+      give_small(spare);
+    }
   }
+  mine.spare_bytes = 0;
 }
 
 /// Ends with its thread.
@@ -2643,6 +2671,7 @@ __attribute__((noinline, cold)) inline void* malloc_again(std::size_t bytes) {
 
 // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
 SITU_INLINE void* take_small(std::size_t bytes) {
+  if (bytes < sizeof(ThreadMemory::Size)) bytes = sizeof(ThreadMemory::Size);  // a spare block holds its size
   void* raw = std::malloc(spread_size(bytes + alignment));
   if (SITU_UNLIKELY(!raw) && !(raw = malloc_again(bytes + alignment))) return nullptr;
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
@@ -2661,13 +2690,12 @@ inline void give(void* memory, std::size_t bytes) noexcept {
 /// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
 SITU_INLINE void* allocate_small(std::size_t bytes) {
   ThreadMemory& mine = thread_memory();
-  ThreadMemory::Spare* const spares = mine.spares_for(bytes);
-  void* memory = nullptr;
-  for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
-    if (!SITU_ASAN && spares[k].bytes == bytes && spares[k].memory) {
-      memory = std::exchange(spares[k], {}).memory;
-      break;
-    }
+  auto* place = mine.spares_for(bytes);
+  for (int looks = 32; *place && ThreadMemory::size_of(*place) != bytes;) place = --looks > 0 ? ThreadMemory::next_of(*place) : &mine.none;
+  void* memory = *place;
+  if (memory) {
+    *place = *ThreadMemory::next_of(memory);
+    mine.spare_bytes -= bytes;
   }
   if (SITU_UNLIKELY(!memory) && !(memory = take_small(bytes))) return nullptr;
   count_small(mine, bytes);
@@ -2676,16 +2704,16 @@ SITU_INLINE void* allocate_small(std::size_t bytes) {
 SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
   ThreadMemory& mine = thread_memory();
   uncount_small(mine, bytes);
-  if (SITU_LIKELY(!SITU_ASAN && bytes <= ThreadMemory::largest_spare && mine.is_known())) {
-    ThreadMemory::Spare* const spares = mine.spares_for(bytes);
-    for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
-      if (!spares[k].memory) {
-        spares[k] = {memory, bytes};
-        return;
-      }
-    }
+  if (SITU_UNLIKELY(SITU_ASAN || !mine.is_known())) return give_small(memory);
+  mine.spare_bytes += bytes;
+  if (SITU_UNLIKELY(mine.spare_bytes > ThreadMemory::most_spare)) {  // sizes that are no longer asked for would stay for ever
+    free_spares(mine);
+    mine.spare_bytes = bytes;
   }
-  give_small(memory);
+  auto* const list = mine.spares_for(bytes);
+  ThreadMemory::size_of(memory) = bytes;
+  *ThreadMemory::next_of(memory) = *list;
+  *list = memory;
 }
 
 /// Large blocks, and all blocks while a profile runs.
@@ -4611,6 +4639,13 @@ class AnyDevice {
   std::string (*name_)() = nullptr;  ///< of a device that situ does not know
 };
 
+/// A device prints as its name: std::cout << x.device().
+template <class Traits, device D>
+  requires std::is_empty_v<D>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, D d) {
+  return out << AnyDevice(d);
+}
+
 inline namespace SITU_ABI_CUDA {
 
 /// Cuda i where it is present, else Cpu. Never throws.
@@ -4703,6 +4738,10 @@ decltype(auto) visit(AnyDevice const& d, F&& f) {
 /// Its memory faults when the host touches it, or a kernel of another device; launches, frees and copies within and
 /// between devices are enqueued on its stream and run later; it runs out of memory, and faults can be injected. Code
 /// that works here does not lean on anything that a GPU would not give.
+
+
+// ---- <situ/device/emulated/jobs.hpp>
+/// What the emulated devices do: memory, copies and launches, each enqueued on the stream of the thread that asks for it.
 
 #include <cstring>
 #include <initializer_list>
@@ -5396,7 +5435,11 @@ __attribute__((noinline, cold)) inline void check_launch(int ordinal) {
   check(ordinal, device);
 }
 
-// ---- streams -------------------------------------------------------------------------------------------------------------
+}  // namespace detail::emulated
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::emulated {
 
 struct WaitJob : Job {
   Queue* queue;
@@ -7847,7 +7890,8 @@ inline constexpr bool is_mask<mask<Bytes, N, Isa>> = true;
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-#if SITU_X86
+// Programs that test rules and not kernels define SITU_TEST_BASELINE_ONLY, in all of their files: they compile in half of the time.
+#if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
 #if defined(__clang__)
 #define SITU_TARGET_AVX512 target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"), min_vector_width(512)
 #else
@@ -7881,7 +7925,7 @@ SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
 #if defined(__CUDA_ARCH__)
   return not_run{};  // nvcc's pass for the device: no host code comes out of it, and functions for both sides may hold no vectors there
 #else
-#if SITU_X86
+#if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
   instruction_set const set = current_instruction_set();
   if (SITU_LIKELY(set == instruction_set::avx512)) return run_avx512<Body>(args...);
   if (set == instruction_set::avx2) return run_avx2<Body>(args...);
@@ -8157,6 +8201,58 @@ SITU_INLINE lanes_t<T, N, Isa> rounded_to(lanes_t<T, N, Isa> const& x) {
 #include <utility>
 
 
+// ---- <situ/expr/common_shape.hpp>
+/// The shape that a formula carries.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
+class CommonShape {
+ public:
+  /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
+  explicit CommonShape(Shape const* leaf) noexcept : shape_(leaf) {}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // own_ is set where shape_ is null, which g++ does not always see
+#endif
+  // Nothing here takes the address of a formula: the compiler then keeps what is between two operators in registers.
+  CommonShape(CommonShape const& other) noexcept : shape_(other.shape_) {
+    if (SITU_UNLIKELY(!shape_)) own_ = other.own_;
+  }
+  CommonShape& operator=(CommonShape const& other) noexcept {
+    shape_ = other.shape_;
+    if (SITU_UNLIKELY(!shape_)) own_ = other.own_;
+    return *this;
+  }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+  Shape const& get() const { return SITU_LIKELY(shape_ != nullptr) ? *shape_ : own_; }
+  /// That of all tensors; a null pointer where something is broadcast.
+  Shape const* leaf() const { return shape_; }
+  /// Whether nothing is broadcast.
+  bool uniform() const { return shape_ != nullptr; }
+
+  /// The shapes of operands, broadcast. Throws ShapeError that names two of them.
+  static SITU_NOINLINE CommonShape broadcast(Shape const* operands, int count, char const* who) {
+    CommonShape result(nullptr);
+    result.own_ = operands[0];
+    for (int k = 1; k < count; ++k) result.own_ = detail::broadcast(result.own_, operands[k], who);
+    return result;
+  }
+
+ private:
+  Shape const* shape_;  ///< a null pointer: its own
+  union {
+    Shape own_;
+  };
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 
 template <element T = float, device D = Cpu>
@@ -8176,8 +8272,10 @@ template <class To, class T, class From>
 Tensor<T, To> transfer(Tensor<T, From> const& from);
 template <class U, class T, class D>
 Tensor<U, D> converted(Tensor<T, D> const& from);
-template <class U, class To, class T, class From>
-Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from);
+template <class U, class To, class E>
+auto convert_and_transfer(E const& from);
+template <class U, class E>
+auto evaluated_as(E const& e);
 template <class To, class T, class From>
 auto transfer_async(Tensor<T, From> const& from);
 template <class U, class To, class T, class From>
@@ -8316,44 +8414,6 @@ template <class D1, class D2>
   requires(!std::is_void_v<D1> && !std::is_void_v<D2>)
 inline constexpr bool may_mix<D1, D2> = mixes_with<D1, D2>;
 
-/// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
-class CommonShape {
- public:
-  /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
-  explicit CommonShape(Shape const* leaf) : shape_(leaf) {}
-  CommonShape(CommonShape const& other) : shape_(other.shape_) {
-    if (SITU_UNLIKELY(!other.uniform())) take(other);
-  }
-  CommonShape& operator=(CommonShape const& other) {
-    shape_ = other.shape_;
-    if (SITU_UNLIKELY(!other.uniform())) take(other);
-    return *this;
-  }
-  Shape const& get() const { return *shape_; }
-  /// Whether nothing is broadcast.
-  bool uniform() const { return shape_ != &own_; }
-
-  /// Becomes the shapes of operands, broadcast; null pointers are left out. Throws ShapeError that names two of them.
-  SITU_NOINLINE void broadcast(Shape const* const* operands, int count, char const* who) {
-    Shape result;
-    bool any = false;
-    for (int k = 0; k < count; ++k) {
-      if (!operands[k]) continue;
-      result = any ? detail::broadcast(result, *operands[k], who) : *operands[k];
-      any = true;
-    }
-    shape_ = ::new (static_cast<void*>(&own_)) Shape(result);
-  }
-
- private:
-  SITU_NOINLINE void take(CommonShape const& other) { shape_ = ::new (static_cast<void*>(&own_)) Shape(other.own_); }
-
-  Shape const* shape_;
-  union {
-    Shape own_;
-  };
-};
-
 /// How many tensors an expression reads.
 template <class E>
 inline constexpr int leaf_count = 1;
@@ -8383,13 +8443,13 @@ class ExpressionMembers {
   /// The value as elements of U.
   template <element U>
   auto to() const {
-    return converted<U>(evaluated(self()));
+    return evaluated_as<U>(self());
   }
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   auto to(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
-    return convert_and_transfer<U, To>(evaluated(self()));
+    return convert_and_transfer<U, To>(self());
   }
   auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
@@ -8462,6 +8522,13 @@ class ExpressionMembers<E, true> {
   E const& self() const { return static_cast<E const&>(*this); }
 };
 
+/// What a formula becomes where a part of it is asked for: a tensor, or a Variable where it records.
+template <class Op, class... Es>
+auto formed(Map<Op, Es...> const& e) {
+  if constexpr ((is_recorded<Es> || ...)) return recorded(e);
+  else return evaluated(e);
+}
+
 }  // namespace detail
 
 /// A lazy elementwise function `Op` of operands. Built by the functions and operators of situ, never by hand.
@@ -8492,6 +8559,29 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
   auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
 
+  // Views of the value, which is computed whole: (a + b).t() is eval(a + b).t(). Not to be written to.
+#define SITU_FORMULA_VIEW(NAME, PARAMETERS, ...) \
+  decltype(auto) NAME PARAMETERS const { auto const value = detail::formed(*this); return value.NAME(__VA_ARGS__); }
+  SITU_FORMULA_VIEW(view, (Shape const& to), to)
+  SITU_FORMULA_VIEW(reshape, (Shape const& to), to)
+  SITU_FORMULA_VIEW(expand, (Shape const& to), to)
+  SITU_FORMULA_VIEW(permute, (Shape const& axes), axes)
+  SITU_FORMULA_VIEW(flatten, ())
+  SITU_FORMULA_VIEW(t, ())
+  SITU_FORMULA_VIEW(squeeze, ())
+  SITU_FORMULA_VIEW(squeeze, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(unsqueeze, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(flip, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
+  SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
+  SITU_FORMULA_VIEW(operator[], (int64_t index), index)
+  template <class Stop>
+  SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
+  template <class... Is>
+    requires(!(std::integral<Is> && ...))
+  SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
+#undef SITU_FORMULA_VIEW
+
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
 };
@@ -8515,6 +8605,19 @@ SITU_INLINE bool is_uniform(E const& operand) {
   else return true;
 }
 
+/// The shape of an operand in which nothing is broadcast; else a null pointer.
+template <class E>
+SITU_INLINE Shape const* uniform_shape(E const& operand) {
+  if constexpr (requires { operand.common; }) return operand.common.leaf();
+  else return &operand.shape();
+}
+/// A copy of an operand's shape; that of constants has no axes.
+template <class E>
+SITU_INLINE Shape copied_shape(E const& operand) {
+  if constexpr (is_constant<E>) return Shape();
+  else return operand.shape();
+}
+
 /// Out of line, because every node of every expression asks for it.
 SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
 
@@ -8524,10 +8627,10 @@ SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
   if constexpr (is_constant<E>) {
     return true;
   } else {
-    Shape const* const shape = &operand.shape();
+    Shape const* const shape = uniform_shape(operand);
     if (!first) first = shape;
-    else if (SITU_UNLIKELY(shape != first) && !same_shape(*first, *shape)) return false;
-    return is_uniform(operand);
+    else if (shape && shape != first && !same_shape(*first, *shape)) return false;
+    return shape != nullptr;
   }
 }
 
@@ -8551,7 +8654,7 @@ auto values_of(Map<Op, Es...> const& map) {
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 /// Nothing but floating values carries gradients: comparisons and conversions to integers are constants.
 template <class Op, class... Es>
-auto make_map(Op op, Es&&... es) {
+SITU_INLINE auto make_map(Op op, Es&&... es) {
   using Node = Map<Op, held_t<Es>...>;
   if constexpr (is_recorded<Node> && !floating<typename Node::value_type>) {
     return make_map(static_cast<Op&&>(op), values_of(es)...);
@@ -8560,8 +8663,8 @@ auto make_map(Op op, Es&&... es) {
     bool const uniform = (agrees(first, es) && ...);
     CommonShape common(first);
     if (SITU_UNLIKELY(!uniform)) {
-      Shape const* const shapes[] = {shape_of(es)...};
-      common.broadcast(shapes, sizeof...(Es), Op::name);
+      Shape const shapes[] = {copied_shape(es)...};
+      common = CommonShape::broadcast(shapes, sizeof...(Es), Op::name);
     }
     return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
   }
@@ -9193,6 +9296,10 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
 
+/// How a run is stored, as bits.
+inline constexpr int streamed = 1;     ///< past the caches
+inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done, some elements a second time
+
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
 struct Source {
@@ -9217,6 +9324,43 @@ struct ContiguousSource : Source<Isa, N> {
   template <class T, int K>
   SITU_INLINE lanes_t<T, N, Isa> load() const {
     return load_lanes<T, N, Isa>(static_cast<T const*>(this->data[K + 1]) + this->i);
+  }
+};
+
+/// The element type of input number K of a tree; void where it has none.
+template <class Tree, int K>
+struct input_type {
+  using type = void;
+};
+template <class T, int K>
+struct input_type<Input<T, K>, K> {
+  using type = T;
+};
+template <class Op, int K>
+struct input_type<Apply<Op>, K> {
+  using type = void;
+};
+template <class Op, class T, class... Ts, int K>
+struct input_type<Apply<Op, T, Ts...>, K>
+    : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
+
+/// Whether a tree is so light that loads decide, and its last input may be the first one over again, as in `a * b + c - 0.5f * a`.
+template <class Tree, int Operands>
+inline constexpr bool may_repeat = [] {
+  if constexpr (Operands < 4 || cost_of<Tree> > 32) return false;
+  else return std::is_same_v<typename input_type<Tree, 0>::type, typename input_type<Tree, Operands - 2>::type>;
+}();
+
+/// The same where input number Last may be input number 0, which is then loaded once. Told apart by a branch: programs then hold one loop.
+template <class Isa, int N, class First, int Last>
+struct RepeatingSource : ContiguousSource<Isa, N> {
+  lanes_t<First, N, Isa> first;
+  bool repeats;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    if constexpr (K == 0) return first;
+    else if constexpr (K == Last) return repeats ? first : ContiguousSource<Isa, N>::template load<T, K>();
+    else return ContiguousSource<Isa, N>::template load<T, K>();
   }
 };
 
@@ -9330,25 +9474,25 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Contiguous inputs, whole packs only: gives how many elements that were.
+  /// Contiguous inputs, at least a pack of them; whole packs only: gives how many elements that were.
   template <class Isa>
-  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
+  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, int how) {
     constexpr int N = lanes_in<Isa>;
     Tree const tree = *tree_;
     Run<Operands> const run = *run_;
     Out* const out = static_cast<Out*>(run.data[0]);
+    int64_t const last = run.count - N;
     int64_t i = 0;
-    for (; i + N <= run.count; i += N) {
-      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
-          Evaluator<Isa, N>::value(tree, ContiguousSource<Isa, N>{{run.data, run.mask, i, run.origin}}));
+    do {
+      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+      bool stored = false;
       if constexpr (may_stream<Isa>) {
-        if (SITU_UNLIKELY(stream)) {
-          stream_to(y, out + i);
-          continue;
-        }
+        if (SITU_UNLIKELY(how & streamed)) stream_to(y, out + i), stored = true;
       }
-      store_lanes<Out, N, Isa>(y, out + i);
-    }
+      if (!stored) store_lanes<Out, N, Isa>(y, out + i);
+      i += N;
+      if (SITU_UNLIKELY(i > last) && i != run.count && (how & overlapping)) i = last;
+    } while (i <= last);
     return i;
   }
 
@@ -9358,6 +9502,18 @@ struct ElementwiseBody {
   }
 
  private:
+  template <class Isa>
+  SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
+    constexpr int N = lanes_in<Isa>;
+    ContiguousSource<Isa, N> const source{{run.data, run.mask, i, run.origin}};
+    if constexpr (may_repeat<Tree, Operands>) {
+      using First = typename input_type<Tree, 0>::type;
+      return RepeatingSource<Isa, N, First, Operands - 2>{source, source.template load<First, 0>(), run.data[Operands - 1] == run.data[1]};
+    } else {
+      return source;
+    }
+  }
+
   template <class T, int K>
   SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
     return k == K ? static_cast<int>(sizeof(T)) : 0;
@@ -9533,7 +9689,7 @@ struct Mover {
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) each(to, m.to_step, from, m.from_step, m.count);
   }
 
- private:
+ protected:
   static constexpr int lanes = 16 / static_cast<int>(sizeof(Word));
   typedef Word V __attribute__((vector_size(16)));
   using Lanes = std::make_integer_sequence<int, lanes>;
@@ -10025,44 +10181,49 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
+/// What a tree does, whatever its operands.
+template <int Operands>
+struct TreeCode {
+  int64_t (*start)(void const* tree, Run<Operands> const* run, int how);  ///< whole packs; gives how many elements
+  int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
+  Formula const* formula;
+  MoverFunctions const* movers[Operands];
+  int sizes[Operands];  ///< of an element
+  int lanes;            ///< elements of an AVX-512 pack
+};
+
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
-struct BoundTree : Run<Operands> {
+struct BoundTree : Run<Operands>, TreeCode<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
-  int sizes[Operands];  ///< of an element
-  MoverFunctions const* movers[Operands];
-  int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
-  int lanes;            ///< elements of an AVX-512 pack
-  Formula const* formula;
+  using TreeCode<Operands>::start, TreeCode<Operands>::sizes, TreeCode<Operands>::lanes;
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
     int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : start(tree, &run, stream);
-    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done, pack_lanes);
-  }
-  /// What is left is less than a pack.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done, int pack_lanes) const {
-    Run<Operands> tail;
-    bool in_place = false;
-    for (int o = 1; o < Operands; ++o) in_place = in_place || run.data[o] == run.data[0];
-    if (done > 0 && !in_place) {  // the last pack's worth: some elements are computed twice
-      int64_t const first = run.count - pack_lanes;
-      for (int o = 0; o < Operands; ++o) tail.data[o] = static_cast<char*>(run.data[o]) + first * sizes[o];
-      tail.count = pack_lanes;
-      tail.origin = run.origin + first;
-      start(tree, &tail, false);
-      return;
+    int64_t done = 0;
+    if (SITU_LIKELY(run.count >= pack_lanes)) {
+      int how = stream ? streamed : 0;
+      if (run.count % pack_lanes != 0 && !stream) {
+        bool in_place = false;
+        for (int o = 1; o < Operands; ++o) in_place |= run.data[o] == run.data[0];
+        how = in_place ? 0 : overlapping;
+      }
+      done = start(tree, &run, how);
     }
-    alignas(64) unsigned char buffers[Operands][64];  // on padded copies
+    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done);
+  }
+  /// What is left is less than a pack: on padded copies.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
+    Run<Operands> tail;
+    alignas(64) unsigned char buffers[Operands][64];
     int const left = static_cast<int>(run.count - done);
     load_tails(buffers, run.data, sizes, Operands, done, left);
     for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
     tail.count = lanes;
     tail.origin = run.origin + done;
-    start(tree, &tail, false);
+    start(tree, &tail, 0);
     copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
   }
 
@@ -10097,8 +10258,8 @@ struct BoundTree : Run<Operands> {
 
 /// The loops of a tree for the instruction set in force.
 template <class Tree, class Out, int Operands>
-SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, bool stream) {
-  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, stream);
+SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, int how) {
+  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, how);
 }
 
 /// All operands contiguous: elements [first, last).
@@ -10193,23 +10354,6 @@ template <class T>
 inline constexpr MoverFunctions const* mover_of =
     &movers_of<std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>>;
 
-/// The element type of input number K of a tree; void where it has none.
-template <class Tree, int K>
-struct input_type {
-  using type = void;
-};
-template <class T, int K>
-struct input_type<Input<T, K>, K> {
-  using type = T;
-};
-template <class Op, int K>
-struct input_type<Apply<Op>, K> {
-  using type = void;
-};
-template <class Op, class T, class... Ts, int K>
-struct input_type<Apply<Op, T, Ts...>, K>
-    : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
-
 /// The movers of all inputs of a tree: that of operand o at [o], null where nothing is read.
 template <int Operands>
 struct InputMovers {
@@ -10225,18 +10369,24 @@ inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer
   return InputMovers<Operands>{{nullptr, mover_or_none<typename input_type<Tree, Ks>::type>()...}};
 }(std::make_integer_sequence<int, Operands - 1>{});
 
+template <class Tree, class Out, int Operands>
+inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
+  using Body = ElementwiseBody<Tree, Out, Operands>;
+  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
+  return TreeCode<Operands>{&start_tree<Tree, Out, Operands>,
+                            (int64_t{4000000} / cost + 1023) / 1024 * 1024,
+                            &formula_of<Tree>,
+                            {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
+                            {Body::element_size(Os)...},
+                            64 / Body::widest_lane};
+}(std::make_integer_sequence<int, Operands>{});
+
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
 SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tree) {
   static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-  using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
-  bound.start = &start_tree<Tree, Out, Operands>;
-  bound.formula = &formula_of<Tree>;
-  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[o];
-  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
-  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
-  bound.lanes = 64 / Body::widest_lane;
+  static_cast<TreeCode<Operands>&>(bound) = tree_code<Tree, Out, Operands>;
 }
 
 template <class Tree>
@@ -12206,6 +12356,21 @@ SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<floa
   return multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138143916f), b), a), c);
 }
 
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp_rest(pack<double, N, Isa> const& r, pack<double, N, Isa> const& c) {
+  using P = pack<double, N, Isa>;
+  P const u = r * r;
+  P const v = u * u;
+  P const q0 = multiply_add(r, P(0.16666666666666674), P(0.500000000000001));
+  P const q1 = multiply_add(r, P(0.008333333333322087), P(0.04166666666652043));
+  P const q2 = multiply_add(r, P(0.00019841269886957503), P(0.00138888889482975));
+  P const q3 = multiply_add(r, P(2.755724192264636e-06), P(2.480148678758961e-05));
+  P const q4 = multiply_add(r, P(2.5110205749647452e-08), P(2.763285843695327e-07));
+  P const high = multiply_add(v, q4, multiply_add(u, q3, q2));
+  P const q = multiply_add(v, high, multiply_add(u, q1, q0));
+  return multiply_add(u, q, c);
+}
+
 /// The parts of exp(x).
 ///
 ///     n = round(x / ln 2),   r = x − n ln 2,   t = r + r² q(r)
@@ -12229,16 +12394,7 @@ SITU_INLINE exp_parts<pack<double, N, Isa>> split_exp(pack<double, N, Isa> const
   P const b = n * P(-1.90821492927058770002e-10);
   P const r = keep_order(a + b);
   P const lost = keep_order(a - r) + b;
-  P const u = r * r;
-  P const v = u * u;
-  P const q0 = multiply_add(r, P(0.16666666666666674), P(0.500000000000001));
-  P const q1 = multiply_add(r, P(0.008333333333322087), P(0.04166666666652043));
-  P const q2 = multiply_add(r, P(0.00019841269886957503), P(0.00138888889482975));
-  P const q3 = multiply_add(r, P(2.755724192264636e-06), P(2.480148678758961e-05));
-  P const q4 = multiply_add(r, P(2.5110205749647452e-08), P(2.763285843695327e-07));
-  P const high = multiply_add(v, q4, multiply_add(u, q3, q2));
-  P const q = multiply_add(v, high, multiply_add(u, q1, q0));
-  return {r + multiply_add(u, q, lost), n};
+  return {r + exp_rest(r, lost), n};
 }
 
 /// The parts of 2^(−x − low), where low is what x lost in rounding. The polynomial is that of exp2 in −r.
@@ -12269,6 +12425,17 @@ SITU_INLINE exp_twice<pack<float, N, Isa>> split_exp_twice(pack<float, N, Isa> c
   P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
   P const b = multiply_add(n, P(2.12194440e-4f), low);
+  P const r = keep_order(a + b);
+  return {r, exp_rest(r, keep_order(a - r) + b), n};
+}
+
+template <int N, class Isa>
+SITU_INLINE exp_twice<pack<double, N, Isa>> split_exp_twice(pack<double, N, Isa> const& x, pack<double, N, Isa> const& low) {
+  using P = pack<double, N, Isa>;
+  P const magic(round_magic<double>);
+  P const n = keep_order(keep_order(multiply_add(x, P(1.4426950408889634), magic)) - magic);
+  P const a = keep_order(multiply_add(n, P(-6.93147180369123816490e-01), x));
+  P const b = multiply_add(n, P(-1.90821492927058770002e-10), low);
   P const r = keep_order(a + b);
   return {r, exp_rest(r, keep_order(a - r) + b), n};
 }
@@ -12898,12 +13065,12 @@ struct tail_parts {
 
 /// g e^z h(v) / (a + c) with v = (a − c) / (a + c), z = high + low; c has few digits, and h(v) = h0 + v rest(v).
 ///
-/// What the sum, the quotient, v, the last step of h and the products lose is kept: only rest(v) is plainly rounded.
-template <int N, class Isa, class H>
-SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> const& g, pack<float, N, Isa> const& a,
-                                                          float c, two<pack<float, N, Isa>> const& z,
-                                                          two<float> const& h0, H const& rest) {
-  using P = pack<float, N, Isa>;
+/// What the sum, the quotient, v, the last step of h and the products lose is kept: only rest(v) is plainly rounded. Of doubles, `rest` leaves its
+/// last step, r -> r v + last, to be made here.
+template <class T, int N, class Isa, class H>
+SITU_INLINE tail_parts<pack<T, N, Isa>> gaussian_tail(pack<T, N, Isa> const& g, pack<T, N, Isa> const& a, std::type_identity_t<T> c,
+                                                      two<pack<T, N, Isa>> const& z, two<std::type_identity_t<T>> const& h0, H const& rest) {
+  using P = pack<T, N, Isa>;
   auto const [x, x_rest, n] = split_exp_twice(z.hi, z.lo);
   P const t = x + x_rest;
   P const centre(c);
@@ -12911,25 +13078,23 @@ SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> co
   P const lost = a - keep_order(d - centre);
   P const u = near_reciprocal(d);
   P const w = residual(d, u) - lost * u;  // 1 / (a + c) = u (1 + w)
-  auto const [v, v_low] = sum_of_product(P(1.0f), u, P(-2 * c));
+  auto const [v, v_low] = sum_of_product(P(T(1)), u, P(-2 * c));
   P const y = keep_order(multiply_add(u * (-2 * c), w, v_low));
   P const full = keep_order(v + y);
-  P const r = rest(full);
+  P r = rest(full), r_low(T(0));
+  if constexpr (sizeof(T) == 8) {  // the last step of rest, too
+    auto const [high, low] = sum_of_product(P(H::last), r, full);
+    r = high, r_low = low * full;
+  }
   auto const [h, h_low] = sum_of_product(P(h0.hi), r, full);
   auto const [p, p_low] = two_prod(u, h);
-  P const h_rest = multiply_add(keep_order(v - full) + y, r, h_low + P(h0.lo));
+  P const h_rest = multiply_add(keep_order(v - full) + y, r, h_low + (r_low + P(h0.lo)));
   auto const [q, q_low] = two_prod(g, p);
   P const low = multiply_add(g, multiply_add(u, h_rest, p_low), q_low);
   return {q, multiply_add(q, x + multiply_add(t, w, x_rest + w), low), n};
 }
 
-// libm's erfc errs by up to 5 ULP in double; what follows rounds a long double once, and lets none overflow.
-struct scalar_gelu {
-  static double value(double x) {
-    if (x < -50) return -0.0;
-    return static_cast<double>(0.5L * x * SITU_LIBM(erfcl)(-x * 0.707106781186547524400844362104849039L));
-  }
-};
+// What libm loses in double; a long double is rounded once, and overflows nowhere.
 struct scalar_gelu_tanh {
   static double value(double x) {
     if (x < -50) return -0.0;
@@ -12937,12 +13102,6 @@ struct scalar_gelu_tanh {
     long double const y = x;
     return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
   }
-};
-struct scalar_erf {
-  static double value(double x) { return math::erf(x); }
-};
-struct scalar_erfc {
-  static double value(double x) { return static_cast<double>(SITU_LIBM(erfcl)(static_cast<long double>(x))); }
 };
 
 }  // namespace detail
@@ -12970,19 +13129,44 @@ SITU_INLINE pack<float, N, Isa> erf(pack<float, N, Isa> const& x) {
 namespace detail {
 // Named, because nvcc loses the attribute that inlines a lambda.
 struct erfc_polynomial {
+  static constexpr double last = -0.8477970066743262;
   template <class P>
   SITU_INLINE P operator()(P const& v) const {
-    return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
-                            0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+    if constexpr (sizeof(typename P::value_type) == 4) {
+      return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
+                    0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+    } else {
+      return horner(v, -1.2030831575923295e-09, -2.364541072366484e-09, 8.86335654540168e-09, 2.6158744429287856e-08,
+                      -2.2235175934466236e-08, -1.5462819639454855e-07, -5.4557076717951096e-08, 6.849124065767465e-07,
+                      9.253539363647918e-07, -2.6533879485977463e-06, -6.846691118365193e-06, 1.0360187223677892e-05,
+                      4.3670135773741575e-05, -5.257354187857375e-05, -0.0002773468320040008, 0.0004496874082582501,
+                      0.001714817898890138, -0.005681968682987736, -0.004626926116700199, 0.07062949079728457,
+                      -0.24195642616691776, 0.5266003653823116);
+    }
   }
 };
 struct gelu_polynomial {
+  static constexpr double last = -0.6078966419718921;
   template <class P>
   SITU_INLINE P operator()(P const& v) const {
-    return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+    if constexpr (sizeof(typename P::value_type) == 4) {
+      return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
                     0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+    } else {
+      return horner(v, -7.613387321109209e-10, -2.5951957398647274e-09, 2.004472963897291e-09, 1.9874186501973333e-08,
+                      1.3219365385229798e-08, -8.579035650554702e-08, -1.5498529116469434e-07, 2.7212754019321e-07,
+                      1.0216125099640375e-06, -6.298657156423612e-07, -5.920213160470492e-06, 7.167230281350186e-07,
+                      3.5144700055827056e-05, -1.908270620431365e-06, -0.00023109493793550757, 0.00013334431401427016,
+                      0.0016308184578856782, -0.0034796923675149195, -0.007540188966741933, 0.06039657489094107,
+                      -0.186521857959657, 0.3871374007422145);
+    }
   }
 };
+/// rest(v) of doubles with its last step.
+template <class H, class P>
+SITU_INLINE P whole(H const& rest, P const& v) {
+  return multiply_add(rest(v), v, P(H::last));
+}
 }  // namespace detail
 
 /// 1 − erf(x), also where that is denormal.
@@ -13129,19 +13313,40 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
 #endif
   return detail::gelu_slope_anywhere(x);
 }
-// Doubles go through libm, lane by lane.
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_erf>(x);
-}
+// The same for doubles, with longer polynomials and without tables.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erfc(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_erfc>(x);
+  using P = pack<double, N, Isa>;
+  P const a = detail::at_most(detail::magnitude(x), 27.5);
+  auto const square = detail::two_prod(a, a);
+  auto const tail = detail::gaussian_tail(P(1.0), a, 2.75, {-square.hi, -square.lo}, {1.0651415295348778, -1.0772051935350882e-16}, detail::erfc_polynomial{});
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return select(x < P(0.0), P(2.0) - y, y);
+}
+///     |x| < 1:  x + x p(x²),   otherwise ±(1 − erfc(|x|))
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0), a = detail::at_most(detail::magnitude(x), 6.5);
+  P const square = a * a, d = a + P(2.75), u = detail::divide(one, d), v = multiply_add(u, P(-5.5), one);
+  P const h = multiply_add(detail::whole(detail::erfc_polynomial{}, v), v, P(1.0651415295348778)) * u;
+  P const large = one - h * exp(-square);
+  P const p = detail::horner(square, 5.957176147748911e-11, -1.1372848856791674e-09, 1.4659775274047436e-08, -1.6350312701054695e-07,
+                             1.6461000484121368e-06, -1.4925595266831182e-05, 0.0001205533111164271, -0.000854832698083379,
+                             0.0052239776248180145, -0.026866170645076792, 0.11283791670954879, -0.3761263890318375,
+                             0.1283791670955126);
+  return detail::flip_sign(select(a < one, multiply_add(a, p, a), large), x);
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_gelu>(x);
+  using P = pack<double, N, Isa>;
+  P const g = detail::at_most(detail::at_least(x, -39.0), 39.0);
+  auto const square = detail::two_prod(g, g);
+  auto const tail = detail::gaussian_tail(g, detail::magnitude(g), 4.0, {square.hi * -0.5, square.lo * -0.5}, {0.7552851304157515, -2.2175033409973908e-17}, detail::gelu_polynomial{});
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return detail::with_sign_of(x, select(x > P(0.0), x - y, y));
 }
+// This one goes through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_gelu_tanh>(x);
@@ -13149,7 +13354,14 @@ SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  return P(0.5) * erfc(x * P(-0.70710678118654752440)) + x * P(0.39894228040143267794) * exp(P(-0.5) * x * x);
+  P const a = detail::at_most(detail::magnitude(x), 39.0), one(1.0);
+  auto const square = detail::two_prod(a, a);
+  auto const [t, rest, n] = detail::split_exp_twice(square.hi * -0.5, square.lo * -0.5);
+  P const d = a + P(4.0), u = detail::divide(one, d), v = multiply_add(u, P(-8.0), one);
+  P const h = multiply_add(detail::whole(detail::gelu_polynomial{}, v), v, P(0.7552851304157515));
+  P const g = multiply_add(a, P(-0.3989422804014327), multiply_add(a, P(2.4923272022777433e-17), h * u));
+  P const s = detail::scale(multiply_add(g, t + rest, g), n);
+  return select(x > P(0.0), one - s, s);
 }
 
 }  // namespace math
@@ -14082,7 +14294,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
 }
 
 template <class Op, class L, class R>
-auto make_binary(L&& l, R&& r) {
+SITU_INLINE auto make_binary(L&& l, R&& r) {
   constexpr bool compares = requires { Op::compares; };
   if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
   else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
@@ -14114,7 +14326,7 @@ auto make_binary(L&& l, R&& r) {
   };                                                                                                \
   }                                                                                                 \
   template <any_formula E>                                                                           \
-  auto NAME(E&& x) {                                                                                \
+  SITU_INLINE auto NAME(E&& x) {                                                                    \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                \
   }
 
@@ -14143,7 +14355,7 @@ auto make_binary(L&& l, R&& r) {
 #define SITU_BINARY_NAME(FUNCTION, FUNCTOR)                                                         \
   template <class L, class R>                                                                       \
     requires(detail::operand_pair<L, R> && on_same_device<L, R>)                                    \
-  auto FUNCTION(L&& l, R&& r) {                                                                     \
+  SITU_INLINE auto FUNCTION(L&& l, R&& r) {                                                                     \
     return detail::make_binary<functions::FUNCTOR>(static_cast<L&&>(l), static_cast<R&&>(r));       \
   }                                                                                                 \
   template <class L, class R,                                                                       \
@@ -15233,12 +15445,19 @@ Tensor<U, D> converted(Tensor<T, D> const& from) {
   else return Tensor<U, D>(cast<U>(from));
 }
 
+/// The value of an expression as elements of U: one kernel, but of formulas in 16-bit floats two, since their values are rounded before they are converted.
+template <class U, class E>
+auto evaluated_as(E const& e) {
+  using T = value_of<E>;
+  if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>> || std::is_same_v<U, T> || !std::is_same_v<T, compute_t<T>>) return converted<U>(evaluated(e));
+  else return Tensor<U, result_device_t<device_of<E>>>(cast<U>(e));
+}
+
 /// Narrowing happens before the copy, widening after it: the fewer bytes cross.
-template <class U, class To, class T, class From>
-Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from) {
-  if constexpr (std::is_same_v<U, T>) return transfer<To>(from);
-  else if constexpr (sizeof(U) <= sizeof(T)) return transfer<To>(converted<U>(from));
-  else return converted<U>(transfer<To>(from));
+template <class U, class To, class E>
+auto convert_and_transfer(E const& from) {
+  if constexpr (sizeof(U) <= sizeof(value_of<E>) || std::is_same_v<To, result_device_t<device_of<E>>>) return transfer<To>(evaluated_as<U>(from));
+  else return converted<U>(transfer<To>(evaluated(from)));
 }
 
 }  // namespace detail
@@ -15338,6 +15557,10 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   at.start = detail::convert_scalar<decltype(at.start)>(start);
   at.step = detail::convert_scalar<decltype(at.step)>(step);
   return detail::generate<T, D>({count}, at, "arange");
+}
+template <element T = float, device D, number A, number B>
+Tensor<T, D> arange(A start, B stop, D device) {
+  return arange<T>(start, stop, 1, device);
 }
 /// 0, 1, ... before stop.
 template <element T = float, device D = Cpu, number B>
@@ -15942,6 +16165,169 @@ auto kept_in_place(E const& e) {
 #include <vector>
 
 
+// ---- <situ/ops/cpu/join.hpp>
+/// Rows put together from pieces on the CPU: concat, stack, repeat and roll along an axis of short rows.
+///
+/// A block of rows is put together while it is in the nearest cache, from all pieces one after the other; where the result is large, it then
+/// goes past the caches in whole lines. So every line of the result is written once.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// A piece of every row: `bytes` from each of the rows of a tensor, which lie `from_row` bytes apart.
+struct JoinedPiece {
+  char const* from;
+  int64_t from_row, bytes;
+};
+
+/// Elements of two or four rows in turn.
+template <class Word>
+struct Interleaver : Mover<Word> {
+  using M = Mover<Word>;
+  using typename M::Lanes;
+  using typename M::V;
+  static constexpr int lanes = M::lanes;
+
+  /// to[k * pieces + j] = element k of piece j, for whole registers; gives how many k that were.
+  static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+    auto* const to = static_cast<Word*>(to_);
+    auto const from = [&](int j) { return reinterpret_cast<Word const*>(piece[j].from) + row; };
+    int64_t k = 0;
+    if (pieces == 2) {
+      Word const *const a = from(0), *const b = from(1);
+      for (; k + lanes <= n; k += lanes) put(M::load(a + k), M::load(b + k), to + 2 * k);
+    } else if (pieces == 4) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2), *const d = from(3);
+      for (; k + lanes <= n; k += lanes) {
+        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k), s = M::load(d + k);
+        put(M::low(p, r, Lanes{}), M::low(q, s, Lanes{}), to + 4 * k);
+        put(M::high(p, r, Lanes{}), M::high(q, s, Lanes{}), to + 4 * k + 2 * lanes);
+      }
+    }
+    return k;
+  }
+
+ private:
+  static SITU_INLINE void put(V const& a, V const& b, Word* to) {
+    M::store(M::low(a, b, Lanes{}), to);
+    M::store(M::high(a, b, Lanes{}), to + lanes);
+  }
+};
+
+/// Rows [first, last).
+struct JoinRowsKernel {
+  static constexpr int most_pieces = 16;
+  static constexpr int64_t block_bytes = 8192;  ///< the longest row, and the longest block of shorter ones
+
+  char* to;
+  int64_t row_bytes;
+  int pieces, size;  ///< size: of an element
+  bool stream, in_turn;
+  MoverFunctions const* mover;
+  int64_t (*interleave)(void* to, JoinedPiece const* piece, int pieces, int64_t row, int64_t n);
+  JoinedPiece piece[most_pieces];
+
+  void operator()(int64_t first, int64_t last) const {
+    alignas(64) char held[block_bytes + 64];
+    int64_t const block = block_bytes / row_bytes;
+    for (int64_t row = first; row < last; row += block) {
+      int64_t const rows = last - row < block ? last - row : block;
+      char* const place = to + row * row_bytes;
+      char* const where = stream ? held + (reinterpret_cast<std::uintptr_t>(place) & 63) : place;
+      put_together(where, row, rows);
+      if (stream) dispatch<StreamRowsBody>(place, int64_t{0}, static_cast<char const*>(where), int64_t{0}, int64_t{1}, rows * row_bytes, static_cast<char*>(nullptr), true, true);
+    }
+    if (stream) finish_streaming();
+  }
+
+ private:
+  void put_together(char* where, int64_t row, int64_t rows) const {
+    int64_t const done = in_turn ? interleave(where, piece, pieces, row, rows) : 0;
+    if (done == rows) return;
+    where += done * row_bytes;
+    row += done;
+    rows -= done;
+    int64_t const pitch = row_bytes / size;
+    for (int p = 0; p < pieces; ++p) {
+      char const* const from = piece[p].from + row * piece[p].from_row;
+      if (piece[p].bytes == size) mover->move({where, 0, pitch, from, 0, piece[p].from_row / size, 1, rows});
+      else mover->move({where, pitch, 1, from, piece[p].from_row / size, 1, rows, piece[p].bytes / size});
+      where += piece[p].bytes;
+    }
+  }
+};
+
+}  // namespace detail::cpu
+
+namespace detail {
+
+/// Writes `rows` rows, each made of the same pieces of other rows, one behind the other. False, and nothing is done, where there are too many
+/// pieces or rows are long.
+template <class D, class T>
+bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* pieces, int count) {
+  cpu::JoinRowsKernel kernel{};
+  if (count > cpu::JoinRowsKernel::most_pieces) return false;
+  constexpr int size = static_cast<int>(sizeof(T));
+  kernel.in_turn = count == 2 || count == 4;
+  for (int p = 0; p < count; ++p) {
+    kernel.piece[p] = pieces[p];
+    kernel.row_bytes += pieces[p].bytes;
+    kernel.in_turn = kernel.in_turn && pieces[p].bytes == size && pieces[p].from_row == size;
+  }
+  if (kernel.row_bytes == 0 || kernel.row_bytes > cpu::JoinRowsKernel::block_bytes) return false;
+  kernel.to = reinterpret_cast<char*>(to);
+  kernel.pieces = count;
+  kernel.size = size;
+  kernel.stream = rows * kernel.row_bytes >= cpu::streaming_bytes;
+  kernel.mover = cpu::mover_of<T>;
+  kernel.interleave = &cpu::Interleaver<unsigned_of_size<T>>::run;
+  device_traits<D>::launch(kernel, rows, (int64_t{1} << 18) / kernel.row_bytes + 1);
+  return true;
+}
+template <class D, class T, class Kernels, class Piece>
+bool launch_join(Kernels, T*, int64_t, Piece const*, int) {
+  return false;
+}
+
+/// Joins tensors that are dense in memory: `rows` rows of each, side by side; with a step of 0 the same one `count` times. False where they are
+/// no such.
+template <class T, class D, class E>
+bool join_dense(T* to, D const&, int64_t rows, E const* parts, int64_t count, int64_t step = 1) {
+  if constexpr (std::is_same_v<value_of<E>, T> && requires(E const& e) { e.storage(); }) {
+    cpu::JoinedPiece pieces[cpu::JoinRowsKernel::most_pieces];
+    int used = 0;
+    if (rows < 2) return false;
+    for (int64_t k = 0; k < count; ++k) {
+      if (parts[k * step].size() == 0) continue;
+      if (!parts[k * step].is_contiguous() || used == cpu::JoinRowsKernel::most_pieces) return false;
+      int64_t const bytes = parts[k * step].size() / rows * static_cast<int64_t>(sizeof(T));
+      pieces[used++] = {reinterpret_cast<char const*>(parts[k * step].data()), bytes, bytes};
+    }
+    return launch_join<D>(typename device_traits<D>::kernels{}, to, rows, pieces, used);
+  } else {
+    return false;
+  }
+}
+
+/// The rows of a dense tensor, of `length` elements, rolled by `shift` of them. False where the result was not written.
+template <class D, class E>
+bool roll_dense(value_of<E>* to, E const& x, int64_t rows, int64_t length, int64_t shift) {
+  if constexpr (requires { x.storage(); }) {
+    if (rows < 2 || !x.is_contiguous()) return false;
+    constexpr auto size = static_cast<int64_t>(sizeof(value_of<E>));
+    auto const* const from = reinterpret_cast<char const*>(x.data());
+    int64_t const stays = length - shift;
+    cpu::JoinedPiece const pieces[] = {{from + stays * size, length * size, shift * size}, {from, length * size, stays * size}};
+    return launch_join<D>(typename device_traits<D>::kernels{}, to, rows, pieces, 2);
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/ops/formula_view.hpp>
 /// Views of formulas: the same formula over views of its operands, so that arranging an expression computes nothing.
 
@@ -16078,6 +16464,9 @@ auto repeat(E const& x, int64_t count, int64_t axis) {
   }
   auto result = Tensor<T, D>::uninitialized(shape, "repeat");
   if (result.size() == 0) return result;
+  int64_t rows = 1;
+  for (int a = 0; a <= k; ++a) rows *= x.shape()[a];
+  if (detail::join_dense(result.data(), D{}, rows, &x, count, 0)) return result;
   Layout first = result.layout();  // the first of the repetitions of every index
   first.shape[k] = x.shape()[k];
   first.strides[k] *= count;
@@ -17171,8 +17560,9 @@ Tensor<T, D> uninitialized_in_order_of(Layout const& like, Shape const& shape, c
 // ---- <situ/ops/cpu/gemm_kernel.hpp>
 /// The inner kernel of matrix products: a tile of C in registers, and the packing of panels that it reads.
 ///
-/// A tile is 3U, 2U or U rows high (U: 4 with 32 vector registers, 2 with 16) and one or two vectors wide. Its elements are summed
-/// over k in order, whatever its height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
+/// A tile is 12 or 4 rows high (6 or 4 with 16 vector registers) and one or two vectors wide, the last of them masked. Where fewer rows
+/// are left, the last ones are computed again in place of those that are missing. Its elements are summed over k in order, whatever its
+/// height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
 ///
 /// Source    the layers of Goto & van de Geijn 2008, doi:10.1145/1356052.1356053, and Van Zee & van de Geijn 2015,
 ///           doi:10.1145/2764454; here A's panel stays in the first cache and B's panels stream from the second.
@@ -17193,33 +17583,36 @@ inline constexpr bool is_product_type = sizeof(T) == sizeof(product_t<T>);
 
 namespace cpu {
 
+/// Whether vectors are loaded and stored in part. (In assembly: clang accepts wide registers there only where the function itself names
+/// the target, and needs none for the rest.)
+template <class Isa>
+#if SITU_X86 && !defined(__clang__)
+inline constexpr bool has_masks = Isa::bytes > 16;
+#else
+inline constexpr bool has_masks = false;
+#endif
+
 /// The sizes of tiles for one instruction set.
 struct TileSizes {
   int lanes;   ///< of a vector
   int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
-  int unit;    ///< rows of the lowest tile; the others have two and three times as many
+  int high, low;  ///< rows of a tile
+  bool masked;    ///< tiles of one vector may have fewer columns
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 4 : 2};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : 6, 4, has_masks<Isa>};
 
-/// How many rows the next panel has when `left` are to be covered: 3, 2 or 1 units.
-constexpr int panel_rows(int64_t left, int unit) {
-  if (left <= unit) return unit;
-  return left <= 2 * unit || (left > 3 * unit && left <= 4 * unit) ? 2 * unit : 3 * unit;
+/// How many rows the next panel has when `left` are to be covered.
+constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
+  bool const low = left <= sizes.low || (left <= 2 * sizes.low && (left > sizes.high || sizes.high >= 2 * sizes.low));
+  return low ? sizes.low : sizes.high;
 }
 
 /// How many columns the next panel has: two vectors, one, or a narrow one for the rest.
 constexpr int panel_columns(int64_t left, TileSizes const& sizes) {
   int const narrow = sizes.narrow < sizes.lanes ? sizes.narrow : 0;
   return left > sizes.lanes + narrow ? 2 * sizes.lanes : left > narrow ? sizes.lanes : narrow;
-}
-
-/// The sum of the heights of the panels that cover `rows`.
-constexpr int64_t covered_rows(int64_t rows, int unit) {
-  int64_t covered = rows > 8 * unit ? (rows - 4 * unit) / (3 * unit) * (3 * unit) : 0;
-  while (covered < rows) covered += panel_rows(rows - covered, unit);
-  return covered;
 }
 
 /// One element in all lanes. (clang accepts wide registers in assembly only where the function itself names the target, and needs none.)
@@ -17254,6 +17647,59 @@ SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
   sum += a * b;
 }
 
+/// sum += x * *from.
+template <class Isa, class C, class V>
+SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
+#if SITU_X86 && !defined(__clang__)
+  if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, float>) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    return;
+  } else if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, double>) {
+    __asm__("vfmadd231pd %2%{1to8%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    return;
+  }
+#endif
+  V all{};
+  spread<Isa>(all, from);
+  add_product<Isa, C>(sum, all, x);
+}
+
+alignas(64) inline constexpr int64_t lane_masks[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+
+/// The first lanes of a vector: loads and stores that touch nothing else in memory. All lanes where there are no masks.
+template <class Isa, class C, int Lanes>
+struct FirstLanes {
+  using V = typename vector_of<C, Lanes>::type;
+  using Bytes = char[sizeof(V)];
+#if SITU_X86 && !defined(__clang__)
+  static constexpr bool in_register = Isa::bytes == 64, in_vector = Isa::bytes == 32;
+  std::conditional_t<in_vector, typename vector_of<int64_t, static_cast<int>(sizeof(V)) / 8>::type, uint32_t> mask;
+
+  SITU_INLINE explicit FirstLanes(int64_t count) {
+    if constexpr (in_vector) __builtin_memcpy(&mask, reinterpret_cast<char const*>(lane_masks) + (Lanes - count) * static_cast<int64_t>(sizeof(C)), sizeof mask);
+    else mask = (uint32_t{1} << count) - 1;
+  }
+  SITU_INLINE void load(V& to, C const* from) const {
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else __builtin_memcpy(&to, from, sizeof(V));
+  }
+  SITU_INLINE void store(V const& x, C* to) const {
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else __builtin_memcpy(to, &x, sizeof(V));
+  }
+#else
+  SITU_INLINE explicit FirstLanes(int64_t) {}
+  SITU_INLINE void load(V& to, C const* from) const { __builtin_memcpy(&to, from, sizeof(V)); }
+  SITU_INLINE void store(V const& x, C* to) const { __builtin_memcpy(to, &x, sizeof(V)); }
+#endif
+};
+
 /// N elements as what they are summed in.
 template <class T, int N, class Isa>
 SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
@@ -17263,17 +17709,18 @@ SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
   else return convert_unchecked<C>(pack<T, N, Isa>::load(from));
 }
 
-/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep.
+/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep. And of others like
+/// it, of a batch, that are not shown to `store`.
 template <class C>
 struct Block {
-  /// Takes a tile that the kernel has not stored itself, or that is to be finished; `direct` tells that it was stored.
-  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct);
+  /// Takes a tile where there is no C, or it is to be finished.
+  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns);
   int64_t rows, columns, depth;
-  C const* a;       ///< packed: panels behind each other, `height` elements for each k; unpacked: at least a unit of rows
+  C const* a;       ///< packed: panels behind each other, as many elements for each k as a tile has rows
   int64_t a_i, a_k;
-  C const* b;       ///< packed: the same with `width` elements
+  C const* b;       ///< packed: the same with its columns
   int64_t b_k;
-  C const* b_rest;  ///< unpacked: the columns that fill no vector, packed
+  C const* b_rest;  ///< unpacked and without masks: the columns that fill no vector, packed
   C* c;             ///< null: all tiles go to `store`
   int64_t c_i;
   Store store;
@@ -17282,6 +17729,7 @@ struct Block {
   bool a_packed, b_packed;
   bool accumulate;  ///< adds to what is in C
   bool finishes;    ///< all tiles are shown to `store`
+  int64_t count = 1, next_a = 0, next_b = 0, next_c = 0;  ///< of the batch, and the way to its next matrices
 
   /// Whether columns that fill no tile are covered by one that reaches back: some sums are then computed twice.
   bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
@@ -17289,47 +17737,61 @@ struct Block {
 
 template <class C>
 struct BlockBody {
+  /// How many rows down row `r` of a tile is taken from, when the tile has `rows`: of those that are missing, the last two take the place.
+  SITU_INLINE static int64_t row_at(int r, int64_t rows) {
+    int64_t const pair = r - r % 2;
+    return rows < 2 ? 0 : (pair <= rows - 2 ? pair : rows - 2) + r % 2;
+  }
+
   template <class Isa, int Rows, int Vectors, int Lanes, int... R>
-  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, int64_t i, int64_t j, int64_t rows,
+  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, C* c, int64_t i, int64_t j, int64_t rows,
                                int64_t columns, std::integer_sequence<int, R...>) {
     constexpr int width = Lanes * Vectors;
+    constexpr bool masked = has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64);
     using V = typename vector_of<C, Lanes>::type;
     V sums[Rows][Vectors];
     ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
-    bool const direct = block.c && rows == Rows && columns == width;
-    C* c = block.c ? block.c + i * block.c_i + j : nullptr;
+    FirstLanes<Isa, C, Lanes> const last(masked ? columns - (width - Lanes) : Lanes);
+    bool const direct = c && (masked || columns == width);
     int64_t c_i = block.c_i;
-    if (direct) (__builtin_prefetch(c + R * c_i, 1), ...), (__builtin_prefetch(c + R * c_i + width - 1, 1), ...);
-    C const* p[] = {a, a + 3 * a_i, a + 6 * a_i, a + 9 * a_i};  // a third of the addresses is computed, the rest is base + index * scale
+    if (direct && block.depth >= 32) (__builtin_prefetch(c + row_at(R, rows) * c_i, 1), ...), (__builtin_prefetch(c + row_at(R, rows) * c_i + columns - 1, 1), ...);
+    C const* p[] = {(a + row_at(R, rows) * a_i)...};  // of two rows one address is computed, the other is base + index * scale
+    if (rows < 2) a_i = 0;
     for (int64_t k = block.depth; k > 0; --k) {
       V x[Vectors];
-      __builtin_memcpy(&x[0], b, sizeof(V));
-      if constexpr (Vectors == 2) __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
-      (step<Isa>(sums[R], p[R / 3] + R % 3 * a_i, x), ...);
+      if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
+      if constexpr (masked) last.load(x[Vectors - 1], b + (width - Lanes));
+      else __builtin_memcpy(&x[Vectors - 1], b + (width - Lanes), sizeof(V));
+      (step<Isa>(sums[R], p[R - R % 2] + R % 2 * a_i, x), ...);
       b += b_k;
-      p[0] += a_k, p[1] += a_k, p[2] += a_k, p[3] += a_k;
+      ((p[R] += a_k), ...);  // those of odd rows are not needed, and not computed
     }
     alignas(64) C buffer[Rows * width];
-    bool const adds = direct && block.accumulate;
-    if (!direct) c = buffer, c_i = width;
-    (put(sums[R], c + R * c_i, adds), ...);
-    if (SITU_UNLIKELY(!direct || block.finishes)) block.store(block.product, c, c_i, block.i + i, block.j + j, rows, columns, direct);
+    if (direct && block.accumulate) (add<Isa>(sums[R], c + row_at(R, rows) * c_i, last), ...);
+    C* const to = direct ? c : buffer;
+    int64_t const step = direct ? c_i : width;
+    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + row_at(R, rows) * step, last), ...);
+    else (put<false>(sums[R], to + row_at(R, rows) * step, last), ...);
+    if constexpr (!masked || Isa::bytes < 64) {
+      if (SITU_UNLIKELY(c && !direct)) copy(c, c_i, buffer, width, rows, columns, block.accumulate);
+    }
+    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? c_i : width, block.i + i, block.j + j, rows, columns);
   }
 
   template <class Isa>
   SITU_INLINE static int run(Block<C> const* given) {
-    constexpr int unit = tile_sizes<C, Isa>.unit;
+    constexpr TileSizes sizes = tile_sizes<C, Isa>;
     Block<C> const& block = *given;
-    for (int64_t i = 0; i < block.rows;) {
-      int height = panel_rows(block.rows - i, unit);
-      if (!block.a_packed) {
-        while (height > unit && height > block.rows) height -= unit;
-        if (block.rows - i < height) i = block.rows - height;
+    C const *a = block.a, *b = block.b;
+    C* c = block.c;
+    for (int64_t count = block.count; count > 0; --count) {
+      for (int64_t i = 0; i < block.rows;) {
+        int const height = panel_rows(block.rows - i, sizes);
+        if (height == sizes.high) panel<Isa, sizes.high>(block, a, b, c, i);
+        else panel<Isa, sizes.low>(block, a, b, c, i);
+        i += height;
       }
-      if (height == 3 * unit) panel<Isa, 3 * unit>(block, i);
-      else if (height == 2 * unit) panel<Isa, 2 * unit>(block, i);
-      else panel<Isa, unit>(block, i);
-      i += height;
+      a += block.next_a, b += block.next_b, c += block.next_c;
     }
     return 0;
   }
@@ -17337,45 +17799,64 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    V all{};
-    spread<Isa>(all, a);
-    add_product<Isa, C>(sums[0], all, x[0]);
-    if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
+    if constexpr (Vectors == 1) {
+      add_product_of_all<Isa, C>(sums[0], x[0], a);
+    } else {
+      add_product_of_all<Isa, C>(sums[0], x[0], a);
+      add_product_of_all<Isa, C>(sums[1], x[1], a);
+    }
   }
-  template <class V, int Vectors>
-  SITU_INLINE static void put(V (&sums)[Vectors], C* c, bool adds) {
-    if (adds) {
-      V before;
+  template <class Isa, class V, int Vectors, class Last>
+  SITU_INLINE static void add(V (&sums)[Vectors], C const* c, Last const& last) {
+    constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(C));
+    V before;
+    if constexpr (Vectors == 2) {
       __builtin_memcpy(&before, c, sizeof(V));
       sums[0] += before;
-      if constexpr (Vectors == 2) {
-        __builtin_memcpy(&before, c + sizeof(V) / sizeof(C), sizeof(V));
-        sums[1] += before;
-      }
     }
-    __builtin_memcpy(c, &sums[0], sizeof(V));
-    if constexpr (Vectors == 2) __builtin_memcpy(c + sizeof(V) / sizeof(C), &sums[1], sizeof(V));
+    if constexpr (has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64)) last.load(before, c + (Vectors - 1) * lanes);
+    else __builtin_memcpy(&before, c + (Vectors - 1) * lanes, sizeof(V));
+    sums[Vectors - 1] += before;
+  }
+  template <bool Masked, class V, int Vectors, class Last>
+  SITU_INLINE static void put(V (&sums)[Vectors], C* c, Last const& last) {
+    constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(C));
+    if constexpr (Vectors == 2) __builtin_memcpy(c, &sums[0], sizeof(V));
+    if constexpr (Masked) last.store(sums[Vectors - 1], c + (Vectors - 1) * lanes);
+    else __builtin_memcpy(c + (Vectors - 1) * lanes, &sums[Vectors - 1], sizeof(V));
+  }
+
+  SITU_NOINLINE static void copy(C* to, int64_t to_i, C const* from, int64_t width, int64_t rows, int64_t columns, bool adds) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t s = 0; s < columns; ++s) to[r * to_i + s] = adds ? to[r * to_i + s] + from[r * width + s] : from[r * width + s];
+    }
   }
 
   /// All tiles of one panel of rows.
   template <class Isa, int Rows>
-  SITU_INLINE static void panel(Block<C> const& block, int64_t i) {
+  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* all_b, C* c, int64_t i) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
     using Sequence = std::make_integer_sequence<int, Rows>;
     int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
-    C const* const a = block.a_packed ? block.a + i * block.depth : block.a + i * block.a_i;
+    a += i * (block.a_packed ? block.depth : block.a_i);
     int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
+    C* const to = c ? c + i * block.c_i : nullptr;
     for (int64_t j = 0; j < block.columns;) {
       int64_t width = panel_columns(block.columns - j, sizes);
-      if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
-      if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
+      if constexpr (!has_masks<Isa> || Isa::bytes < 64) {
+        if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
+        if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
+      }
       int64_t const left = block.columns - j, columns = left < width ? left : width;
-      C const* b = block.b_packed ? block.b + j * block.depth : block.b + j;
+      C const* b = all_b + (block.b_packed ? j * block.depth : j);
       int64_t b_k = block.b_packed ? width : block.b_k;
-      if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
-      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
+      if constexpr (!has_masks<Isa>) {
+        if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
+      }
+      C* const tile_c = to ? to + j : nullptr;
+      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
       j += width;
     }
   }
@@ -17742,19 +18223,12 @@ struct Multiplication {
   Product<T> const& product;
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
-  bool accumulate = false, finishes = false;
+  bool finishes = false;
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
-  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct) {
+  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
     auto const& self = *static_cast<Multiplication const*>(self_);
     Product<T> const& p = self.product;
-    if (self.sums && !direct) {
-      C* const to = self.sums + (i - self.sums_i) * self.sums_step + (j - self.sums_j);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t s = 0; s < columns; ++s) to[r * self.sums_step + s] = self.accumulate ? to[r * self.sums_step + s] + tile[r * stride + s] : tile[r * stride + s];
-      }
-      tile = to, stride = self.sums_step;
-    }
     if (self.finishes) p.finish(p, tile, stride, i, j, rows, columns);
     if (!self.sums) store_sums<T>(p.c + i * p.c_i + j * p.c_j, p.c_i, p.c_j, tile, stride, rows, columns);
   }
@@ -17813,23 +18287,22 @@ struct Multiplication {
       done += width;
     }
   }
-  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, int unit) const {
+  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
-      int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
+      int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
       pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
 
-  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other, and panels
-  /// that reach back may not add to C.
-  bool reads_a(int64_t rows, int64_t columns, int64_t parts, int unit) const {
+  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other.
+  bool reads_a(int64_t columns) const {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
-    if (rows < unit || (parts > 1 && covered_rows(rows, unit) != rows)) return false;
-    int64_t const step = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T));
-    if (p.a_k == 1 && step % 2048 != 0 && step <= 8192) return columns <= 2 * block_columns;
+    int64_t const step_i = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T)), step_k = (p.a_k < 0 ? -p.a_k : p.a_k) * static_cast<int64_t>(sizeof(T));
+    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= 2 * block_columns;
+    if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
   /// Whether B is read where it lies: it is small, or used for few rows only.
@@ -17837,7 +18310,7 @@ struct Multiplication {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
     if (p.pack_b || p.b_j != 1 || p.b_k < 0) return false;
-    return rows <= 8 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
+    return rows <= 24 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
   }
 
   /// Rows [i0, i1) and columns [j0, j1).
@@ -17901,9 +18374,9 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(block.rows, j1 - j0, parts, sizes.unit), block.b_packed = !reads_b(block.rows);
+      block.a_packed = !reads_a(j1 - j0), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? covered_rows(block.rows, sizes.unit) * deepest + 64 : 0;
+      int64_t const space_a = block.a_packed ? (block.rows + sizes.high) * deepest + 64 : 0;
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
@@ -17918,9 +18391,9 @@ struct Multiplication {
       for (int64_t k = 0; k < p.k; k += block.depth) {
         int64_t const left = piece - k % piece;
         block.depth = left < deepest ? left : deepest;
-        block.accumulate = accumulate = k > 0;
+        block.accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == p.k;
-        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
+        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
         block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
@@ -17931,7 +18404,7 @@ struct Multiplication {
             pack_columns(b, k, block.depth, j, block.columns, sizes);
           } else {
             int64_t const rest = block.columns % sizes.lanes;
-            if (rest != 0 && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
+            if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
           run_block(block);
         }
@@ -17950,13 +18423,6 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   if (n == 1 && work.run_vector(i0, i1)) return;
   work.run(i0, i1, j0, j1);
 }
-
-/// A small product, on one thread.
-template <class T>
-struct SingleKernel {
-  Product<T> product;
-  void operator()(int64_t, int64_t) const { multiply(product, 0, product.m, 0, product.n); }
-};
 
 /// How a batch of products is cut into rectangles: item r + row_items * (c + column_items * batch).
 struct ProductCut {
@@ -18273,29 +18739,48 @@ SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
     return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
   }
 }
-/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
-/// among the builtin's arguments.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+/// One step of sums_of_packs: lanes of a and b in turns, `Unit` bytes of each, added to those that are left out. Only within 128 bits, or whole
+/// 128 bits, which is what vectors shuffle best. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
+template <int Unit, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> woven_sums(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
   using V = typename pack<T, N, Isa>::vector;
   V even, odd;
-  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
-  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
-  else if constexpr (N == 8) {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  if constexpr (Unit == 4) {
+    if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 4, 1, 5), odd = __builtin_shufflevector(a.v, b.v, 2, 6, 3, 7);
+    else if constexpr (N == 8) {
+      even = __builtin_shufflevector(a.v, b.v, 0, 8, 1, 9, 4, 12, 5, 13), odd = __builtin_shufflevector(a.v, b.v, 2, 10, 3, 11, 6, 14, 7, 15);
+    } else {
+      even = __builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+      odd = __builtin_shufflevector(a.v, b.v, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    }
   } else {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    constexpr int M = N * static_cast<int>(sizeof(T)) / 8;
+    using D = typename vector_of<double, M>::type;
+    D const c = D(a.v), d = D(b.v);
+    if constexpr (M == 2) even = V(__builtin_shufflevector(c, d, 0, 2)), odd = V(__builtin_shufflevector(c, d, 1, 3));
+    else if constexpr (M == 4 && Unit == 8) even = V(__builtin_shufflevector(c, d, 0, 4, 2, 6)), odd = V(__builtin_shufflevector(c, d, 1, 5, 3, 7));
+    else if constexpr (M == 4) even = V(__builtin_shufflevector(c, d, 0, 1, 4, 5)), odd = V(__builtin_shufflevector(c, d, 2, 3, 6, 7));
+    else if constexpr (Unit == 8) {
+      even = V(__builtin_shufflevector(c, d, 0, 8, 2, 10, 4, 12, 6, 14)), odd = V(__builtin_shufflevector(c, d, 1, 9, 3, 11, 5, 13, 7, 15));
+    } else {
+      even = V(__builtin_shufflevector(c, d, 0, 1, 4, 5, 8, 9, 12, 13)), odd = V(__builtin_shufflevector(c, d, 2, 3, 6, 7, 10, 11, 14, 15));
+    }
   }
   return pack<T, N, Isa>(V(even + odd));
 }
 /// The sum of each of N packs, which are overwritten.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
-  for (int m = N; m > 1; m /= 2) {
-    for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+  int m = N / 2;
+  if constexpr (sizeof(T) == 4) {
+    for (int k = 0; k < m; ++k) parts[k] = woven_sums<4>(parts[2 * k], parts[2 * k + 1]);
+    m /= 2;
+  }
+  for (int k = 0; k < m; ++k) parts[k] = woven_sums<8>(parts[2 * k], parts[2 * k + 1]);
+  if constexpr (N * sizeof(T) > 16) {
+    for (m /= 2; m > 0; m /= 2) {
+      for (int k = 0; k < m; ++k) parts[k] = woven_sums<16>(parts[2 * k], parts[2 * k + 1]);
+    }
   }
   return parts[0];
 }
@@ -18959,6 +19444,302 @@ void launch_attention(Kernel& kernel, int64_t items) {
 /// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
 
 
+// ---- <situ/ops/cpu/gemm_batch.hpp>
+/// Batches of small products: one launch, nothing packed that can be read where it lies.
+///
+/// Where the elements of both matrices and of their product each find place in one vector, a vector holds as many of them as it can, and
+/// every step of the sum is two permutations and one multiplication. Others are tiles of the kernel for large products, one after the other.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Whether there are permutations of a vector of C that take one instruction.
+template <class C, class Isa>
+inline constexpr bool has_permutations = has_masks<Isa> && (Isa::bytes == 64 || sizeof(C) == 4);
+template <class C>
+bool current_permutations() {
+#if SITU_X86
+  instruction_set const set = current_instruction_set();
+  return set == instruction_set::avx512 ? has_permutations<C, isa::avx512> : set == instruction_set::avx2 && has_permutations<C, isa::avx2>;
+#else
+  return false;
+#endif
+}
+
+/// A batch of products of few elements: `group` of them at a time, whose elements find place in vectors.
+template <class C>
+struct FewElements {
+  static constexpr int most = 64 / static_cast<int>(sizeof(C));
+  C const* a;
+  C const* b;
+  C* c;
+  int64_t count, next_a, next_b, next_c;
+  int64_t span_a, span_b;  ///< of one matrix, in elements
+  int depth, group;
+  int64_t low_a, low_b;                          ///< of the first element, from the matrix's own first
+  signed_of_size<C> at_a[most][most], at_b[most][most];  ///< for each k: where a lane of the product finds its factors
+
+  /// False where there is no place. Strides lead to the next matrices of the batch; the product is contiguous.
+  template <class T>
+  SITU_NOINLINE bool plan(Product<T> const& p, int lanes, int64_t step_a, int64_t step_b, int64_t step_c) {
+    if (p.m > lanes || p.n > lanes || p.k > lanes || p.m * p.n > lanes || p.k < 1) return false;
+    if ((p.n == 1 ? p.m > 1 && p.c_i != 1 : p.c_j != 1 || (p.m > 1 && p.c_i != p.n))) return false;
+    auto const size = [](int64_t x) { return x < 0 ? -x : x; };
+    auto const least = [](int64_t rows, int64_t step) { return step < 0 ? (rows - 1) * step : 0; };
+    constexpr int64_t far = 64;
+    if (p.m > 1 && size(p.a_i) > far) return false;
+    if (p.n > 1 && size(p.b_j) > far) return false;
+    if (p.k > 1 && (size(p.a_k) > far || size(p.b_k) > far)) return false;
+    span_a = (p.m - 1) * size(p.a_i) + (p.k - 1) * size(p.a_k) + 1, span_b = (p.k - 1) * size(p.b_k) + (p.n - 1) * size(p.b_j) + 1;
+    if (span_a > lanes || span_b > lanes) return false;
+    low_a = least(p.m, p.a_i) + least(p.k, p.a_k), low_b = least(p.k, p.b_k) + least(p.n, p.b_j);
+    next_a = step_a, next_b = step_b, next_c = step_c;
+    depth = static_cast<int>(p.k);
+    group = 1;
+    if (step_a >= 0 && step_b >= 0 && step_c == p.m * p.n && step_a <= far && step_b <= far) {
+      while ((group + 1) * step_c <= lanes && group * step_a + span_a <= lanes && group * step_b + span_b <= lanes) ++group;
+    }
+    for (int k = 0; k < depth; ++k) {
+      for (int lane = 0; lane < lanes; ++lane) at_a[k][lane] = at_b[k][lane] = 0;
+      int lane = 0;
+      for (int g = 0; g < group; ++g) {
+        for (int i = 0; i < p.m; ++i) {
+          for (int j = 0; j < p.n; ++j, ++lane) {
+            at_a[k][lane] = static_cast<signed_of_size<C>>(g * step_a + i * p.a_i + k * p.a_k - low_a);
+            at_b[k][lane] = static_cast<signed_of_size<C>>(g * step_b + k * p.b_k + j * p.b_j - low_b);
+          }
+        }
+      }
+    }
+    return true;
+  }
+};
+
+template <class C>
+struct FewElementsBody {
+  template <class Isa>
+  SITU_INLINE static int run(FewElements<C> const* few, int64_t size) {
+    if constexpr (has_permutations<C, Isa>) {
+      switch (few->depth) {
+        case 2: return products<Isa>(*few, size, std::make_integer_sequence<int, 2>{});
+        case 3: return products<Isa>(*few, size, std::make_integer_sequence<int, 3>{});
+        case 4: return products<Isa>(*few, size, std::make_integer_sequence<int, 4>{});
+        default: return products<Isa>(*few, size, std::make_integer_sequence<int, 1>{});
+      }
+    }
+    return 0;
+  }
+
+ private:
+  /// `to` = the lanes of `from` that `places` names.
+  template <class Isa, class V, class I>
+  SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] I const& places) {
+#if SITU_X86 && !defined(__clang__)
+    if constexpr (sizeof(C) == 4) __asm__("vpermps %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
+    else __asm__("vpermpd %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
+#endif
+  }
+  /// The first steps of the sum with places in registers, then the others. `size` is that of one product.
+  template <class Isa, int... K>
+  SITU_INLINE static int products(FewElements<C> const& few, int64_t size, std::integer_sequence<int, K...>) {
+    constexpr int N = tile_sizes<C, Isa>.lanes;
+    using V = typename vector_of<C, N>::type;
+    using I = typename vector_of<signed_of_size<C>, N>::type;
+    I at_a[sizeof...(K)], at_b[sizeof...(K)];
+    (__builtin_memcpy(&at_a[K], few.at_a[K], sizeof(I)), ...);
+    (__builtin_memcpy(&at_b[K], few.at_b[K], sizeof(I)), ...);
+    C const *a = few.a + few.low_a, *b = few.b + few.low_b;
+    C* c = few.c;
+    int64_t left = few.count;
+    int const depth = few.depth;
+    for (int64_t group = few.group; left > 0; group = 1) {
+      if (group > left) continue;
+      FirstLanes<Isa, C, N> const lanes_a((group - 1) * few.next_a + few.span_a), lanes_b((group - 1) * few.next_b + few.span_b), lanes_c(group * size);
+      int64_t const next_a = group * few.next_a, next_b = group * few.next_b, next_c = group * few.next_c;
+      for (; left >= group; left -= group) {
+        V x, y, u, v, sum{};
+        lanes_a.load(x, a), lanes_b.load(y, b);
+        ((permute<Isa>(u, x, at_a[K]), permute<Isa>(v, y, at_b[K]), add_product<Isa, C>(sum, u, v)), ...);
+        if constexpr (sizeof...(K) == 1) {
+          for (int k = 1; k < depth; ++k) {
+            I p, q;
+            __builtin_memcpy(&p, few.at_a[k], sizeof(I));
+            __builtin_memcpy(&q, few.at_b[k], sizeof(I));
+            permute<Isa>(u, x, p), permute<Isa>(v, y, q), add_product<Isa, C>(sum, u, v);
+          }
+        }
+        lanes_c.store(sum, c);
+        a += next_a, b += next_b, c += next_c;
+      }
+    }
+    return 0;
+  }
+};
+
+/// Products whose rows find place in one vector, with B's few rows in registers.
+template <class C>
+struct FewRowsBody {
+  static constexpr int most = 8;
+
+  template <class Isa>
+  SITU_INLINE static int run(Block<C> const* given) {
+    constexpr TileSizes sizes = tile_sizes<C, Isa>;
+    if constexpr (has_masks<Isa>) {
+      using Sequence = std::make_integer_sequence<int, most>;
+      if (given->columns <= sizes.narrow) given->depth == most ? products<Isa, sizes.narrow, true>(*given, Sequence{}) : products<Isa, sizes.narrow, false>(*given, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) products<Isa, sizes.lanes, false>(*given, Sequence{});
+    }
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Lanes, bool Deepest, int... K>
+  SITU_INLINE static void products(Block<C> const& block, std::integer_sequence<int, K...>) {
+    using V = typename vector_of<C, Lanes>::type;
+    FirstLanes<Isa, C, Lanes> const lanes(block.columns);
+    C const *matrix = block.a, *b = block.b;
+    C* to = block.c;
+    int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, depth = block.depth;
+    int64_t const a_i = block.a_i, a_k = block.a_k, b_k = block.b_k, c_i = block.c_i, rows = block.rows;
+    V x[most];
+    ((x[K] = V{}), ...);
+    for (int64_t t = block.count; t > 0; --t) {
+      static_cast<void>((((Deepest || K < depth) && (lanes.load(x[K], b + K * b_k), true)) && ...));
+      C const* a = matrix;
+      C* c = to;
+      for (int64_t i = rows; i > 0; --i) {
+        V sum{};
+        static_cast<void>((((Deepest || K < depth) && (add_product_of_all<Isa, C>(sum, x[K], a + K * a_k), true)) && ...));
+        lanes.store(sum, c);
+        a += a_i, c += c_i;
+      }
+      matrix += next_a, b += next_b, to += next_c;
+    }
+  }
+};
+
+/// Products of matrices that lie behind each other, with B's rows without gaps.
+template <class C>
+void run_small_blocks(Block<C> const& block, TileSizes const& sizes) {
+  if (sizes.masked && block.columns <= sizes.lanes && block.depth > 1 && block.depth <= FewRowsBody<C>::most) dispatch<FewRowsBody<C>>(&block);
+  else run_block(block);
+}
+
+/// Whether a product is so small that tiles of it are computed at once: its elements are those of its sums, and C's rows have no gaps.
+template <class T>
+bool is_small_product(Product<T> const& p) {
+  return is_product_type<T> && !p.finish && p.c_j == 1 && p.n > 1 && p.m <= 256 && p.n <= 256 && p.k > 0 && p.k <= 256 && p.m * p.n * p.k <= 32768;
+}
+/// Whether products of a batch are so small that they are not cut.
+template <class T>
+bool is_small_batch(Product<T> const& p) {
+  return is_small_product(p) || (is_product_type<T> && !p.finish && p.n == 1 && p.m <= 16 && p.k > 0 && p.k <= 16);
+}
+
+/// `count` small products; the steps lead to the next matrices.
+template <class T>
+SITU_NOINLINE void multiply_small(Product<T> const& p, int64_t count, int64_t next_a, int64_t next_b, int64_t next_c) {
+  using C = product_t<T>;
+  TileSizes const sizes = current_tile_sizes<C>();
+  Block<C> block{};
+  block.rows = p.m, block.columns = p.n, block.depth = p.k;
+  block.a = reinterpret_cast<C const*>(p.a), block.a_i = p.a_i, block.a_k = p.a_k, block.next_a = next_a;
+  block.b = reinterpret_cast<C const*>(p.b), block.b_k = p.b_k, block.next_b = next_b;
+  block.c = reinterpret_cast<C*>(p.c), block.c_i = p.c_i, block.next_c = next_c;
+  block.count = count;
+  if (p.b_j == 1 && (sizes.masked || p.n >= 2 * sizes.lanes || p.n == sizes.lanes)) return run_small_blocks(block, sizes);
+  block.b_packed = true;
+  block.b_k = panel_columns(p.n, sizes);
+  int64_t const columns = (p.n + sizes.lanes - 1) / sizes.lanes * sizes.lanes, size = columns * p.k;
+  constexpr int64_t room = 4096;
+  int64_t const some = next_b == 0 ? count : size < room ? room / size : 1;
+  block.next_b = next_b == 0 ? 0 : size;
+  PackingBuffer const buffer(((next_b == 0 || some == 1 ? size : room) + 64) * static_cast<int64_t>(sizeof(C)));
+  Product<T> one = p;
+  Multiplication<T> const work{one};
+  C* const b = static_cast<C*>(buffer.get());
+  for (int64_t t = 0; t < count; t += some) {
+    block.count = count - t < some ? count - t : some;
+    if (!b) {
+      for (int64_t u = 0; u < block.count; ++u) work.plain(0, p.m, 0, p.n), one.a += next_a, one.b += next_b, one.c += next_c;
+      continue;
+    }
+    for (int64_t u = 0; u < (next_b == 0 ? 1 : block.count); ++u) work.pack_columns(b + u * size, 0, p.k, 0, p.n, sizes), one.b += next_b;
+    block.b = b;
+    run_small_blocks(block, sizes);
+    block.a += block.count * next_a, block.c += block.count * next_c;
+  }
+}
+
+/// One product, on one thread.
+template <class T>
+struct SingleKernel {
+  Product<T> product;
+  void operator()(int64_t, int64_t) const {
+    Product<T> const& p = product;
+    if constexpr (is_product_type<T>) {
+      if (is_small_product(p) && p.m * p.n * p.k > 32) return multiply_small(p, 1, 0, 0, 0);
+    }
+    if (p.m * p.n * p.k <= 32) Multiplication<T>{p}.plain(0, p.m, 0, p.n);
+    else multiply(p, 0, p.m, 0, p.n);
+  }
+};
+
+/// Many rows of few elements times a small matrix, row by row.
+template <class T>
+struct NarrowRowsKernel {
+  Product<T> product;
+  /// Whether it is best for a product.
+  static bool takes(Product<T> const& p) {
+    if (!is_product_type<T> || p.finish || p.c_j != 1 || p.n < 2 || p.k < 2 || p.k > FewRowsBody<product_t<T>>::most) return false;
+    TileSizes const sizes = current_tile_sizes<product_t<T>>();
+    return sizes.masked && p.n <= sizes.lanes;
+  }
+  void operator()(int64_t first, int64_t last) const {
+    Product<T> rows = product;
+    rows.m = last - first;
+    rows.a += first * rows.a_i, rows.c += first * rows.c_i;
+    multiply_small(rows, 1, 0, 0, 0);
+  }
+};
+
+/// A batch of small products, item by item. Every element is summed in the same order wherever items begin and end.
+template <class T>
+struct SmallBatchKernel {
+  using C = product_t<T>;
+  BatchKernel<T> batch;
+
+  void operator()(int64_t first, int64_t last) const {
+    int const axis = batch.rank - 1;
+    Product<T> const& all = batch.product;
+    FewElements<C> few;
+    TileSizes const sizes = current_tile_sizes<C>();
+    bool const is_few = current_permutations<C>() && few.plan(all, sizes.lanes, batch.a[axis], batch.b[axis], batch.c[axis]);
+    while (first < last) {
+      Product<T> one = all;
+      batch.move_to(one, first);
+      int64_t const left = batch.sizes[axis] - first % batch.sizes[axis], count = last - first < left ? last - first : left;
+      first += count;
+      if (is_few) {
+        few.a = reinterpret_cast<C const*>(one.a), few.b = reinterpret_cast<C const*>(one.b), few.c = reinterpret_cast<C*>(one.c);
+        few.count = count;
+        dispatch<FewElementsBody<C>>(static_cast<FewElements<C> const*>(&few), one.m * one.n);
+      } else if (one.n > 1 && (sizes.masked || one.m * one.n * one.k > 32)) {
+        multiply_small(one, count, batch.a[axis], batch.b[axis], batch.c[axis]);
+      } else {
+        for (int64_t t = 0; t < count; ++t) {
+          multiply(one, 0, one.m, 0, one.n);
+          one.a += batch.a[axis], one.b += batch.b[axis], one.c += batch.c[axis];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 #if defined(SITU_WITH_BLAS)
 #ifndef SITU_BLAS_INT
 #define SITU_BLAS_INT int
@@ -19035,6 +19816,9 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
   if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
 
+  if constexpr (is_product_type<T>) {
+    if (rank == 0 && NarrowRowsKernel<T>::takes(one)) return device_traits<D>::launch(NarrowRowsKernel<T>{one}, one.m, (int64_t{1} << 18) / (one.n * one.k + 4) + 1);
+  }
   BatchKernel<T> kernel;
   kernel.product = one;
   kernel.rank = rank;
@@ -19042,6 +19826,12 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   for (int axis = 0; axis < rank; ++axis) {
     kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
     batches *= sizes[axis];
+  }
+  if constexpr (is_product_type<T>) {
+    if (rank > 0 && is_small_batch(one)) {
+      int64_t const grain = (int64_t{1} << 18) / (one.m * one.n * one.k + 16) + 1;
+      return device_traits<D>::launch(SmallBatchKernel<T>{kernel}, batches, grain);
+    }
   }
 #if defined(SITU_WITH_BLAS)
   if constexpr (is_one_of<T, float, double>) {
@@ -20679,6 +21469,44 @@ struct CentredKernel {
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// The lanes of a, `Steps` places down, those at the end from the beginning.
+template <int Steps, class P, int... K>
+SITU_INLINE P lanes_down(P const& a, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+  constexpr int N = P::lanes;
+  P result;
+#if defined(__clang__)
+  result.v = __builtin_shufflevector(a.v, a.v, ((K + Steps) % N)...);
+#else
+  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
+  Indices const from = {((K + Steps) % N)...};
+  result.v = __builtin_shuffle(a.v, from);
+#endif
+  return result;
+}
+
+/// All lanes of a pack in one, as a balanced tree.
+template <class R, class P>
+SITU_INLINE typename P::value_type folded(P const& a) {
+  using A = typename P::value_type;
+  constexpr int N = P::lanes;
+  if constexpr (sizeof(A) >= 4 && N <= 16) {
+    constexpr std::make_integer_sequence<int, N> places{};
+    P y = a;
+    if constexpr (N > 8) y = R::combine(y, lanes_down<8>(y, places));
+    if constexpr (N > 4) y = R::combine(y, lanes_down<4>(y, places));
+    if constexpr (N > 2) y = R::combine(y, lanes_down<2>(y, places));
+    if constexpr (N > 1) y = R::combine(y, lanes_down<1>(y, places));
+    return y[0];
+  } else {
+    A lanes[N];
+    a.store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
+    }
+    return lanes[0];
+  }
+}
+
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
 struct CombineBody {
@@ -20736,20 +21564,31 @@ struct CombineBody {
     return P::load(lanes);
   }
 
-  /// A row of elements to one number.
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number each.
   struct Row {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* result) {
-      constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
+      for (int row = 0; row < rows; ++row) {
+        results[row] = one<Isa>(tree, run);
+        if (row + 1 == rows) return;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa>
+    SITU_INLINE static A one(Tree const& tree, Run<Operands> run) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
       int64_t i = 0;
       P const none(static_cast<A>(R::identity()));
       P a = none;
       while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        constexpr int64_t longest = finds_extremum ? 256 * N : 64 * N;
+        int64_t const stop = i + (whole < longest ? whole : longest);
         P b = none, c = none, d = none, e = none;
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
           int64_t const start = i;
@@ -20761,7 +21600,14 @@ struct CombineBody {
             quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
             quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
           }
-          if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
+          if (SITU_LIKELY(!any_of(math::isnan(odd + even)))) {
+            quickly(b, odd, c, zero);
+            quickly(d, odd, e, zero);
+            quickly(b, odd, d, zero);
+            quickly(a, odd, b, zero);  // a NaN of a stays
+            continue;
+          }
+          i = start, b = c = d = e = none;
         }
         for (; i < stop; i += 4 * N) {
           b = R::combine(b, value<Isa, N>(tree, run, i));
@@ -20769,7 +21615,7 @@ struct CombineBody {
           d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
           e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
         }
-        a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
+        a = R::combine(a, apart(R::combine(apart(R::combine(b, c)), apart(R::combine(d, e)))));
       }
       alignas(64) unsigned char buffers[Operands][64];
       int tail = 0;
@@ -20787,12 +21633,7 @@ struct CombineBody {
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
         i = 0, n = N;
       }
-      A lanes[N];
-      a.store(lanes);
-      for (int half = N / 2; half > 0; half /= 2) {
-        for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
-      }
-      *result = lanes[0];
+      return folded<R>(a);
     }
   };
 
@@ -21101,7 +21942,7 @@ struct ReduceCode {
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
-  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, bool stream);  ///< the tree; null where it is read where it is reduced
+  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, int how);  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
@@ -21114,7 +21955,8 @@ struct BoundReduction {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = void (*)(void const* tree, void const* run, Found* result);
+  using Row = std::conditional_t<indexed, void (*)(void const* tree, void const* run, Found* result),
+                                 void (*)(void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -21129,9 +21971,9 @@ struct BoundReduction {
 };
 
 /// `run` is a Run of as many operands as the kernel has.
-template <class Body, class Tree, class Run, class Found>
-SITU_NOINLINE void reduce_row(void const* tree, void const* run, Found* result) {
-  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), result);
+template <class Body, class Tree, class Run, class... Args>
+SITU_NOINLINE void reduce_row(void const* tree, void const* run, Args... args) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
 }
 template <class Body, class Tree, class Run, class... Args>
 SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
@@ -21226,7 +22068,12 @@ struct ReduceKernel {
     if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+      for (int64_t unit = first; unit < last;) {
+        int64_t const rows = rows_side_by_side(space, unit, last);
+        if (rows > 1) run_rows_side_by_side(space, unit, rows);
+        else run_rows(space, feed, evaluation, scratch, unit);
+        unit += rows;
+      }
     }
   }
 
@@ -21278,13 +22125,44 @@ struct ReduceKernel {
           total = merged(total, widened(found));
         } else {
           A sum;
-          bound.code->row(bound.tree, evaluation.read(run), &sum);
+          int64_t const row_bytes[operands] = {};
+          bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
           total = merged(total, widened(sum));
         }
         i += count;
       }
     }
     deliver(output, part, total);
+  }
+
+  /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
+  int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
+    constexpr int64_t most = 64, longest = 4096;
+    if (indexed || parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
+    if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
+    for (int o = 1; o < operands; ++o) {
+      if (space.stride(o, space.kept) != 1) return 1;
+    }
+    int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
+    return rows < most ? rows : most;
+  }
+  void run_rows_side_by_side([[maybe_unused]] ReduceSpace const& space, [[maybe_unused]] int64_t output, [[maybe_unused]] int64_t rows) const {
+    if constexpr (!indexed) {
+      char* place[max_operands];
+      int64_t row_bytes[operands] = {};
+      Run<operands> run{};
+      for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
+      space.advance(place, 0, space.kept, output);
+      for (int o = 1; o < operands; ++o) {
+        run.data[o] = place[o];
+        run.mask[o] = -1;
+        row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
+      }
+      run.count = space.sizes[space.kept];
+      A results[64];
+      bound.code->row(bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+      for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
+    }
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
@@ -23629,6 +24507,13 @@ inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis
   return joined;
 }
 
+/// How many rows a tensor of this shape has where what follows axis `axis - 1` is one.
+inline int64_t rows_before(Shape const& shape, int64_t axis) {
+  int64_t rows = 1;
+  for (int k = 0; k < axis; ++k) rows *= shape[k];
+  return rows;
+}
+
 /// Writes parts one behind the other.
 template <class T, class D>
 struct Concatenation {
@@ -23637,6 +24522,12 @@ struct Concatenation {
   int64_t at = 0;
   Concatenation(Shape const& shape, int64_t along, char const* who)
       : result(Tensor<T, D>::uninitialized(shape, who)), axis(checked_axis(along, shape.rank(), shape, who)) {}
+
+  /// Whether the parts were written all at once.
+  template <class E>
+  bool joins_rows(E const* parts, int64_t count) {
+    return result.size() > 0 && join_dense(result.data(), D{}, rows_before(result.shape(), axis), parts, count);
+  }
 
   template <class E>
   void append(E const& part) {
@@ -23653,6 +24544,7 @@ auto concat_range(E const* parts, int64_t count, int64_t axis) {
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
   Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
+  if (joined.joins_rows(parts, count)) return joined.result;
   for (int64_t k = 0; k < count; ++k) joined.append(parts[k]);
   return joined.result;
 }
@@ -23662,6 +24554,11 @@ auto concat_all(int64_t axis, Es const&... parts) {
   Shape const* const shapes[] = {&parts.shape()...};
   Shape const shape = joined_shape(shapes, sizeof...(Es), axis, "concat");
   Concatenation<promoted_t<value_of<Es>...>, result_device_of<Es...>> joined(shape, axis, "concat");
+  using Part = Tensor<promoted_t<value_of<Es>...>, result_device_of<Es...>>;
+  if constexpr ((std::is_same_v<Es, Part> && ...)) {
+    Part const list[] = {parts...};
+    if (joined.joins_rows(list, sizeof...(Es))) return joined.result;
+  }
   (joined.append(parts), ...);
   return joined.result;
 }
@@ -23688,6 +24585,12 @@ struct Stack {
   int64_t axis;
   int64_t at = 0;
   Stack(Shape const& shape, int64_t along) : result(Tensor<T, D>::uninitialized(shape, "stack")), axis(along) {}
+
+  /// Whether the parts were written all at once.
+  template <class E>
+  bool joins_rows(E const* parts, int64_t count) {
+    return result.size() > 0 && join_dense(result.data(), D{}, rows_before(result.shape(), axis < 0 ? axis + result.rank() : axis), parts, count);
+  }
   template <class E>
   void append(E const& part) {
     write_into(result, select_view(result.layout(), axis, at++), part);
@@ -23699,6 +24602,7 @@ auto stack_range(E const* parts, int64_t count, int64_t axis) {
   std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
+  if (stacked.joins_rows(parts, count)) return stacked.result;
   for (int64_t k = 0; k < count; ++k) stacked.append(parts[k]);
   return stacked.result;
 }
@@ -23707,6 +24611,11 @@ template <class... Es>
 auto stack_all(int64_t axis, Es const&... parts) {
   Shape const* const shapes[] = {&parts.shape()...};
   Stack<promoted_t<value_of<Es>...>, result_device_of<Es...>> stacked(stacked_shape(shapes, sizeof...(Es), axis), axis);
+  using Part = Tensor<promoted_t<value_of<Es>...>, result_device_of<Es...>>;
+  if constexpr ((std::is_same_v<Es, Part> && ...)) {
+    Part const list[] = {parts...};
+    if (stacked.joins_rows(list, sizeof...(Es))) return stacked.result;
+  }
   (stacked.append(parts), ...);
   return stacked.result;
 }
@@ -25577,20 +26486,34 @@ struct GatherKernel : GatherProgram<Word, I> {
   void row(Word* out, Word const* from, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
-    int64_t const stride = this->axis_stride;
-    I const* const index = this->index;
-    IndexBounds const bounds = this->bounds;
-    for (int64_t k = 0; k < count; ++k, position += index_step) {
-      int64_t i = static_cast<int64_t>(index[position]);
-      if (SITU_LIKELY(bounds.resolve(i))) {
-        out[k] = from[k * step + i * stride];
-      } else {
-        record_fault(bounds, static_cast<int64_t>(index[position]), position);
-        out[k] = Word{};
-      }
+    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(out, from, 0, 1, position, 1, count);
+    else pick(out, from, step, this->axis_stride, position, index_step, count);
+  }
+  SITU_INLINE void pick(Word* out, Word const* from, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
+    I const* index = this->index + position;
+    int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
+    for (int64_t k = 0; k < count; ++k, index += index_step, from += step) {
+      int64_t i = static_cast<int64_t>(*index);
+      if (i < 0) i += extent;
+      out[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? from[i * stride] : left_out(position + k * index_step);
     }
   }
+  SITU_NOINLINE Word left_out(int64_t position) const {
+    record_fault(this->bounds, static_cast<int64_t>(this->index[position]), position);
+    return Word{};
+  }
 };
+
+/// Joins `count` elements to others, one by one.
+template <class Join, class T>
+inline void join_run(T* to, int64_t step, T const* from, int64_t from_step, int64_t count) {
+  int64_t k = 0;
+  if constexpr (Join::adds && !std::is_same_v<T, bool>) {
+    using P = pack<T, 16 / static_cast<int>(sizeof(T)), isa::baseline>;
+    for (; step == 1 && from_step == 1 && k + P::lanes <= count; k += P::lanes) (P::load(to + k) + P::load(from + k)).store(to + k);
+  }
+  for (; k < count; ++k) Join::join(to[k * step], from[k * from_step]);
+}
 
 template <class Join, class I>
 struct ScatterKernel : ScatterProgram<Join, I> {
@@ -25611,30 +26534,41 @@ struct ScatterKernel : ScatterProgram<Join, I> {
     } else {
       low = first, high = last;
     }
-    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner];
+    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner], index_step = space.strides[Base::indices][inner];
     bool const all = low == 0 && high == this->bounds.extent;
     IndexPlace<3> place(space, begin);
     for (int64_t p = begin; p < end; p += space.sizes[inner]) {
       T* const to = this->to + place.offset(Base::target) + column * step;
       T const* const from = this->from + place.offset(Base::source) + column * from_step;
-      if (all) row<false>(to, step, from, from_step, p + column, columns, 0, 0);
-      else row<true>(to, step, from, from_step, p + column, columns, low, static_cast<uint64_t>(high - low));
+      I const* const index = this->index + place.offset(Base::indices) + column * index_step;
+      if (all) row<false>(to, step, from, from_step, index, p + column, columns, 0, 0);
+      else row<true>(to, step, from, from_step, index, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
     }
   }
 
-  /// Indices [position, position + count), or those of them that point to [low, low + width).
+  /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, int64_t position, int64_t count, int64_t low, uint64_t width) const {
-    I const* const index = this->index + position;
-    int64_t const stride = this->axis_stride;
-    IndexBounds const bounds = this->bounds;
-    for (int64_t k = 0; k < count; ++k) {
-      int64_t i = static_cast<int64_t>(index[k]);
-      if (SITU_UNLIKELY(!bounds.resolve(i))) record_fault(bounds, static_cast<int64_t>(index[k]), position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[k * step + i * stride], from[k * from_step]);
+  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, I const* index, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+    int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
+    int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
+    auto const resolved = [extent](I found) {
+      int64_t const i = static_cast<int64_t>(found);
+      return i < 0 ? i + extent : i;
+    };
+    if (index_step == 0 && count > 0) {
+      int64_t const i = resolved(*index);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(to + i * stride, step, from, from_step, count);
+      return;
+    }
+    for (int64_t k = 0; k < count; ++k, index += index_step, to += step, from += from_step) {
+      int64_t const i = resolved(*index);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position + k);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[i * stride], *from);
     }
   }
+  SITU_NOINLINE void left_out(I index, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(index), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
@@ -25647,12 +26581,12 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   T* targets;
 
   void operator()(int64_t first, int64_t last) const {
-    int64_t const from_step = this->space.strides[Base::source][0], count = this->space.sizes[0];
+    int64_t const from_step = this->space.strides[Base::source][0], index_step = this->space.strides[Base::indices][0], count = this->space.sizes[0];
     for (int64_t c = first; c < last; ++c) {
       T* const mine = targets + c * this->target_size;
       for (int64_t k = 0; k < this->target_size; ++k) mine[k] = T(0);
       int64_t const begin = c * private_chunk, left = count - begin;
-      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
+      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, this->index + begin * index_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
     }
   }
 };
@@ -26562,6 +27496,13 @@ auto packed_indices(E const& index) {
   return evaluated(index).contiguous();
 }
 
+/// Indices as D's scatter kernels read them: the CPU's take any strides, so that an index that repeats along rows moves rows at once.
+template <class D, class E>
+auto scatter_indices(E const& index) {
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) return evaluated(index);
+  else return packed_indices(index);
+}
+
 /// Where kernels of D write down an index that is out of range, and what becomes of it.
 template <class D>
 class IndexCheck {
@@ -26735,7 +27676,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   Shape const shape = x.shape();
   int const k = checked_axis(axis, shape.rank(), shape, who);
   check_index_shape(index.shape(), shape, k, who);
-  auto const indices = packed_indices(index);
+  auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
   auto const value = [&] {
     if constexpr (!expression<S>) return full<T>({}, src, D{});
@@ -28953,30 +29894,37 @@ namespace detail::cpu {
 inline constexpr int64_t group_elements = row_block;  ///< of a group; longer rows are taken one by one
 inline constexpr int64_t least_grouped_rows = 4;      ///< fewer of them are taken one by one
 
-/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them where the row is long enough.
+/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them. Rows shorter than a pack are
+/// copied to rows as long as one, by `padded`, before anything is done with them.
 template <class C, class Isa>
 struct RowCut {
   static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
   using P = pack<C, N, Isa>;
   int64_t n, whole, last;
-  bool reaches_back;
+  bool is_short;
   typename P::mask_type inside;  ///< lanes of the last pack that no whole one has
 
   SITU_INLINE explicit RowCut(int64_t count)
-      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), reaches_back(count >= N),
+      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), is_short(count < N),
         inside(count >= N ? !lanes_below<C, N, Isa>(N - (count - whole)) : lanes_below<C, N, Isa>(count)) {}
   bool has_rest() const { return whole < n; }
-  SITU_INLINE P rest(C const* row, int64_t readable) const {
-    if (SITU_LIKELY(reaches_back)) return P::load(row + last);
-    return load_tail<C, N, Isa>(row, n, readable, C(0));
-  }
+  SITU_INLINE P rest(C const* row) const { return P::load(row + last); }
   SITU_INLINE P inside_only(P const& x) const { return select(inside, x, P(C(0))); }
-  template <class Out>
-  SITU_INLINE void store_rest(P const& x, Out* row, int64_t writable) const {
-    if (SITU_LIKELY(reaches_back)) return store_lanes<Out, N, Isa>(x, row + last);
-    store_tail<Out>(x, row, n, writable);
-  }
 };
+/// Rows of n < N elements as rows of N, and back.
+template <int N, class T>
+SITU_NOINLINE T const* padded(T const* from, int64_t pitch, int64_t n, int64_t rows, T* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < N; ++k) to[r * N + k] = k < n ? from[r * pitch + k] : T(0.0f);
+  }
+  return to;
+}
+template <int N, class T>
+SITU_NOINLINE void unpadded(T const* from, int64_t n, int64_t rows, T* to, int64_t pitch) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < n; ++k) to[r * pitch + k] = from[r * N + k];
+  }
+}
 
 /// Rows of a group.
 template <class C, class Isa>
@@ -28994,46 +29942,38 @@ struct NormGroup {
   static constexpr int N = Cut::N;
   alignas(64) C shift[N], low[N], scale[N];
 
-  /// `readable` elements may be read from x on. What comes after the group is asked for, and where the result goes.
-  template <class Out>
-  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, Out const* out, int64_t out_pitch, int64_t rows, int64_t readable, double eps) {
+  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps) {
     P const zero(C(0)), n(static_cast<C>(cut.n));
     P sums[N], squares[N];
+    int64_t const whole = cut.whole;
     for (int64_t r = 0; Centred && r < rows; ++r) {
       C const* const row = x + r * pitch;
       P s(zero), t(zero);
-      if (cut.has_rest()) s = cut.inside_only(cut.rest(row, readable - r * pitch));
+      if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+      for (; i + 2 * N <= whole; i += 2 * N) {
         s = s + P::load(row + i);
         t = t + P::load(row + i + N);
       }
-      if (i < cut.whole) s = s + P::load(row + i);
+      if (i < whole) t = t + P::load(row + i);
       sums[r] = s + t;
     }
-    for (int64_t r = Centred ? rows : 0; r < N; ++r) sums[r] = zero;
-    P mean(zero);
     if constexpr (Centred) {
-      mean = sums_of_packs(sums) / n;
-      mean.store(shift);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
+      (sums_of_packs(sums) / n).store(shift);
     }
-    int64_t const ahead = rows * pitch;
-    for (int64_t r = 0; r < rows; ++r, out += out_pitch) {
+    for (int64_t r = 0; r < rows; ++r) {
       C const* const row = x + r * pitch;
       P const centre(Centred ? shift[r] : C(0));
       P s(zero), q(zero), t(zero), p(zero);
       if (cut.has_rest()) {
-        P d = cut.rest(row, readable - r * pitch);
+        P d = cut.rest(row);
         if constexpr (Centred) d = keep_order(d - centre);
         s = cut.inside_only(d);
         q = s * s;
       }
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
-        for (int64_t k = i; k < i + 2 * N; k += N) {
-          __builtin_prefetch(row + ahead + k);
-          __builtin_prefetch(out + k, 1);
-        }
+      for (; i + 2 * N <= whole; i += 2 * N) {
         P d = P::load(row + i), e = P::load(row + i + N);
         if constexpr (Centred) {
           d = keep_order(d - centre), e = keep_order(e - centre);
@@ -29042,15 +29982,18 @@ struct NormGroup {
         q = multiply_add(d, d, q);
         p = multiply_add(e, e, p);
       }
-      if (i < cut.whole) {
+      if (i < whole) {
         P d = P::load(row + i);
-        if constexpr (Centred) d = keep_order(d - centre), s = s + d;
-        q = multiply_add(d, d, q);
+        if constexpr (Centred) d = keep_order(d - centre), t = t + d;
+        p = multiply_add(d, d, p);
       }
       if constexpr (Centred) sums[r] = s + t;
       squares[r] = q + p;
     }
-    for (int64_t r = rows; r < N; ++r) sums[r] = squares[r] = zero;
+    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
+      squares[r] = zero;
+      if constexpr (Centred) sums[r] = zero;
+    }
     P const square = sums_of_packs(squares);
     if constexpr (Centred) {  // about the rounded mean the rest is small
       P const rest = sums_of_packs(sums), off = rest / n;
@@ -29072,7 +30015,7 @@ struct NormGroup {
   SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
     std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
     for (C* field : {shift, low, scale}) {
-      for (int64_t r = rows; r < N; ++r) field[r] = C(0);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) field[r] = C(0);
       std::memcpy(field, from, bytes);
       from += all;
     }
@@ -29172,43 +30115,61 @@ struct NormGroups {
   using Out = typename Op::result;
   template <class Isa>
   SITU_INLINE static void run(RowsArguments<Op> const& a) {
-    RowCut<C, Isa> const cut(a.count);
+    using Cut = RowCut<C, Isa>;
+    constexpr int N = Cut::N;
+    Cut const cut(a.count);
     int64_t const most = rows_of_group<C, Isa>(a.count);
-    bool const dense = a.out_pitch == a.count, streams = a.stream && dense && std::is_same_v<C, Out>;
+    bool const streams = a.stream && a.out_pitch == a.count && std::is_same_v<C, Out>;
     NormGroup<RowMath<Op>::centred, C, Isa> group;
     alignas(64) Out held[group_elements + 64];
+    alignas(64) C short_x[N * N], short_weight[N], short_bias[N];
+    C const *weight = a.op.weight, *bias = a.op.bias;
+    if (SITU_UNLIKELY(cut.is_short)) {
+      if (weight) weight = padded<N>(weight, 0, cut.n, 1, short_weight);
+      if (bias) bias = padded<N>(bias, 0, cut.n, 1, short_bias);
+    }
     for (int64_t row = 0; row < a.rows; row += most) {
       int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const* const x = a.x + row * a.pitch;
-      Out* const out = a.out + row * a.out_pitch;
-      int64_t const readable = a.count + a.slack + (a.pitch > 0 ? (a.rows - row - 1) * a.pitch : 0);
-      group.gather(cut, x, a.pitch, streams ? held : out, streams ? 0 : a.out_pitch, rows, readable, a.op.eps);
+      C const* x = a.x + row * a.pitch;
+      Out *const out = a.out + row * a.out_pitch, *to = out;
+      int64_t pitch = a.pitch, to_pitch = a.out_pitch;
+      if (streams) to = held;
+      if (SITU_UNLIKELY(cut.is_short)) x = padded<N>(x, pitch, cut.n, rows, short_x), pitch = N, to = held, to_pitch = N;
+      group.gather(cut, x, pitch, rows, a.op.eps);
       if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
       for (int64_t r = 0; r < rows; ++r) {
-        int64_t const writable = streams ? group_elements + 64 - r * a.count : a.count + (dense ? (a.rows - row - r - 1) * a.count : 0);
-        Out* const to = streams ? held + r * a.count : out + r * a.out_pitch;
-        RowCoefficients<C> const of_row{group.shift[r], group.low[r], group.scale[r]};
-        if (a.op.weight || a.op.bias) write<Isa, true>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
-        else write<Isa, false>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+        if (weight || bias) write<Isa, true>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
+        else write<Isa, false>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
       }
-      if constexpr (std::is_same_v<C, Out>) {
+      if (SITU_UNLIKELY(cut.is_short)) {
+        unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
+      } else if constexpr (std::is_same_v<C, Out>) {
         if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
       }
     }
   }
 
  private:
-  template <class Isa, bool Weighed>
-  SITU_INLINE static void write(Op const& op, RowCut<C, Isa> const& cut, C const* x, int64_t readable, RowCoefficients<C> const& row, Out* out, int64_t writable) {
+  template <class Isa, bool Weighed, class Group>
+  SITU_INLINE static void write(C const* weight, C const* bias, RowCut<C, Isa> const& cut, C const* x, Group const& group, int64_t row, Out* out) {
     constexpr int N = RowCut<C, Isa>::N;
     using P = pack<C, N, Isa>;
-    P const shift(row.shift), low(row.low), scale(row.scale);
-    for (int64_t i = 0; i < cut.whole; i += N) {
-      store_lanes<Out, N, Isa>(weighed<Weighed>(op, RowMath<Op>::template value<Isa, false, N>(P::load(x + i), shift, low, scale), i, N), out + i);
+    P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
+    P last(shift);
+    if (cut.has_rest()) last = made<Isa, Weighed>(weight, bias, cut.rest(x), shift, low, scale, cut.last);
+    for (int64_t i = 0; i < cut.whole; i += N) store_lanes<Out, N, Isa>(made<Isa, Weighed>(weight, bias, P::load(x + i), shift, low, scale, i), out + i);
+    if (cut.has_rest()) store_lanes<Out, N, Isa>(last, out + cut.last);
+  }
+  template <class Isa, bool Weighed, int N>
+  SITU_INLINE static pack<C, N, Isa> made(C const* weight, C const* bias, pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low,
+                                          pack<C, N, Isa> const& scale, int64_t i) {
+    using P = pack<C, N, Isa>;
+    P y = RowMath<Op>::template value<Isa, false, N>(x, shift, low, scale);
+    if constexpr (Weighed) {
+      if (weight) y = y * P::load(weight + i);
+      if (bias) y = y + P::load(bias + i);
     }
-    if (!cut.has_rest()) return;
-    P const y = RowMath<Op>::template value<Isa, false, N>(cut.rest(x, readable), shift, low, scale);
-    cut.store_rest(weighed<Weighed>(op, y, cut.last, cut.n - cut.last), out, writable);
+    return y;
   }
 };
 
@@ -30540,6 +31501,11 @@ auto roll(E const& x, Shape const& shifts, Shape const& axes) {
   if (result.size() == 0) return result;
   unsigned cut = 0;
   for (int k = 0; k < shape.rank(); ++k) cut |= by[k] > 0 ? 1u << k : 0u;
+  if (cut != 0 && (cut & (cut - 1)) == 0) {  // along one axis
+    int64_t rows = 1, length = 1, shift = 1;
+    for (int k = 0; k < shape.rank(); ++k) (1u << k < cut ? rows : length) *= shape[k], shift *= 1u << k < cut ? 1 : 1u << k == cut ? by[k] : shape[k];
+    if (detail::roll_dense<typename decltype(result)::device_type>(result.data(), x, rows, length, shift)) return result;
+  }
   unsigned piece = cut;
   for (;;) {  // bit k: the end of axis k, which comes in first; without it: the beginning, which moves on
     auto const cropped = [&](Layout const& layout, bool is_result) {
@@ -30595,7 +31561,9 @@ auto roll(E const& x, int64_t shift) {
 
 
 // ---- <situ/ops/cpu/pool2d.hpp>
-/// Pooling on the CPU: rows of the input are evaluated into a buffer, reduced over the window's height by packs, then over its width.
+/// Pooling on the CPU, by packs: rows of the input, evaluated into a buffer where they are formulas, are reduced over the window's height, then over its width.
+
+#include <limits>
 
 
 namespace situ::inline SITU_ABI {
@@ -30604,6 +31572,11 @@ namespace detail {
 /// The largest element of a window; NaN where there is one.
 struct max_pooling {
   static constexpr bool counts = false;
+  /// What padding is.
+  template <class X>
+  static constexpr X least() {
+    return std::numeric_limits<X>::has_infinity ? -std::numeric_limits<X>::infinity() : std::numeric_limits<X>::lowest();
+  }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return math::maximum(a, b);
@@ -30612,6 +31585,10 @@ struct max_pooling {
 /// The mean of a window.
 struct mean_pooling {
   static constexpr bool counts = true;
+  template <class X>
+  static constexpr X least() {
+    return X(0);
+  }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return a + b;
@@ -30663,7 +31640,14 @@ SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K.
 #endif
 }
 
-/// Rows of whole packs. Vertical: to[i] = combine(a[i], b[i]). Pairs: to[i] = combine(a[2 i], a[2 i + 1]).
+/// Elements 0, Stride, 2 Stride, … as a pack; reads up to Stride packs.
+template <int Stride, class P, class C>
+SITU_INLINE P strided_lanes(C const* from) {
+  if constexpr (Stride == 1) return P::load(from);
+  else return every_second<0>(P::load(from), P::load(from + P::lanes), std::make_integer_sequence<int, P::lanes>{});
+}
+
+/// to[i] = combine(a[i], b[i]), in whole packs.
 template <class Pooling, class C>
 struct PoolRowsBody {
   template <class Isa>
@@ -30674,18 +31658,37 @@ struct PoolRowsBody {
     return 0;
   }
 };
-template <class Pooling, class C>
-struct PoolPairsBody {
+/// Windows along a row that has its padding around it, and up to two packs behind; `from` is the padding's first element. Stride 1 or 2.
+template <class Pooling, class T>
+struct PoolColumnsBody {
+  using C = compute_t<T>;
+  /// What counts in window j are rows * columns[j] elements.
   template <class Isa>
-  SITU_INLINE static int run(C* to, C const* from, int64_t count) {
+  SITU_INLINE static int run(T* to, C const* from, C const* columns, C rows, WindowAxis const& x) {
+    if (x.stride == 1) strided<Isa, 1>(to, from, columns, rows, x);
+    else strided<Isa, 2>(to, from, columns, rows, x);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(T* to, C const* from, C const* columns, C rows, WindowAxis const& x) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, lanes, Isa>;
-    constexpr std::make_integer_sequence<int, lanes> steps{};
-    for (int64_t k = 0; k < count; k += lanes) {
-      P const a = P::load(from + 2 * k), b = P::load(from + 2 * k + lanes);
-      Pooling::combine(every_second<0>(a, b, steps), every_second<1>(a, b, steps)).store(to + k);
+    int64_t const reach = x.kernel * x.dilation;
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      C const* const at = from + Stride * j;
+      P value = strided_lanes<Stride, P>(at);
+      for (int64_t k = x.dilation; k < reach; k += x.dilation) value = Pooling::combine(value, strided_lanes<Stride, P>(at + k));
+      if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
+      if (j + lanes <= x.windows) {
+        store_lanes<T, lanes, Isa>(value, to + j);
+      } else {
+        T some[lanes];
+        store_lanes<T, lanes, Isa>(value, some);
+        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
+      }
     }
-    return 0;
   }
 };
 
@@ -30760,17 +31763,21 @@ struct PoolKernel {
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
-    int64_t const padded = (x.extent + 63) / 64 * 64 + 64;
+    bool const by_packs = !plan.x.adaptive && x.stride <= 2;
+    int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
+    int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
+    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
-    bool const small = 3 * padded <= fixed_elements;
-    Scratch const block(small ? 0 : 3 * padded * static_cast<int64_t>(sizeof(C)));
-    C* const buffer = small ? fixed : reinterpret_cast<C*>(block.get());
-    C* const row = buffer;
-    C* const other = row + padded;
-    C* const pairs = other + padded;
-    for (int64_t k = 0; k < 3 * padded; ++k) buffer[k] = C(0);
-    bool const in_pairs = !plan.x.adaptive && x.kernel == 2 && x.stride == 2 && x.padding == 0 && x.dilation == 1 && x.extent % 2 == 0;
+    int64_t const all = row_size + padded + columns_padded;
+    Scratch const block(all <= fixed_elements ? 0 : all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = all <= fixed_elements ? fixed : reinterpret_cast<C*>(block.get());
+    C* const row = buffer + before;
+    C* const other = buffer + row_size;
+    C* const columns = other + padded;
+    for (int64_t k = 0; k < all; ++k) buffer[k] = Pooling::template least<C>();
+    for (int64_t j = 0; j < columns_padded; ++j) columns[j] = static_cast<C>(j < x.windows ? count_of_columns(j) : 1);
     for (int64_t item = first; item < last; ++item) {
       int64_t const window = item % plan.y.axis.windows, first_row = item / plan.y.axis.windows * plan.y.axis.extent;
       int64_t from, behind;
@@ -30782,33 +31789,37 @@ struct PoolKernel {
         if (rows > 0) dispatch<PoolRowsBody<Pooling, C>>(row, top, next, x.extent);
         top = rows > 0 ? row : next;
       }
+      if (top != row) {
+        if (top) std::memcpy(row, top, static_cast<std::size_t>(x.extent) * sizeof(C));
+        else for (int64_t k = 0; k < x.extent; ++k) row[k] = Pooling::template least<C>();  // dilated windows may lie in the padding
+      }
+      for (int64_t k = 0; k < hang; ++k) row[x.extent + k] = Pooling::template least<C>();
       T* const to = result + item * x.windows;
       int64_t const counted_rows = plan.count_padding ? plan.y.padded_count(window) : rows;
-      if (in_pairs) {
-        dispatch<PoolPairsBody<Pooling, C>>(pairs, top, x.windows);
-        C const share = Pooling::counts ? C(2 * counted_rows) : C(1);
-        for (int64_t j = 0; j < x.windows; ++j) {
-          if constexpr (Pooling::counts) to[j] = convert_scalar<T>(pairs[j] / share);
-          else to[j] = convert_scalar<T>(pairs[j]);
-        }
+      if (by_packs) {
+        dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;
         plan.x.range(j, left, right);
-        C value = top[left];
-        int64_t columns = 1;
-        for (int64_t k = left + x.dilation; k < right; k += x.dilation, ++columns) value = Pooling::combine(value, top[k]);
-        if constexpr (Pooling::counts) {
-          int64_t const count = counted_rows * (plan.count_padding ? plan.x.padded_count(j) : columns);
-          value = value / static_cast<C>(count);
-        }
+        C value = left < right ? row[left] : Pooling::template least<C>();
+        for (int64_t k = left + x.dilation; k < right; k += x.dilation) value = Pooling::combine(value, row[k]);
+        if constexpr (Pooling::counts) value = value / static_cast<C>(counted_rows * count_of_columns(j));
         to[j] = convert_scalar<T>(value);
       }
     }
   }
 
  private:
+  static int64_t whole_packs(int64_t count) { return (count + longest_pack - 1) / longest_pack * longest_pack; }
+  /// How many columns of a window count.
+  int64_t count_of_columns(int64_t window) const {
+    if (plan.count_padding) return plan.x.padded_count(window);
+    int64_t left, right;
+    plan.x.range(window, left, right);
+    return (right - left + plan.x.axis.dilation - 1) / plan.x.axis.dilation;
+  }
   /// Whether windows of 2 x 2 lie side by side.
   bool in_fours() const {
     auto const halves = [](PoolAxis const& a) {
@@ -30837,10 +31848,10 @@ struct PoolKernel {
       first += rows;
     }
   }
-  /// One row of the input: where it lies, when that is in whole packs of what is asked for, else evaluated into `to`, which is padded.
+  /// One row of the input: where it lies, when whole packs of it lie in the input, else evaluated into `to`, which is padded.
   C const* read_row(C* to, int64_t number) const {
     int64_t const offset = number * plan.x.axis.extent;
-    if (direct && plan.x.axis.extent % longest_pack == 0) return static_cast<C const*>(bound.data[1]) + offset;
+    if (direct && offset + whole_packs(plan.x.axis.extent) <= plan.planes * plan.y.axis.extent * plan.x.axis.extent) return static_cast<C const*>(bound.data[1]) + offset;
     read(to, offset, plan.x.axis.extent);
     return to;
   }
@@ -31301,9 +32312,15 @@ auto bernoulli(E const& p) {
 // ---- <situ/ops/cpu/scan.hpp>
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Along an axis that is dense in memory, a pack is scanned in its register, in log2 of its lanes steps, and the chain so far is put
-/// in front. Along another one, rows are added to a strip of chains. With several threads, long lines are done in two passes: the totals of
-/// their parts, then the parts.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. With several
+/// threads, long lines are done in two passes: the totals of their parts, then the parts.
+
+
+// ---- <situ/ops/cpu/scan_lanes.hpp>
+/// The pack code of scans: along a line, and across a strip of them.
+///
+/// Along a line, a pack is scanned in its register, in log2 of its lanes steps, and the chain so far is put in front. Across, rows are added to a
+/// strip of chains.
 
 
 // ---- <situ/ops/scan_program.hpp>
@@ -31465,12 +32482,37 @@ struct ScanBody {
     if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
     else return widened_lanes<To>(x);
   }
-  /// Writes a scanned pack, of which `lanes` are the values, behind `front`.
+  /// Packs of a line that are scanned one after the other, before they are put behind what stands in front of them.
+  static constexpr int block = 32;
+  /// Sums of floats go on in double, but are written as floats: what stands in front of a pack is then two floats, whose sum it is.
+  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && std::is_same_v<Out, float>;
+
+  /// Writes scanned packs, each behind its front.
   template <class Isa, int N>
-  SITU_INLINE static void put_behind(A front, L const* lanes, Out* to, bool stream) {
+  SITU_INLINE static void put_behind(A const* fronts, L const* scans, int packs, Out* to, bool stream) {
+    if constexpr (in_two_floats) {
+      constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
+      alignas(64) L high[block], low[block];
+      bool huge = false;
+      pack<L, M, Isa> const limit(1.5e38f);
+      for (int k = 0; k < packs; k += M) {
+        auto const front = pack<A, M, Isa>::load(fronts + k);
+        auto const h = keep_order(convert_unchecked<L>(front));
+        huge = huge || any_of((h > limit) | (h < -limit));
+        h.store(high + k);
+        convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
+      }
+      for (int k = 0; SITU_LIKELY(!huge) && k < packs; ++k) {
+        auto const sum = pack<L, N, Isa>(high[k]) + keep_order(pack<L, N, Isa>::load(scans + k * N) + pack<L, N, Isa>(low[k]));
+        if (SITU_UNLIKELY(stream)) stream_to(sum, to + k * N);
+        else sum.store(to + k * N);
+      }
+      if (SITU_LIKELY(!huge)) return;
+    }
     constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
-    pack<A, M, Isa> const before(front);
-    for (int k = 0; k < N; k += M) put<Isa, M>(S::combine(before, widened_lanes<A>(pack<L, M, Isa>::load(lanes + k))), to + k, stream);
+    for (int k = 0; k < packs * N; k += M) {
+      put<Isa, M>(S::combine(pack<A, M, Isa>(fronts[k / N]), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
+    }
   }
   template <class Isa, int N>
   SITU_INLINE static void put(pack<A, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
@@ -31487,11 +32529,11 @@ struct ScanBody {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int64_t rows, int64_t const* bytes, A base, A* chain_, int flags) {
       constexpr int N = Isa::bytes / widest_line;
-      using P = pack<L, N, Isa>;
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
       int64_t const n = run_->count, rounded = (n + N - 1) / N * N;
-      alignas(64) L lanes[N];
+      alignas(64) L scans[block * N];
+      alignas(64) A fronts[block] = {};
       A chain = *chain_;
       for (int64_t row = 0; row < rows; ++row) {
         Run<Operands> run = *run_;
@@ -31505,23 +32547,32 @@ struct ScanBody {
         Out* out = static_cast<Out*>(run.data[0]);
         int64_t i = 0;
         int64_t const whole = room ? rounded : n / N * N;
-        for (; i < whole; i += N) {
-          scanned<S>(value<L, Isa, N>(tree, run, i)).store(lanes);
-          if (writes) put_behind<Isa, N>(S::combine(base, chain), lanes, out + i, stream);
-          chain = S::combine(chain, static_cast<A>(lanes[N - 1]));
+        while (i < whole) {
+          int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
+          for (int k = 0; k < packs; ++k) {
+            auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
+            y.store(scans + k * N);
+            fronts[k] = S::combine(base, chain);
+            if constexpr (std::is_same_v<L, A>) {
+              if (writes) put<Isa, N>(S::combine(pack<A, N, Isa>(fronts[k]), y), out + i + k * N, stream);
+            }
+            chain = S::combine(chain, static_cast<A>(scans[k * N + N - 1]));
+          }
+          if (writes && !std::is_same_v<L, A>) put_behind<Isa, N>(fronts, scans, packs, out + i, stream);
+          i += packs * N;
         }
         if (i >= n) continue;
         alignas(64) unsigned char buffers[Operands][64];
         int const tail = static_cast<int>(n - i);
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
-        P const y = scanned<S>(value<L, Isa, N>(tree, run, 0));
-        y.store(lanes);
+        scanned<S>(value<L, Isa, N>(tree, run, 0)).store(scans);
         if (writes) {
           alignas(64) Out last[N];
-          put_behind<Isa, N>(S::combine(base, chain), lanes, last, false);
+          fronts[0] = S::combine(base, chain);
+          put_behind<Isa, N>(fronts, scans, 1, last, false);
           copy_short(out + i, last, tail * static_cast<int64_t>(sizeof(Out)));
         }
-        chain = S::combine(chain, static_cast<A>(lanes[tail - 1]));
+        chain = S::combine(chain, static_cast<A>(scans[tail - 1]));
       }
       *chain_ = chain;
     }
@@ -31540,6 +32591,9 @@ struct ScanBody {
       int64_t bytes[Operands];
       for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
       int64_t i = 0;
+      int64_t const left = run.count % (2 * N), end = run.count - N;
+      bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
+      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
       for (; i + 2 * N <= run.count; i += 2 * N) {  // two packs: whole cache lines of floats
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
         P const base = P::load(bases + i), base2 = P::load(bases + i + N);
@@ -31549,6 +32603,7 @@ struct ScanBody {
             int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
             if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
           }
+          if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
           chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
           chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
           if (writes) {
@@ -31560,32 +32615,53 @@ struct ScanBody {
         chain.store(chains + i);
         chain2.store(chains + i + N);
       }
-      for (; i < run.count; i += N) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes);
+      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
+      if (overlaps) last.store(chains + end);
+      else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
     }
 
-    /// The last columns: a pack, or less.
+    /// A pack of columns; gives its chains.
     template <class Isa, int N>
-    SITU_INLINE static void add_columns(Tree const& tree, Run<Operands> const& run, int rows, int64_t const* bytes, A const* bases, A* chains, int64_t i, bool writes) {
+    SITU_INLINE static pack<A, N, Isa> add_pack(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A const* chains, int64_t i, bool writes) {
       using P = pack<A, N, Isa>;
-      int const tail = run.count - i < N ? static_cast<int>(run.count - i) : N;
       P chain = P::load(chains + i);
       P const base = P::load(bases + i);
+      for (int row = 0; row < rows; ++row) {
+        chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
+        if (writes) put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, false);
+        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+      return chain;
+    }
+
+    /// Fewer columns than a pack has.
+    template <class Isa, int N>
+    SITU_INLINE static void add_columns(Tree const& tree, Run<Operands> const& run, int rows, int64_t const* bytes, A const* bases, A* chains, bool writes) {
+      using P = pack<A, N, Isa>;
+      int const count = static_cast<int>(run.count);
+      P chain = P::load(chains);
+      P const base = P::load(bases);
       for (int row = 0; row < rows; ++row) {
         Run<Operands> at = run;
         alignas(64) unsigned char buffers[Operands][64];
         for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + row * bytes[o];
-        Out* const out = static_cast<Out*>(at.data[0]) + i;
-        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, i, tail);
+        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, 0, count);
         chain = S::combine(chain, value<A, Isa, N>(tree, at, 0));
         if (!writes) continue;
         alignas(64) Out last[N];
         put<Isa, N>(S::combine(base, chain), last, false);
-        copy_short(out, last, tail * static_cast<int64_t>(sizeof(Out)));
+        copy_short(at.data[0], last, count * static_cast<int64_t>(sizeof(Out)));
       }
-      chain.store(chains + i);
+      chain.store(chains);
     }
   };
 };
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
 
 /// How a scan is cut: groups of lines, or strips of them, and parts of their length.
 struct ScanPlan {
@@ -31853,7 +32929,8 @@ struct ScanKernel {
   void run_strip(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept(), across = along - 1;
     bool const boxed = is_boxed();
-    int64_t const most_rows = boxed ? most_lines : rows_together, most_columns = boxed ? tile_columns : strip_columns;
+    int64_t const narrow = 16384 / lines < 32 ? 16384 / lines : 32;  // rows of a narrow strip lie close
+    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_columns = boxed ? tile_columns : strip_columns;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {
@@ -35968,6 +37045,7 @@ SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const&
 /// A result lies deeper than all of its inputs, so that a backward pass, which always takes the deepest node that a gradient has
 /// reached, has seen all uses of a node when it comes to it. No order of creation is needed, and no state of the process.
 
+#include <utility>
 #include <vector>
 
 
@@ -36016,7 +37094,7 @@ struct DyingNodes {
 };
 SITU_PROCESS_STATE constinit thread_local DyingNodes dying_nodes;
 
-/// Ends one reference.
+/// Ends one reference. What a node saved is given back before it is destroyed.
 SITU_NOINLINE inline void drop(Node* node) noexcept {
   if (!node || !count_down(node->references)) return;
   DyingNodes& dying = dying_nodes;
@@ -36026,6 +37104,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
   dying.running = true;
   while (Node* const last = dying.first) {
     dying.first = last->next;
+    if (!last->released) last->release();
     delete last;
   }
   dying.running = false;
@@ -36037,6 +37116,39 @@ SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
   node.input_count = 0;
 }
 
+/// Makes `from` input number k of a node.
+SITU_NOINLINE inline void connect_input(Node& node, int k, Node* from) noexcept {
+  node.inputs[k] = from;
+  count_up(from->references);
+  if (from->depth >= node.depth) node.depth = from->depth + 1;
+}
+
+/// The operation whose backward runs, for messages.
+SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
+struct OperationName {
+  char const* before;
+  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
+  OperationName(OperationName const&) = delete;
+  OperationName& operator=(OperationName const&) = delete;
+  ~OperationName() { running_operation = before; }
+};
+
+/// Places for nodes: a thread keeps those that its last heap had, so that backward again asks for none.
+struct NodePlaces {
+  Node** nodes = nullptr;
+  std::size_t room = 0;
+};
+struct KeptNodePlaces : NodePlaces {
+  ~KeptNodePlaces() {
+    delete[] std::exchange(nodes, nullptr);
+    room = 0;
+  }
+};
+SITU_PROCESS_STATE NodePlaces& kept_node_places() {
+  static thread_local KeptNodePlaces kept;
+  return kept;
+}
+
 /// Nodes by depth, the deepest (or the shallowest) first. Holds references.
 class NodeHeap {
  public:
@@ -36045,7 +37157,7 @@ class NodeHeap {
   NodeHeap& operator=(NodeHeap const&) = delete;
   ~NodeHeap() {
     for (std::size_t k = 0; k < size_; ++k) drop(nodes_[k]);
-    if (nodes_ != few_) delete[] nodes_;
+    if (SITU_UNLIKELY(nodes_ != few_)) give_places();
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
@@ -36074,12 +37186,20 @@ class NodeHeap {
 
  private:
   bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
-  void grow() {
-    auto* const more = new Node*[2 * room_];
-    for (std::size_t k = 0; k < size_; ++k) more[k] = nodes_[k];
+  SITU_NOINLINE void grow() {
+    NodePlaces& kept = kept_node_places();
+    NodePlaces const more = kept.room > room_ ? std::exchange(kept, {}) : NodePlaces{new Node*[2 * room_], 2 * room_};
+    for (std::size_t k = 0; k < size_; ++k) more.nodes[k] = nodes_[k];
     if (nodes_ != few_) delete[] nodes_;
-    nodes_ = more;
-    room_ *= 2;
+    nodes_ = more.nodes;
+    room_ = more.room;
+  }
+  SITU_NOINLINE void give_places() {
+    constexpr std::size_t most = std::size_t{1} << 16;  // that a thread keeps
+    NodePlaces& kept = kept_node_places();
+    NodePlaces mine{nodes_, room_};
+    if (mine.room > kept.room && mine.room <= most) std::swap(mine, kept);
+    delete[] mine.nodes;
   }
   Node* few_[32];
   Node** nodes_ = few_;
@@ -36101,7 +37221,7 @@ class Flow {
 
   /// Whether the gradient of an input is to be computed.
   bool wants(Node const* input) const {
-    return input && (run_ == 0 || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
+    return input && (SITU_LIKELY(run_ == 0) || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
   }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
@@ -36117,6 +37237,7 @@ class Flow {
   }
 
   void run() {
+    OperationName const outer(running_operation);
     while (!waiting_.empty()) {
       struct Held {
         Node* node;
@@ -36136,6 +37257,7 @@ class Flow {
                             " saved for its gradient was given back by the backward before; call that one as backward(retain_graph)");
       }
       running_ = node;
+      running_operation = node->name;
       node->backward(*this);
       if (!keeps_graph_ && node->name) node->release();
     }
@@ -36225,8 +37347,8 @@ template <class Op, class... Es>
 auto recorded(Map<Op, Es...> const& e);
 template <class T, class D, class E>
 Variable<T, D> recorded_as(E const& e);
-template <class T, class D, class View, class Back>
-Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back);
+template <class Back, class T, class D>
+SITU_NOINLINE Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters);
 template <class T, class D, class View>
 Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view);
 template <class View, class T, class D>
@@ -36252,6 +37374,21 @@ void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool kee
 template <class X, class T, class D>
 concept written_to = (any_formula<X> && mixes_with<device_of<X>, D> && implicitly_converts_to<value_of<X>, T>) ||
                      (number<std::remove_cvref_t<X>> && implicitly_converts_to<weak_t<T, typename canonical<std::remove_cvref_t<X>>::type>, T>);
+
+// How views are undone: of(g, whole, parameters) for a gradient g of the view, and the shape of what it is a view of.
+#define SITU_UNDONE_VIEW(NAME, BACK)                                                                                       \
+  struct NAME {                                                                                                            \
+    template <class G>                                                                                                     \
+    static auto of(G const& g, [[maybe_unused]] Shape const& whole, [[maybe_unused]] Shape const& parameters) { return BACK; } \
+  };
+SITU_UNDONE_VIEW(reshaped_back, g.reshape(whole))
+SITU_UNDONE_VIEW(transposed_back, g.transpose(parameters[0], parameters[1]))
+SITU_UNDONE_VIEW(t_back, g.t())
+SITU_UNDONE_VIEW(permuted_back, g.permute(inverse_permutation(parameters)))
+SITU_UNDONE_VIEW(flipped_back, g.flip(parameters[0]))
+SITU_UNDONE_VIEW(copied_back, g)
+SITU_UNDONE_VIEW(summed_back, summed_to(g, whole))
+#undef SITU_UNDONE_VIEW
 
 /// A function that sees a gradient on its way, and may replace it.
 template <class T, class D>
@@ -36400,24 +37537,24 @@ class Variable {
 
   // ---- views, recorded ----------------------------------------------------------------------------------------------
 
-#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK) \
-  Variable NAME PARAMETERS const { return detail::record_view(*this, NODE, [=](auto const& x) { return x.CALL; }, [=](auto const& g, [[maybe_unused]] Shape const& whole) { return BACK; }); }
+#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK, NUMBERS) \
+  Variable NAME PARAMETERS const { return detail::record_view<detail::BACK>(*this, NODE, value().CALL, NUMBERS); }
 #define SITU_RECORDED_PART(NODE, NAME, PARAMETERS, CALL) \
   Variable NAME PARAMETERS const { return detail::record_part(*this, NODE, [=](auto const& x) { return x.CALL; }); }
 
-  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), g.reshape(whole))
-  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), g.reshape(whole))
-  SITU_RECORDED_VIEW("View", flatten, (), flatten(), g.reshape(whole))
-  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), g.transpose(axis0, axis1))
-  SITU_RECORDED_VIEW("T", t, (), t(), g.t())
-  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), g.permute(detail::inverse_permutation(axes)))
-  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), g.reshape(whole))
-  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), g.reshape(whole))
-  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), g.reshape(whole))
-  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), g.flip(axis))
-  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), g)
-  SITU_RECORDED_VIEW("Clone", clone, (), clone(), g)
-  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), detail::summed_to(g, whole))
+  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", flatten, (), flatten(), reshaped_back, {})
+  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), transposed_back, Shape(axis0, axis1))
+  SITU_RECORDED_VIEW("T", t, (), t(), t_back, {})
+  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), permuted_back, axes)
+  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), reshaped_back, {})
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), reshaped_back, {})
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), reshaped_back, {})
+  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), flipped_back, Shape(axis))
+  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), copied_back, {})
+  SITU_RECORDED_VIEW("Clone", clone, (), clone(), copied_back, {})
+  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), summed_back, {})
   SITU_RECORDED_PART("Select", select, (int64_t axis, int64_t index), select(axis, index))
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, int64_t stop, int64_t step = 1), slice(axis, start, stop, step))
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))
@@ -36606,16 +37743,6 @@ Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_de
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// The operation whose backward runs, for messages.
-SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
-struct OperationName {
-  char const* before;
-  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
-  OperationName(OperationName const&) = delete;
-  OperationName& operator=(OperationName const&) = delete;
-  ~OperationName() { running_operation = before; }
-};
-
 /// Throws GradientError when a saved tensor has been written in place.
 SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t version, Shape const& shape) {
   if (SITU_LIKELY(!head || head->version == version)) return;
@@ -36654,7 +37781,17 @@ struct State : Node {
   bool is_view = false;   ///< its value lies in that of another Variable
   uint32_t version = 0;   ///< of a view: how often that had been written
 
-  explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
+  /// A leaf.
+  explicit State(Tensor<T, D>&& v) noexcept : value(std::move(v)) { shape = value.shape(); }
+  /// The result of an operation, whose inputs are still to be connected.
+  SITU_NOINLINE State(char const* operation, Tensor<T, D>&& v, Node** edges, int count) noexcept : value(std::move(v)) {
+    shape = value.shape();
+    name = operation;
+    inputs = edges;
+    input_count = count;
+    requires_grad = true;
+    for (int k = 0; k < count; ++k) edges[k] = nullptr;
+  }
   SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
@@ -36669,16 +37806,18 @@ struct State : Node {
     else incoming = incoming + cast<T>(gradient);
     flow.arrived(this);
   }
-  template <class E>
-  void add_recorded(Flow& flow, E const& gradient) {
-    Variable<T, D> sum = [&] {
-      if (!incoming_recorded) return Variable<T, D>(gradient);
-      return Variable<T, D>(*incoming_recorded + gradient);
-    }();
+  /// The same of this shape, or of one that it was broadcast to.
+  SITU_NOINLINE void add_tensor(Flow& flow, Tensor<T, D> const& gradient) {
+    if (gradient.shape() == shape) add(flow, gradient);
+    else add(flow, summed_to(gradient, shape));
+  }
+  __attribute__((noinline, cold)) void add_recorded(Flow& flow, Variable<T, D> const& gradient) {
+    auto* const sum = new Variable<T, D>(incoming_recorded ? Variable<T, D>(*incoming_recorded + gradient) : gradient);
     forget_recorded(incoming_recorded);
-    incoming_recorded = new Variable<T, D>(std::move(sum));
+    incoming_recorded = sum;
     flow.arrived(this);
   }
+  __attribute__((noinline, cold)) void add_recorded_sum(Flow& flow, Variable<T, D> const& gradient) { add_recorded(flow, summed_to(gradient, shape)); }
 
   void call_hooks() override {
     for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
@@ -36743,7 +37882,9 @@ class Into {
   template <class E>
   void add(E const& gradient) const {
     if (!needed()) return;
-    if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
+    else if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    else if constexpr (std::is_same_v<E, Tensor<T, D>>) state_->add_tensor(flow_, gradient);
     else if (gradient.shape() == shape()) state_->add(flow_, gradient);
     else state_->add(flow_, summed_to(gradient, shape()));
   }
@@ -36829,32 +37970,31 @@ class Saved {
   State<T, D>* state_ = nullptr;
 };
 
-/// The result of an operation: a node with the operation's backward in it.
-template <class T, class D, class Rule, class... Is>
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_second_derivative(char const* operation) {
+  fail<GradientError>("grad: ", operation, " has no second derivative here; call grad without create_graph");
+}
+
+/// The result of an operation on Variables of the types Vs: a node with the operation's backward in it.
+template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
-  static constexpr int count = static_cast<int>(sizeof...(Is));
+  static constexpr int count = static_cast<int>(sizeof...(Vs));
   Node* edges[count];
   union {
     Rule rule;
   };
 
-  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, Is const&... from) : State<T, D>(std::move(value)), edges{}, rule(std::move(r)) {
-    this->name = name;
-    this->inputs = edges;
-    this->input_count = count;
-    this->requires_grad = true;
+  /// From the inputs' states, null where an input is a constant.
+  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
+      : State<T, D>(name, std::move(value), edges, count), rule(std::move(r)) {
     int k = 0;
-    (connect(k++, from), ...);
+    ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }
-  ~Recorded() override {
-    if (!this->released) rule.~Rule();
-    drop_inputs(*this);
-  }
+  ~Recorded() override {}  // release() has been called
 
   void backward(Flow& flow) override {
     if (this->retains_grad) this->keep_grad(false);
-    OperationName const guard(this->name);
-    send(flow, std::make_index_sequence<sizeof...(Is)>{});
+    if (SITU_UNLIKELY(flow.creates_graph())) send_recorded(flow, std::make_index_sequence<sizeof...(Vs)>{});
+    else send(flow, std::make_index_sequence<sizeof...(Vs)>{});
   }
   void release() noexcept override {
     if (std::exchange(this->released, true)) return;
@@ -36863,23 +38003,14 @@ struct Recorded final : State<T, D> {
   }
 
  private:
-  template <class I>
-  void connect(int k, I const& from) {
-    check_view(from);
-    if (!from.requires_grad()) return;
-    auto* const state = from.state();
-    edges[k] = state;
-    count_up(state->references);
-    if (state->depth >= this->depth) this->depth = state->depth + 1;
-  }
   template <std::size_t... Ks>
   void send(Flow& flow, std::index_sequence<Ks...>) {
-    if (flow.creates_graph()) {
-      if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
-      else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
-    } else {
-      rule(std::as_const(this->incoming), Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
-    }
+    rule(std::as_const(this->incoming), Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+  }
+  template <std::size_t... Ks>
+  __attribute__((noinline, cold)) void send_recorded(Flow& flow, std::index_sequence<Ks...>) {
+    if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+    else fail_second_derivative(this->name);
   }
 };
 
@@ -36901,7 +38032,8 @@ bool is_recording(Vs const&... inputs) {
 template <class T, class D, class Rule, class... Vs>
 Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
   if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
-  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Vs...>(name, std::move(value), std::move(rule), inputs...));
+  (check_view(inputs), ...);
+  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Variable<value_of<Vs>, device_of<Vs>>...>(name, std::move(value), std::move(rule), inputs.state()...));
 }
 
 /// The name of a node: that of the formula's outermost function, as PyTorch writes names.
@@ -36980,14 +38112,34 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
   state->version = head ? head->version : 0;
   return result;
 }
-/// A view of every element: `back` undoes it.
-template <class T, class D, class View, class Back>
-Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back) {
-  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([back, whole = v.shape()](auto const& g, auto const& into) {
-                             if (into.needed()) into.add(back(g, whole));
-                           }),
-                           v),
-                    v);
+/// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
+template <class T, class D>
+struct ViewRule {
+  using twice = void;
+  Shape whole;
+  signed char axes[max_rank];  ///< the parameters
+  int count;
+  Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
+  Variable<T, D> (*back_recorded)(Variable<T, D> const&, Shape const& whole, Shape const& parameters);
+  template <class I>
+  void operator()(Tensor<T, D> const& g, I const& into) const {
+    if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
+  }
+  template <class I>
+  void operator()(Variable<T, D> const& g, I const& into) const {
+    if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
+  }
+};
+template <class Back, class V>
+V undo_view(V const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
+  return Back::of(g, whole, parameters);
+}
+/// Records `value`, a view of every element of v. The parameters are axes.
+template <class Back, class T, class D>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters) {
+  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, Variable<T, D>>};
+  for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
+  return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }
 /// A view of some elements.
 template <class T, class D, class View>
@@ -37304,7 +38456,7 @@ struct LaneFunction {
   void (*slopes)(L const* xs, L const& y, L* partials);
   L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
   Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
-  int64_t (*start)(void const* tree, cpu::Run<4> const* run, bool stream) = nullptr;  ///< the CPU's kernel
+  int64_t (*start)(void const* tree, cpu::Run<4> const* run, int how) = nullptr;  ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
 };
@@ -37312,13 +38464,12 @@ struct LaneFunction {
 /// On the CPU all functions share what brings operands to a kernel.
 template <class C, class D>
 SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
-  Shape const* shapes[3];
+  Shape shapes[3];
   Layout const* layouts[4];
   int const n = function.operands;
   bool uniform = true;
-  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
-  CommonShape common(shapes[0]);
-  if (!uniform) common.broadcast(shapes, n, function.name);
+  for (int k = 0; k < n; ++k) shapes[k] = xs[k].shape(), uniform = uniform && same_shape(shapes[0], shapes[k]);
+  CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
   Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
   cpu::BoundTree<4, 64> bound;
   bound.start = function.start;
@@ -39506,6 +40657,13 @@ struct DiagonalView {
   }
 };
 
+struct all_flipped_back {
+  template <class G>
+  static auto of(G const& g, Shape const&, Shape const& axes) {
+    return flip(g, axes);
+  }
+};
+
 inline Shape opposite(Shape const& shifts) {
   Shape result = shifts;
   for (int k = 0; k < shifts.rank(); ++k) result[k] = static_cast<int64_t>(uint64_t{0} - static_cast<uint64_t>(shifts[k]));
@@ -39603,7 +40761,7 @@ template <class E>
   requires differentiable<E>
 auto flip(E const& x, Shape const& axes) {
   if constexpr (requires { x.state(); }) {
-    return detail::record_view(x, "Flip", [axes](auto const& t) { return flip(t, axes); }, [axes](auto const& g, Shape const&) { return flip(g, axes); });
+    return detail::record_view<detail::all_flipped_back>(x, "Flip", flip(x.value(), axes), axes);
   } else {
     using Result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
     return detail::record_on<false>("Flip", Result(flip(detail::values_of(x), axes)), x, detail::linear([axes](auto const& g) { return flip(g, axes); }));
@@ -39753,8 +40911,28 @@ Saved<T, D> saved_input(ConstantInput<T, D> const& c) {
 }
 /// An operand for backward, or nothing where no gradient needs it.
 template <class V>
-auto saved_if(bool needed, V const& input) {
+Saved<value_of<V>, device_of<V>> saved_if(bool needed, V const& input) {
   return needed ? saved_input(input) : Saved<value_of<V>, device_of<V>>();
+}
+
+/// Either of them, while it lives: an operation on these is compiled once for both.
+template <class T, class D>
+struct InputRef {
+  using value_type = T;
+  using device_type = D;
+  Tensor<T, D> tensor;
+  State<T, D>* node = nullptr;
+  InputRef() = default;
+  explicit InputRef(Variable<T, D> const& v) : tensor(v.value()), node(v.state()) {}
+  explicit InputRef(ConstantInput<T, D> const& c) : tensor(c.tensor) {}
+  Tensor<T, D> const& value() const { return tensor; }
+  Shape const& shape() const { return tensor.shape(); }
+  bool requires_grad() const { return node && node->requires_grad; }
+  State<T, D>* state() const { return node; }
+};
+template <class T, class D>
+Saved<T, D> saved_input(InputRef<T, D> const& input) {
+  return input.requires_grad() ? Saved<T, D>(Variable<T, D>::from_state(input.node)) : Saved<T, D>(input.tensor);
 }
 
 /// Operands of an operation on one device, one of which records.
@@ -42346,167 +43524,6 @@ void masked_select(X const&, M const&) = delete;
 ///           I. Murray, Differentiation of the Cholesky decomposition, arXiv:1602.07527, for that one's gradient.
 
 
-namespace situ::inline SITU_ABI {
-namespace detail {
-
-/// Operands that record, on a device that this build has linear algebra for.
-template <class... Es>
-concept recorded_matrices = recorded_operands<Es...> && !requires { typename linalg_obstacle<Es...>::type; };
-template <class... Es>
-concept recorded_no_matrices = recorded_operands<Es...> && requires { typename linalg_obstacle<Es...>::type; };
-
-/// a x = b:   ∂L/∂b = a⁻ᵀ g,   ∂L/∂a = −(∂L/∂b) xᵀ
-template <class T, class D, class DA>
-struct SolveRule {
-  Saved<T, DA> a;
-  Saved<T, D> x;
-  bool vectors;
-
-  template <class IntoA, class IntoB>
-  void operator()(Tensor<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
-    if (!into_a.needed() && !into_b.needed()) return;
-    Tensor<T, D> const columns = vectors ? g.unsqueeze(-1) : g;
-    Tensor<T, D> const b = solve(a.tensor().transpose(-2, -1), columns);
-    if (into_b.needed()) into_b.add(vectors ? b.squeeze(-1) : b);
-    if (into_a.needed()) into_a.add(matmul(-b, (vectors ? x.tensor().unsqueeze(-1) : x.tensor()).transpose(-2, -1)));
-  }
-};
-
-/// y = x⁻¹:   ∂L/∂x = −yᵀ g yᵀ
-template <class T, class D>
-struct InverseRule {
-  Saved<T, D> y;
-  template <class Into>
-  void operator()(Tensor<T, D> const& g, Into const& into) const {
-    if (!into.needed()) return;
-    auto const t = y.tensor().transpose(-2, -1);
-    into.add(matmul(matmul(-t, g), t));
-  }
-};
-
-/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ.
-template <class T, class D>
-Tensor<T, D> cofactors(Tensor<T, D> const& x) {
-  auto const [u, s, vh] = svd(x);
-  int64_t const n = x.shape().back();
-  Tensor<T, D> const others = prod(where(eye<bool>(n, D{}), 1, s.unsqueeze(-2)), -1);
-  Tensor<T, D> const signs = det(u) * det(vh);
-  return matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh);
-}
-/// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
-template <class T, class D, class DX>
-struct DeterminantRule {
-  Saved<T, DX> x;
-  Saved<T, D> y;
-  template <class Into>
-  void operator()(Tensor<T, D> const& g, Into const& into) const {
-    if (!into.needed()) return;
-    auto const each = [](auto const& v) { return v.unsqueeze(-1).unsqueeze(-1); };
-    Tensor<T, D> inverse;
-    try {
-      inverse = inv(x.tensor());
-    } catch (LinalgError const&) {  // there is a singular one among them
-      return into.add(each(g) * cofactors(Tensor<T, D>(x.tensor())));
-    }
-    into.add(each(g) * each(y.tensor()) * inverse.transpose(-2, -1));
-  }
-};
-
-/// x = l lᵀ:   ∂L/∂x = l⁻ᵀ Φ l⁻¹, with Φ the lower triangle of lᵀ g mirrored and halved, so that it is symmetric
-template <class T, class D>
-struct CholeskyRule {
-  Saved<T, D> factor;
-  bool upper;
-  template <class Into>
-  void operator()(Tensor<T, D> const& g_, Into const& into) const {
-    if (!into.needed()) return;
-    auto const as_lower = [&](Tensor<T, D> const& t) { return upper ? t.transpose(-2, -1) : t; };
-    Tensor<T, D> const g = as_lower(g_), lt = as_lower(factor.tensor()).transpose(-2, -1);
-    Tensor<T, D> const product = matmul(lt, g), strict = tril(product, -1);
-    Tensor<T, D> const phi = (tril(product) + strict.transpose(-2, -1)) * 0.5;
-    into.add(solve(lt, solve(lt, phi).transpose(-2, -1)));
-  }
-};
-
-}  // namespace detail
-
-/// The solution x of a x = b, where one of them records.
-///
-/// Gradient  ∂L/∂b = a⁻ᵀ g, ∂L/∂a = −(∂L/∂b) xᵀ: a solve with the transposed matrix, and a product.
-template <class A, class B>
-  requires detail::recorded_matrices<A, B>
-auto solve(A const& a_, B const& b_) {
-  using T = promote_t<value_of<A>, value_of<B>>;
-  auto const a = detail::operation_input<T>(a_);
-  auto const b = detail::operation_input<T>(b_);
-  auto x = solve(a.value(), b.value());
-  using D = device_of<decltype(x)>;
-  using Rule = detail::SolveRule<T, D, device_of<decltype(a)>>;
-  if (!detail::is_recording(a, b)) return Variable<T, D>(std::move(x), false);
-  detail::Saved<T, D> const saved = a.requires_grad() ? detail::Saved<T, D>(x) : detail::Saved<T, D>();
-  bool const vectors = detail::holds_vectors(a.shape(), b.shape());
-  return detail::record("Solve", std::move(x), Rule{detail::saved_input(a), saved, vectors}, a, b);
-}
-
-/// The inverse of square matrices.
-///
-/// Gradient  ∂L/∂x = −yᵀ g yᵀ: two products.
-template <class E>
-  requires detail::recorded_matrices<E>
-auto inv(E const& x_) {
-  auto const x = detail::recorded(x_);
-  auto y = inv(x.value());
-  using T = value_of<E>;
-  using D = device_of<decltype(y)>;
-  detail::Saved<T, D> const saved(y);
-  return detail::record("Inverse", std::move(y), detail::InverseRule<T, D>{saved}, x);
-}
-
-/// The determinant.
-///
-/// Gradient  ∂L/∂x = g y x⁻ᵀ: an inverse; with singular matrices among them the cofactors, by singular values.
-template <class E>
-  requires detail::recorded_matrices<E>
-auto det(E const& x_) {
-  auto const x = detail::recorded(x_);
-  auto y = det(x.value());
-  using T = value_of<E>;
-  using D = device_of<decltype(y)>;
-  detail::Saved<T, D> const saved(y);
-  return detail::record("Det", std::move(y), detail::DeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
-}
-
-/// The Cholesky factor of symmetric positive definite matrices.
-///
-/// Gradient  symmetric, as PyTorch's: l⁻ᵀ Φ l⁻¹ with Φ = ½ (tril(lᵀ g) + its strict lower triangle, transposed).
-template <class E>
-  requires detail::recorded_matrices<E>
-auto cholesky(E const& x_, TriangleOptions const& options = {}) {
-  auto const x = detail::recorded(x_);
-  auto y = cholesky(x.value(), options);
-  using T = value_of<E>;
-  using D = device_of<decltype(y)>;
-  detail::Saved<T, D> const saved(y);
-  return detail::record("Cholesky", std::move(y), detail::CholeskyRule<T, D>{saved, options.upper}, x);
-}
-
-#define SITU_NO_RECORDED_MATRIX(NAME)                                          \
-  template <class E, class Error = detail::linalg_obstacle_of<E>>              \
-    requires detail::recorded_no_matrices<E>                                   \
-  Variable<value_of<E>, device_of<E>> NAME(E const&, auto const&...) = delete;
-SITU_NO_RECORDED_MATRIX(inv)
-SITU_NO_RECORDED_MATRIX(det)
-SITU_NO_RECORDED_MATRIX(cholesky)
-#undef SITU_NO_RECORDED_MATRIX
-template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
-  requires detail::recorded_no_matrices<A, B>
-Variable<value_of<A>, device_of<A>> solve(A const&, B const&) = delete;
-template <class A, class B, class Error = detail::different_devices_of<A, B>>
-  requires detail::strange_recorded_operands<A, B>
-void solve(A const&, B const&) = delete;
-
-}  // namespace situ::inline SITU_ABI
-
 // ---- <situ/autograd/matmul.hpp>
 /// Products of Variables: matmul, bmm, dot, outer, linear, einsum.
 ///
@@ -42619,6 +43636,16 @@ auto outer(A const& a_, B const& b_) {
 
 namespace detail {
 
+template <bool Relu, class X, class W, class... B>
+auto recorded_linear(X const& x_, W const& w_, B const&... b_);
+
+/// A B of matrices in the gradient of a linear layer: of Variables it is a linear layer again.
+template <class A, class B>
+auto linear_product(A const& a, B const& b) {
+  if constexpr (is_recorded<A>) return recorded_linear<false>(a, b.t());
+  else return matmul(a, b);
+}
+
 /// y = x wᵀ + b, with all leading axes of x as rows:   ∂L/∂x = g w,   ∂L/∂w = gᵀ x,   ∂L/∂b = Σ g
 template <class SavedX, class SavedW>
 struct LinearRule {
@@ -42627,24 +43654,22 @@ struct LinearRule {
   SavedW w;
   Shape shape;  ///< of w
 
-  template <class G, class IntoX, class IntoW, class... IntoB>
-  void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const&... into_b) const {
+  template <class G, class IntoX, class IntoW, class IntoB>
+  void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     int64_t const outputs = shape.rank() == 2 ? shape[0] : 1, inputs = shape.back();
     int64_t const rows = g_.size() / (outputs > 0 ? outputs : 1);
     G const g = g_.rank() == 2 && shape.rank() == 2 ? g_ : g_.reshape({rows, outputs});
     if (into_x.needed()) {
       auto const weights = w.beside(g);
-      auto const gradient = matmul(g, shape.rank() == 2 ? weights : weights.unsqueeze(0));
+      auto const gradient = linear_product(g, shape.rank() == 2 ? weights : weights.reshape({1, inputs}));
       into_x.add(into_x.shape().rank() == 2 ? gradient : gradient.reshape(into_x.shape()));
     }
     if (into_w.needed()) {
       auto const images = x.beside(g);
-      auto const gradient = matmul(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
-      into_w.add(shape.rank() == 2 ? gradient : gradient.squeeze(0));
+      auto const gradient = linear_product(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
+      into_w.add(shape.rank() == 2 ? gradient : gradient.reshape(shape));
     }
-    ([&] {
-      if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
-    }(), ...);
+    if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
   }
 };
 /// max(x wᵀ + b, 0): the gradient of a linear layer where its result is positive.
@@ -42659,29 +43684,43 @@ struct LinearReluRule {
   }
 };
 
+/// Without a bias where that is null.
+template <bool Relu, class T, class DX, class DW, class DB>
+SITU_NOINLINE auto linear_of(InputRef<T, DX> const& x, InputRef<T, DW> const& w, InputRef<T, DB> const* b) {
+  auto value = [&] {
+    if constexpr (Relu) return b ? linear_relu(x.value(), w.value(), b->value()) : linear_relu(x.value(), w.value());
+    else return b ? linear(x.value(), w.value(), b->value()) : linear(x.value(), w.value());
+  }();
+  using D = device_of<decltype(value)>;
+  InputRef<T, DB> const none;
+  if (!b) b = &none;
+  if (!is_recording(x, w, *b)) return Variable<T, D>(std::move(value), false);
+  using Rule = LinearRule<Saved<T, DX>, Saved<T, DW>>;
+  Rule rule{saved_if(w.requires_grad(), x), saved_if(x.requires_grad(), w), w.shape()};
+  if constexpr (Relu) {
+    using ReluRule = LinearReluRule<Saved<T, DX>, Saved<T, DW>, Saved<T, D>>;
+    Saved<T, D> const y(value);
+    return record("LinearRelu", std::move(value), ReluRule{std::move(rule), y}, x, w, *b);
+  } else {
+    return record("Linear", std::move(value), std::move(rule), x, w, *b);
+  }
+}
 template <bool Relu, class X, class W, class... B>
 auto recorded_linear(X const& x_, W const& w_, B const&... b_) {
   using T = promoted_t<value_of<X>, value_of<W>, value_of<B>...>;
   auto const x = operation_input<T>(x_);
   auto const w = operation_input<T>(w_);
-  using Rule = LinearRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>>;
-  auto const run = [&](auto const&... b) {
-    auto value = [&] {
-      if constexpr (Relu) return linear_relu(x.value(), w.value(), b.value()...);
-      else return linear(x.value(), w.value(), b.value()...);
-    }();
-    using D = device_of<decltype(value)>;
-    if (!is_recording(x, w, b...)) return Variable<T, D>(std::move(value), false);
-    Rule rule{saved_if(w.requires_grad(), x), saved_if(x.requires_grad(), w), w.shape()};
-    if constexpr (Relu) {
-      using ReluRule = LinearReluRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>, Saved<T, D>>;
-      Saved<T, D> const y(value);
-      return record("LinearRelu", std::move(value), ReluRule{std::move(rule), y}, x, w, b...);
-    } else {
-      return record("Linear", std::move(value), std::move(rule), x, w, b...);
-    }
-  };
-  return run(operation_input<T>(b_)...);
+  using DX = device_of<decltype(x)>;
+  using DW = device_of<decltype(w)>;
+  InputRef<T, DX> const x_ref(x);
+  InputRef<T, DW> const w_ref(w);
+  if constexpr (sizeof...(B) == 0) {
+    return linear_of<Relu, T, DX, DW, DW>(x_ref, w_ref, nullptr);
+  } else {
+    auto const b = operation_input<T>(b_...);
+    InputRef<T, device_of<decltype(b)>> const b_ref(b);
+    return linear_of<Relu>(x_ref, w_ref, &b_ref);
+  }
 }
 
 }  // namespace detail
@@ -42891,6 +43930,194 @@ void einsum(detail::Equation, Es const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Operands that record, on a device that this build has linear algebra for.
+template <class... Es>
+concept recorded_matrices = recorded_operands<Es...> && !requires { typename linalg_obstacle<Es...>::type; };
+template <class... Es>
+concept recorded_no_matrices = recorded_operands<Es...> && requires { typename linalg_obstacle<Es...>::type; };
+
+/// a x = b:   ∂L/∂b = a⁻ᵀ g,   ∂L/∂a = −(∂L/∂b) xᵀ
+template <class T, class D, class DA, class DB>
+struct SolveRule {
+  using twice = void;
+  Saved<T, DA> a;
+  Saved<T, DB> b;  ///< for second derivatives
+  Saved<T, D> x;
+  bool vectors;
+
+  template <class IntoA, class IntoB>
+  void operator()(Variable<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
+    using V = Variable<T, D>;
+    V const matrix = record_transfer<D>(a.variable());
+    V const back = solve(matrix.transpose(-2, -1), vectors ? g.unsqueeze(-1) : g);
+    if (into_b.needed()) into_b.add(vectors ? back.squeeze(-1) : back);
+    if (!into_a.needed()) return;
+    V const found = solve(matrix, record_transfer<D>(b.variable()));
+    into_a.add(-matmul(back, (vectors ? found.unsqueeze(-1) : found).transpose(-2, -1)));
+  }
+  template <class IntoA, class IntoB>
+  void operator()(Tensor<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
+    if (!into_a.needed() && !into_b.needed()) return;
+    Tensor<T, D> const columns = vectors ? g.unsqueeze(-1) : g;
+    Tensor<T, D> const back = solve(a.tensor().transpose(-2, -1), columns);
+    if (into_b.needed()) into_b.add(vectors ? back.squeeze(-1) : back);
+    if (into_a.needed()) into_a.add(matmul(-back, (vectors ? x.tensor().unsqueeze(-1) : x.tensor()).transpose(-2, -1)));
+  }
+};
+
+/// y = x⁻¹:   ∂L/∂x = −yᵀ g yᵀ
+template <class T, class D, class DX>
+struct InverseRule {
+  using twice = void;
+  Saved<T, DX> x;  ///< for second derivatives
+  Saved<T, D> y;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    Variable<T, D> const t = inv(record_transfer<D>(x.variable())).transpose(-2, -1);
+    into.add(-matmul(matmul(t, g), t));
+  }
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    auto const t = y.tensor().transpose(-2, -1);
+    into.add(matmul(matmul(-t, g), t));
+  }
+};
+
+/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ.
+template <class T, class D>
+Tensor<T, D> cofactors(Tensor<T, D> const& x) {
+  auto const [u, s, vh] = svd(x);
+  int64_t const n = x.shape().back();
+  Tensor<T, D> const others = prod(where(eye<bool>(n, D{}), 1, s.unsqueeze(-2)), -1);
+  Tensor<T, D> const signs = det(u) * det(vh);
+  return matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh);
+}
+/// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
+template <class T, class D, class DX>
+struct DeterminantRule {
+  using twice = void;
+  Saved<T, DX> x;
+  Saved<T, D> y;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    Variable<T, D> const matrix = record_transfer<D>(x.variable());
+    into.add((g * det(matrix)).unsqueeze(-1).unsqueeze(-1) * inv(matrix).transpose(-2, -1));
+  }
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    auto const each = [](auto const& v) { return v.unsqueeze(-1).unsqueeze(-1); };
+    Tensor<T, D> inverse;
+    try {
+      inverse = inv(x.tensor());
+    } catch (LinalgError const&) {  // there is a singular one among them
+      return into.add(each(g) * cofactors(Tensor<T, D>(x.tensor())));
+    }
+    into.add(each(g) * each(y.tensor()) * inverse.transpose(-2, -1));
+  }
+};
+
+/// x = l lᵀ:   ∂L/∂x = l⁻ᵀ Φ l⁻¹, with Φ the lower triangle of lᵀ g mirrored and halved, so that it is symmetric
+template <class T, class D>
+struct CholeskyRule {
+  Saved<T, D> factor;
+  bool upper;
+  template <class Into>
+  void operator()(Tensor<T, D> const& g_, Into const& into) const {
+    if (!into.needed()) return;
+    auto const as_lower = [&](Tensor<T, D> const& t) { return upper ? t.transpose(-2, -1) : t; };
+    Tensor<T, D> const g = as_lower(g_), lt = as_lower(factor.tensor()).transpose(-2, -1);
+    Tensor<T, D> const product = matmul(lt, g), strict = tril(product, -1);
+    Tensor<T, D> const phi = (tril(product) + strict.transpose(-2, -1)) * 0.5;
+    into.add(solve(lt, solve(lt, phi).transpose(-2, -1)));
+  }
+};
+
+}  // namespace detail
+
+/// The solution x of a x = b, where one of them records.
+///
+/// Gradient  ∂L/∂b = a⁻ᵀ g, ∂L/∂a = −(∂L/∂b) xᵀ: a solve with the transposed matrix, and a product. Twice differentiable.
+template <class A, class B>
+  requires detail::recorded_matrices<A, B>
+auto solve(A const& a_, B const& b_) {
+  using T = promote_t<value_of<A>, value_of<B>>;
+  auto const a = detail::operation_input<T>(a_);
+  auto const b = detail::operation_input<T>(b_);
+  auto x = solve(a.value(), b.value());
+  using D = device_of<decltype(x)>;
+  using Rule = detail::SolveRule<T, D, device_of<decltype(a)>, device_of<decltype(b)>>;
+  if (!detail::is_recording(a, b)) return Variable<T, D>(std::move(x), false);
+  detail::Saved<T, D> const saved = a.requires_grad() ? detail::Saved<T, D>(x) : detail::Saved<T, D>();
+  bool const vectors = detail::holds_vectors(a.shape(), b.shape());
+  return detail::record("Solve", std::move(x), Rule{detail::saved_input(a), detail::saved_if(a.requires_grad(), b), saved, vectors}, a, b);
+}
+
+/// The inverse of square matrices.
+///
+/// Gradient  ∂L/∂x = −yᵀ g yᵀ: two products. Twice differentiable.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto inv(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto y = inv(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Inverse", std::move(y), detail::InverseRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
+}
+
+/// The determinant.
+///
+/// Gradient  ∂L/∂x = g y x⁻ᵀ: an inverse; with singular matrices among them the cofactors, by singular values. Twice differentiable where none is singular.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto det(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto y = det(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Det", std::move(y), detail::DeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
+}
+
+/// The Cholesky factor of symmetric positive definite matrices.
+///
+/// Gradient  symmetric, as PyTorch's: l⁻ᵀ Φ l⁻¹ with Φ = ½ (tril(lᵀ g) + its strict lower triangle, transposed).
+template <class E>
+  requires detail::recorded_matrices<E>
+auto cholesky(E const& x_, TriangleOptions const& options = {}) {
+  auto const x = detail::recorded(x_);
+  auto y = cholesky(x.value(), options);
+  using T = value_of<E>;
+  using D = device_of<decltype(y)>;
+  detail::Saved<T, D> const saved(y);
+  return detail::record("Cholesky", std::move(y), detail::CholeskyRule<T, D>{saved, options.upper}, x);
+}
+
+#define SITU_NO_RECORDED_MATRIX(NAME)                                          \
+  template <class E, class Error = detail::linalg_obstacle_of<E>>              \
+    requires detail::recorded_no_matrices<E>                                   \
+  Variable<value_of<E>, device_of<E>> NAME(E const&, auto const&...) = delete;
+SITU_NO_RECORDED_MATRIX(inv)
+SITU_NO_RECORDED_MATRIX(det)
+SITU_NO_RECORDED_MATRIX(cholesky)
+#undef SITU_NO_RECORDED_MATRIX
+template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
+  requires detail::recorded_no_matrices<A, B>
+Variable<value_of<A>, device_of<A>> solve(A const&, B const&) = delete;
+template <class A, class B, class Error = detail::different_devices_of<A, B>>
+  requires detail::strange_recorded_operands<A, B>
+void solve(A const&, B const&) = delete;
+
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/autograd/pool2d.hpp>
 /// Pooling of Variables, and of formulas with Variables in them.
 ///
@@ -42898,7 +44125,9 @@ void einsum(detail::Equation, Es const&...) = delete;
 
 
 // ---- <situ/ops/cpu/pool2d_gradient.hpp>
-/// The gradients of pooling on the CPU: planes, window by window. Sums of 16-bit floats are made in float.
+/// The gradients of pooling on the CPU, plane by plane. Sums of 16-bit floats are made in float.
+///
+/// Each element gathers from the windows that it belongs to: rows of gradients, and of the places of the largest elements, with room around them.
 
 
 namespace situ::inline SITU_ABI {
@@ -42996,6 +44225,112 @@ struct LargestOfFourBody {
   }
 };
 
+/// What is gathered from in one plane: rows of windows with `before` columns, of which no window is, in front of them and enough behind.
+template <class C>
+struct PoolGatherPlan {
+  static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
+  WindowAxis y, x;
+  int64_t before, step;      ///< of a row of windows
+  int64_t image_step;        ///< of a row of the image with its padding
+
+  PoolGatherPlan(WindowAxis const& rows, WindowAxis const& columns) : y(rows), x(columns) {
+    int64_t const reach = (x.kernel - 1) * x.dilation + 1, most = x.extent / x.stride + 1 > x.windows ? x.extent / x.stride + 1 : x.windows;
+    before = reach;
+    step = before + most + x.padding + reach + 2 * longest_pack;
+    image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
+  }
+  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && !plan.x.adaptive && plan.x.axis.stride <= 2; }
+  int64_t windows_size() const { return y.windows * step + longest_pack; }
+  int64_t image_size() const { return y.extent * image_step + longest_pack; }
+};
+
+/// For a row of windows: which of a window's elements is the largest, counted by rows; the first that stands in the image, and less than 0 where none does, are
+/// in `begin`.
+template <class C>
+struct PoolLargestBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(chosen, image, begin, first, last, plan);
+    else strided<Isa, 2>(chosen, image, begin, first, last, plan);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    WindowAxis const& x = plan.x;
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      P most(max_pooling::least<C>()), at = P::load(begin + j) + P(static_cast<C>(first * x.kernel));
+      C const* row = image + Stride * j;
+      for (int64_t u = first; u < last; ++u, row += plan.y.dilation * plan.image_step) {
+        for (int64_t v = 0; v < x.kernel; ++v) {
+          P const value = strided_lanes<Stride, P>(row + v * x.dilation);
+          auto const larger = (value > most) | math::isnan(value);
+          most = select(larger, value, most);
+          at = select(larger, P(static_cast<C>(u * x.kernel + v)), at);
+        }
+      }
+      at.store(chosen + j);
+    }
+  }
+};
+
+/// A row of the image: the sum of the gradients of its windows, where Largest of those that have chosen the element.
+template <class C, bool Largest>
+struct PoolGatherBody {
+  /// `gradients` and `chosen` are those of row 0, column 0 of the windows.
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, chosen, row, plan);
+    else strided<Isa, 2>(to, gradients, chosen, row, plan);
+    return 0;
+  }
+
+ private:
+  /// For columns Stride m + Phase.
+  template <class P, int Stride, int Phase>
+  SITU_INLINE static P sum(C const* gradients, C const* chosen, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
+    P result(C(0));
+    WindowAxis const &y = plan.y, &x = plan.x;
+    for (int64_t u = y.kernel - 1; u >= 0; --u) {  // windows in their order
+      int64_t const behind = row + y.padding - u * y.dilation, i = behind / y.stride;
+      if (behind < 0 || behind % y.stride != 0 || i >= y.windows) continue;
+      for (int64_t v = x.kernel - 1; v >= 0; --v) {
+        int64_t const shift = Phase + x.padding - v * x.dilation;
+        if constexpr (Stride == 2) {
+          if (shift & 1) continue;
+        }
+        int64_t const at = i * plan.step + m + (Stride == 2 ? shift >> 1 : shift);
+        P const g = P::load(gradients + at);
+        if constexpr (Largest) result = result + select(P::load(chosen + at) == P(static_cast<C>(u * x.kernel + v)), g, P(C(0)));
+        else result = result + g;
+      }
+    }
+    return result;
+  }
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C)), some = Stride * lanes;
+    using P = pack<C, lanes, Isa>;
+    for (int64_t k = 0; k < plan.x.extent; k += some) {
+      C last[some];
+      C* const at = k + some <= plan.x.extent ? to + k : last;
+      P const even = sum<P, Stride, 0>(gradients, chosen, row, k / Stride, plan);
+      if constexpr (Stride == 1) {
+        even.store(at);
+      } else {
+        constexpr std::make_integer_sequence<int, lanes> steps{};
+        P const odd = sum<P, Stride, 1>(gradients, chosen, row, k / Stride, plan);
+        interleaved<0>(even, odd, steps).store(at);
+        interleaved<1>(even, odd, steps).store(at + lanes);
+      }
+      if (at == last) std::memcpy(to + k, last, static_cast<std::size_t>(plan.x.extent - k) * sizeof(C));
+    }
+  }
+};
+
 /// Items are planes. The places of the largest elements are found again.
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
@@ -43011,6 +44346,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
+    if (!in_fours && PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -43032,6 +44368,44 @@ struct MaxPoolGradientKernel {
   }
 
  private:
+  /// By packs; false where there is no memory for it.
+  bool gather(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    PoolGatherPlan<C> const shape(y, x);
+    int64_t const windows_size = shape.windows_size(), image_size = shape.image_size(), all = 2 * windows_size + image_size + shape.step;
+    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = static_cast<C*>(memory.get());
+    if (!buffer) return false;
+    C *const chosen = buffer + shape.before, *const g = chosen + windows_size, *const image = buffer + 2 * windows_size, *const begin = image + image_size;
+    for (int64_t k = 0; k < all; ++k) buffer[k] = k < windows_size ? C(-1) : k < 2 * windows_size ? C(0) : max_pooling::least<C>();
+    for (int64_t j = 0; j < x.windows; ++j) {
+      int64_t left, right;
+      plan.x.range(j, left, right);
+      begin[j] = left < right ? static_cast<C>((left - x.start(j)) / x.dilation) : -static_cast<C>(y.kernel * x.kernel);
+    }
+    for (int64_t plane = first; plane < last; ++plane) {
+      for (int64_t row = 0; row < y.extent; ++row) {
+        int64_t const offset = (plane * y.extent + row) * x.extent;
+        C* const to = image + row * shape.image_step + x.padding;
+        if (direct) std::memcpy(to, static_cast<C const*>(bound.data[1]) + offset, static_cast<std::size_t>(x.extent) * sizeof(C));
+        else read(to, offset, x.extent);
+      }
+      T const* from = gradients + plane * y.windows * x.windows;
+      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+        int64_t top, bottom;
+        plan.y.range(i, top, bottom);
+        C *const places = chosen + i * shape.step, *const values = g + i * shape.step;
+        for (int64_t j = 0; j < x.windows; ++j) values[j] = static_cast<C>(from[j]);
+        int64_t const skipped = (top - y.start(i)) / y.dilation, rows = top < bottom ? (bottom - top + y.dilation - 1) / y.dilation : 0;
+        dispatch<PoolLargestBody<C>>(places, image + top * shape.image_step, begin, skipped, skipped + rows, shape);
+        for (int64_t j = x.windows; j < x.windows + shape.longest_pack; ++j) places[j] = C(-1);
+        if (rows == 0) for (int64_t j = 0; j < x.windows; ++j) places[j] = C(-1);
+      }
+      C* const to = result + plane * y.extent * x.extent;
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, true>>(to + row * x.extent, g, chosen, row, shape);
+    }
+    return true;
+  }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
@@ -43053,7 +44427,7 @@ struct MaxPoolGradientKernel {
             largest = value, place = at, any = true;
           }
         }
-        to[place] += static_cast<C>(g[j]);
+        if (any) to[place] += static_cast<C>(g[j]);  // dilated windows may lie in the padding
       }
     }
   }
@@ -43081,6 +44455,7 @@ struct MeanPoolGradientKernel {
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
     int64_t const size = y.extent * x.extent;
+    if (PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
       T const* g = gradients + plane * y.windows * x.windows;
@@ -43100,6 +44475,36 @@ struct MeanPoolGradientKernel {
         }
       }
     }
+  }
+
+ private:
+  /// By packs; false where there is no memory for it.
+  bool gather(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    PoolGatherPlan<C> const shape(y, x);
+    int64_t const all = shape.windows_size() + x.windows;
+    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = static_cast<C*>(memory.get());
+    if (!buffer) return false;
+    C *const shares = buffer + shape.before, *const columns = buffer + shape.windows_size();
+    for (int64_t k = 0; k < all; ++k) buffer[k] = C(0);
+    auto const count = [this](PoolAxis const& axis, int64_t window) {
+      if (plan.count_padding) return axis.padded_count(window);
+      int64_t from, behind;
+      axis.range(window, from, behind);
+      return behind - from;
+    };
+    for (int64_t j = 0; j < x.windows; ++j) columns[j] = static_cast<C>(count(plan.x, j));
+    for (int64_t plane = first; plane < last; ++plane) {
+      T const* from = gradients + plane * y.windows * x.windows;
+      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+        C const rows = static_cast<C>(count(plan.y, i));
+        for (int64_t j = 0; j < x.windows; ++j) shares[i * shape.step + j] = static_cast<C>(from[j]) / (rows * columns[j]);
+      }
+      C* const to = result + plane * y.extent * x.extent;
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, false>>(to + row * x.extent, shares, shares, row, shape);
+    }
+    return true;
   }
 };
 
@@ -43528,28 +44933,39 @@ struct NormGradientGroups {
   using P = typename Cut::P;
   static constexpr int N = Cut::N;
 
-  SITU_INLINE static void run(RowGradientArguments<C> const& a) {
+  SITU_INLINE static void run(RowGradientArguments<C> const& given) {
+    RowGradientArguments<C> a = given;
     Cut const cut(a.count);
     int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
     NormGroup<Centred, C, Isa> group;
     alignas(64) C slopes[N], bases[N], held[group_elements + 64];
+    alignas(64) C short_x[N * N], short_g[N * N], short_weight[N], short_sums[2 * N] = {};
+    if (SITU_UNLIKELY(cut.is_short)) {
+      if (a.weight) a.weight = padded<N>(a.weight, 0, n, 1, short_weight);
+      if (a.weight_gradient) a.weight_gradient = short_sums;
+      if (a.bias_gradient) a.bias_gradient = short_sums + N;
+    }
     for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most, readable = (a.rows - row) * n + a.slack;
-      C const *const x = a.b + row * n, *const g = a.g + row * n;
-      if (a.found) group.restore(a.found + row, a.all, rows);
-      else group.gather(cut, x, n, g, n, rows, readable, a.eps);
-      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, rows, readable);
-      if (!a.out) continue;
-      C const* const comes = a.stream ? held : a.out + row * n;
-      if (a.weight) sums<true>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
-      else sums<false>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
-      for (int64_t r = 0; r < rows; ++r) {
-        C* const to = a.stream ? held + r * n : a.out + (row + r) * n;
-        int64_t const writable = a.stream ? group_elements + 64 - r * n : (a.rows - row - r) * n;
-        if (a.weight) write<true>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
-        else write<false>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+      int64_t const rows = a.rows - row < most ? a.rows - row : most;
+      C const *x = a.b + row * n, *g = a.g + row * n;
+      C* out = a.stream ? held : a.out + row * n;
+      int64_t pitch = n;
+      if (SITU_UNLIKELY(cut.is_short)) {
+        x = padded<N>(x, n, n, rows, short_x), g = padded<N>(g, n, n, rows, short_g);
+        out = held, pitch = N;
       }
-      if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+      if (a.found) group.restore(a.found + row, a.all, rows);
+      else group.gather(cut, x, pitch, rows, a.eps);
+      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, pitch, rows);
+      if (!a.out) continue;
+      if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
+      else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
+      if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
+      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+    }
+    for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
+      if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
+      if (given.bias_gradient) given.bias_gradient[k] += short_sums[N + k];
     }
   }
 
@@ -43558,48 +44974,46 @@ struct NormGradientGroups {
     if constexpr (Centred) return keep_order(x - shift);
     else return x;
   }
-  /// The weights at i; those of the rest at cut.last.
   template <bool Weighed>
-  SITU_INLINE static P weighed(RowGradientArguments<C> const& a, P const& g, int64_t i, int64_t left) {
-    if constexpr (Weighed) return g * (left >= N ? P::load(a.weight + i) : load_tail<C, N, Isa>(a.weight + i, left, left, C(0)));
+  SITU_INLINE static P weighed(C const* weight, P const& g, int64_t i) {
+    if constexpr (Weighed) return g * P::load(weight + i);
     else return g;
   }
   /// An element's gradient is  r h + slope d + base,  d = x - shift.
   template <bool Weighed>
-  SITU_INLINE static void sums(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, C const* out, int64_t rows,
-                               int64_t readable, C* slopes, C* bases) {
+  SITU_INLINE static void rows_of(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes,
+                                  C* bases, C* out) {
+    sums<Weighed>(weight, cut, group, x, g, pitch, rows, slopes, bases);
+    for (int64_t r = 0; r < rows; ++r) write<Weighed>(weight, cut, x + r * pitch, g + r * pitch, P(group.shift[r]), P(group.scale[r]), P(slopes[r]), P(bases[r]), out + r * pitch);
+  }
+  template <bool Weighed>
+  SITU_INLINE static void sums(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes, C* bases) {
     P const zero(C(0));
     P totals[N], products[N];
-    int64_t const ahead = rows * cut.n;
-    for (int64_t r = 0; r < rows; ++r, x += cut.n, g += cut.n, out += cut.n, readable -= cut.n) {
+    int64_t const whole = cut.whole;
+    for (int64_t r = 0; r < rows; ++r, x += pitch, g += pitch) {
       P const shift(group.shift[r]);
       P s(zero), q(zero), t(zero), p(zero);
       if (cut.has_rest()) {
-        P const h = cut.inside_only(weighed<Weighed>(a, cut.rest(g, readable), cut.last, cut.n - cut.last));
-        s = h;
-        q = h * centred(cut.rest(x, readable), shift);
+        s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
+        q = s * centred(cut.rest(x), shift);
       }
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
-        for (int64_t k = i; k < i + 2 * N; k += N) {
-          __builtin_prefetch(g + ahead + k);
-          __builtin_prefetch(x + ahead + k);
-          __builtin_prefetch(out + k, 1);
-        }
-        P const h = weighed<Weighed>(a, P::load(g + i), i, N), k = weighed<Weighed>(a, P::load(g + i + N), i + N, N);
+      for (; i + 2 * N <= whole; i += 2 * N) {
+        P const h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
         if constexpr (Centred) s = s + h, t = t + k;
         q = multiply_add(h, centred(P::load(x + i), shift), q);
         p = multiply_add(k, centred(P::load(x + i + N), shift), p);
       }
-      if (i < cut.whole) {
-        P const h = weighed<Weighed>(a, P::load(g + i), i, N);
-        if constexpr (Centred) s = s + h;
-        q = multiply_add(h, centred(P::load(x + i), shift), q);
+      if (i < whole) {
+        P const h = weighed<Weighed>(weight, P::load(g + i), i);
+        if constexpr (Centred) t = t + h;
+        p = multiply_add(h, centred(P::load(x + i), shift), p);
       }
       totals[r] = s + t;
       products[r] = q + p;
     }
-    for (int64_t r = rows; r < N; ++r) totals[r] = products[r] = zero;
+    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
     P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
     P total(zero), product = sums_of_packs(products) * scale;  // of h z
     if constexpr (Centred) {
@@ -43611,40 +45025,31 @@ struct NormGradientGroups {
     (zero - (total / n + share * low) * scale).store(bases);
   }
   template <bool Weighed>
-  SITU_INLINE static void write(RowGradientArguments<C> const& a, Cut const& cut, C const* x, C const* g, int64_t readable, C shift_, C scale_, C slope_, C base_,
-                                C* out, int64_t writable) {
-    P const shift(shift_), scale(scale_), slope(slope_), base(base_);
-    P x_rest(base), g_rest(base);  // read first: what is written may be g
-    if (cut.has_rest()) x_rest = cut.rest(x, readable), g_rest = cut.rest(g, readable);
+  SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    P last(base);  // made first: what is written may be g
+    if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
     for (int64_t i = 0; i < cut.whole; i += N) {
-      multiply_add(weighed<Weighed>(a, P::load(g + i), i, N), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
+      multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
     }
-    if (!cut.has_rest()) return;
-    cut.store_rest(multiply_add(weighed<Weighed>(a, g_rest, cut.last, cut.n - cut.last), scale, multiply_add(centred(x_rest, shift), slope, base)), out, writable);
+    if (cut.has_rest()) last.store(out + cut.last);
   }
 
   /// The gradients of weight and bias, a pack of the row after the other.
-  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g,
-                                         int64_t rows, int64_t readable) {
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
     P const zero(C(0));
     for (int64_t i = 0; i < cut.n; i += N) {
       P w(zero), b(zero);
       bool const whole = i < cut.whole;
       int64_t const at = whole ? i : cut.last;
       for (int64_t r = 0; r < rows; ++r) {
-        C const *const x_row = x + r * cut.n, *const g_row = g + r * cut.n;
-        P const d = whole ? P::load(g_row + i) : cut.rest(g_row, readable - r * cut.n), v = whole ? P::load(x_row + i) : cut.rest(x_row, readable - r * cut.n);
+        P const d = P::load(g + r * pitch + at);
         b = b + d;
-        w = multiply_add(d, multiply_add(centred(v, P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
+        w = multiply_add(d, multiply_add(centred(P::load(x + r * pitch + at), P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
       }
       if (!whole) w = cut.inside_only(w), b = cut.inside_only(b);
-      if (a.weight_gradient) add_to(cut, whole, w, a.weight_gradient + at);
-      if (a.bias_gradient) add_to(cut, whole, b, a.bias_gradient + at);
+      if (a.weight_gradient) (P::load(a.weight_gradient + at) + w).store(a.weight_gradient + at);
+      if (a.bias_gradient) (P::load(a.bias_gradient + at) + b).store(a.bias_gradient + at);
     }
-  }
-  SITU_INLINE static void add_to(Cut const& cut, bool whole, P const& x, C* to) {
-    if (whole || cut.reaches_back) (P::load(to) + x).store(to);
-    else store_tail<C>(load_tail<C, N, Isa>(to, cut.n, cut.n, C(0)) + x, to, cut.n, cut.n);
   }
 };
 
@@ -44345,6 +45750,79 @@ auto topk(E const& x, int64_t k, smallest_t) {
 
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/autograd/values.hpp>
+/// What functions without a gradient give of what records: whole-tensor comparisons, the places of elements, tensors of the same shape,
+/// descriptions. They read the values; shapes, types, options and errors are those of the functions of tensors.
+///
+///     allclose(v, t);   nonzero(v > 0);   unique(v);   zeros_like(v);   explain(v * 2);   eval(v * 2)
+///
+/// Device    where the values live; operands on different devices do not compile.
+/// Gradient  none: the results are Tensors, bools and texts. eval keeps the history.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Operands of which one records at least.
+template <class A, class B>
+concept recorded_pair = any_formula<A> && any_formula<B> && (differentiable<A> || differentiable<B>);
+
+}  // namespace detail
+
+/// A formula that records, as the Variable that it becomes; a Variable as it is. Its gradient is that of the formula.
+template <class E>
+  requires differentiable<E>
+auto eval(E const& e) {
+  return detail::recorded(e);
+}
+
+#define SITU_VALUES_OF_TWO(NAME)                                                                                              \
+  template <class A, class B, class... Options>                                                                               \
+    requires(detail::recorded_pair<A, B> && on_same_device<A, B>)                                                             \
+  auto NAME(A const& a, B const& b, Options const&... options) {                                                              \
+    return NAME(detail::values_of(a), detail::values_of(b), options...);                                                      \
+  }                                                                                                                           \
+  template <class A, class B, class... Options, class Error = detail::different_devices_of<A, B>>                             \
+    requires(detail::recorded_pair<A, B> && !on_same_device<A, B>)                                                            \
+  void NAME(A const&, B const&, Options const&...) = delete;
+SITU_VALUES_OF_TWO(equal)
+SITU_VALUES_OF_TWO(searchsorted)
+#undef SITU_VALUES_OF_TWO
+
+// With the tolerance spelled out, so that it can be written in braces.
+#define SITU_CLOSE_VALUES(NAME)                                                                  \
+  template <class A, class B>                                                                    \
+    requires(detail::recorded_pair<A, B> && on_same_device<A, B>)                                \
+  auto NAME(A const& a, B const& b, tolerance const& allowed = {}) {                             \
+    return NAME(detail::values_of(a), detail::values_of(b), allowed);                            \
+  }                                                                                              \
+  template <class A, class B, class Error = detail::different_devices_of<A, B>>                  \
+    requires(detail::recorded_pair<A, B> && !on_same_device<A, B>)                               \
+  void NAME(A const&, B const&, tolerance const& = {}) = delete;
+SITU_CLOSE_VALUES(isclose)
+SITU_CLOSE_VALUES(allclose)
+#undef SITU_CLOSE_VALUES
+
+#define SITU_VALUES_OF(NAME)                         \
+  template <class E, class... Options>               \
+    requires differentiable<E>                       \
+  auto NAME(E const& x, Options const&... options) { \
+    return NAME(detail::values_of(x), options...);   \
+  }
+SITU_VALUES_OF(nonzero)
+SITU_VALUES_OF(unique)
+SITU_VALUES_OF(unique_counts)
+SITU_VALUES_OF(unique_inverse)
+SITU_VALUES_OF(unique_all)
+SITU_VALUES_OF(empty_like)
+SITU_VALUES_OF(zeros_like)
+SITU_VALUES_OF(ones_like)
+SITU_VALUES_OF(full_like)
+SITU_VALUES_OF(explain)
+#undef SITU_VALUES_OF
+
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/nn.hpp>
 /// Modules, layers and losses.
 
@@ -44584,7 +46062,7 @@ struct CheckedMembers {
 };
 
 /// The name of member k in "fc1, fc2".
-inline std::string member_name(char const* names, int k) {
+__attribute__((noinline, cold)) inline std::string member_name(char const* names, int k) {
   for (; k > 0; ++names) {
     if (*names == ',') --k;
   }
@@ -44592,6 +46070,10 @@ inline std::string member_name(char const* names, int k) {
   char const* end = names;
   while (*end != '\0' && *end != ',' && *end != ' ') ++end;
   return std::string(names, end);
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_order_of_members(char const* names) {
+  fail<TypeError>("SITU_MODULE(", names, "): the members stand in another order in the struct; list them in that order");
 }
 
 /// Calls f(member) for each, in order, after checking that this is the order in which they stand in the struct.
@@ -44604,7 +46086,7 @@ void for_each_member(M& m, F const& f) {
       void const* const addresses[] = {static_cast<void const*>(&members)...};
       for (std::size_t k = 1; k < sizeof...(members); ++k) {
         if (addresses[k - 1] >= addresses[k]) {
-          fail<TypeError>("SITU_MODULE(", Module::situ_member_names(), "): the members stand in another order in the struct; list them in that order");
+          fail_order_of_members(Module::situ_member_names());
         }
       }
     }
@@ -44620,11 +46102,16 @@ std::string element_name(M const& net, int64_t k) {
   return net.situ_element_name(k);
 }
 
+__attribute__((noinline, cold)) inline std::string path_below(std::string const& path, std::string const& name) {
+  return path.empty() || name.empty() ? path + name : path + "." + name;
+}
+__attribute__((noinline, cold)) inline std::string path_of_member(std::string const& path, char const* names, int k) { return path_below(path, member_name(names, k)); }
+__attribute__((noinline, cold)) inline std::string path_of_element(std::string const& path, int64_t k) { return path_below(path, std::to_string(k)); }
+
 /// Calls f(name, x) for each parameter and buffer of x, which stands at `path`; lists in the order of the members.
 template <class X, class F>
-void visit_state(std::string const& path, X& x, F const& f) {
+__attribute__((cold)) void visit_state(std::string const& path, X& x, F const& f) {
   using Plain = std::remove_const_t<X>;
-  auto const below = [&](std::string const& name) { return path.empty() ? name : path + "." + name; };
   if constexpr (is_parameter<Plain> || is_buffer<Plain>) {
     f(path, x);
   } else if constexpr (any_module<Plain>) {
@@ -44636,9 +46123,9 @@ void visit_state(std::string const& path, X& x, F const& f) {
           visit_state(path, member, f);
         } else if constexpr (several<std::remove_const_t<Member>> && requires { x.situ_element_name(int64_t{}); }) {
           int64_t j = 0;  // names of its own, such as weight_ih_l0
-          for (auto& each : member) visit_state(below(element_name(x, j++)), each, f);
+          for (auto& each : member) visit_state(path_below(path, element_name(x, j++)), each, f);
         } else {
-          visit_state(below(member_name(Plain::situ_member_names(), k)), member, f);
+          visit_state(path_of_member(path, Plain::situ_member_names(), k), member, f);
         }
       }
       ++k;
@@ -44650,7 +46137,7 @@ void visit_state(std::string const& path, X& x, F const& f) {
   } else if constexpr (several<Plain>) {
     if constexpr (holds_state<Plain>) {
       int64_t k = 0;
-      for (auto& each : x) visit_state(below(std::to_string(k++)), each, f);
+      for (auto& each : x) visit_state(path_of_element(path, k++), each, f);
     }
   }
 }
@@ -44706,16 +46193,18 @@ void for_each_state(M& net, F const& f) {
 }
 
 namespace detail {
+template <class V>
+__attribute__((noinline, cold)) void add_parameter(std::vector<Named<V>>& to, std::string const& name, V const& x) {
+  for (Named<V> const& earlier : to) {
+    if (earlier.value.state() == x.state()) return;  // one parameter in two places
+  }
+  to.push_back({name, x});
+}
 template <class V, class M>
 std::vector<Named<V>> named_parameters_of(M const& net) {
   std::vector<Named<V>> result;
   for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
-    if constexpr (std::is_same_v<X, V>) {
-      for (Named<V> const& earlier : result) {
-        if (earlier.value.state() == x.state()) return;  // one parameter in two places
-      }
-      result.push_back({name, x});
-    }
+    if constexpr (std::is_same_v<X, V>) add_parameter(result, name, x);
   });
   return result;
 }
@@ -46250,10 +47739,12 @@ struct ScoreRow {
       if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
     }
     if (whole == 0) return tail;
-    if (SITU_LIKELY(whole <= row_block)) return tail + run<Isa>(x, whole, shift, keep);
-    double total = static_cast<double>(sum_of_lanes(tail));
+    double total = 0;
     for (int64_t i = 0; i < whole; i += row_block) {
-      total += static_cast<double>(sum_of_lanes(run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr)));
+      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr);
+      if (SITU_LIKELY(whole <= row_block)) return tail + part;
+      if (i == 0) total = static_cast<double>(sum_of_lanes(tail));
+      total += static_cast<double>(sum_of_lanes(part));
     }
     P result(C(0));
     result.set(0, static_cast<C>(total));
@@ -46302,18 +47793,13 @@ struct ScoreRow {
   SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
-    P s(C(0)), s1 = s;
-    int64_t i = 0;
-    for (; i + 2 * N <= n; i += 2 * N) {
-      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift), e1 = term<Isa>(P(load_lanes<T, N, Isa>(x + i + N)), shift);
-      if (keep) e.store(keep + i), e1.store(keep + i + N);
-      s = s + e;
-      s1 = s1 + e1;
-    }
-    if (i < n) {
+    P s(C(0)), s1 = s;  // take turns
+    for (int64_t i = 0; i < n; i += N) {
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
       if (keep) e.store(keep + i);
-      s = s + e;
+      P const next = s + e;
+      s = s1;
+      s1 = next;
     }
     return s + s1;
   }
@@ -46331,33 +47817,43 @@ struct LabelForwardBody {
     double total = 0;
     for (int64_t first = 0; first < a.rows; first += N) {
       P parts[N];
-      C bases[N] = {};
+      C bases[N] = {}, shifts[N];
       int64_t const end = a.rows - first < N ? a.rows - first : N;
       int64_t k = 0;
+      P s(C(0));
       if (n <= N) {
         int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
         int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
         ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
         k = easy;
       }
-      for (; k < end; ++k) {
-        int64_t const row = first + k, label = a.labels[row];
-        T const* const x = a.x + row * n;
-        if (label >= 0) parts[k] = ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, static_cast<C>(x[label]), a.exponentials ? a.exponentials + row * n : nullptr);
+      for (int64_t j = k; j < end; ++j) {
+        int64_t const label = a.labels[first + j];
+        if (label >= 0) shifts[j] = static_cast<C>(a.x[(first + j) * n + label]);
       }
-      for (; k < N; ++k) parts[k] = P(C(1) / C(N));
-      for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
-        if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
-      }
-      P s = sums_of_packs(parts);
-      if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
-        for (k = 0; k < N; ++k) {
+      C* keep = a.exponentials;
+      for (bool again = false;; again = true) {
+        for (; k < end; ++k) {
+          int64_t const row = first + k;
+          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= C(1e30))) continue;
+          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep ? keep + row * n : nullptr);
+          if (again) s.set(static_cast<int>(k), sum_of_lanes(parts[k]));
+        }
+        if (again) break;
+        for (; k < N; ++k) parts[k] = P(C(1) / C(N));
+        for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
+          if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
+        }
+        s = sums_of_packs(parts);
+        if (SITU_LIKELY(!math::detail::any(!(s <= P(C(1e30)))))) break;
+        for (k = 0; k < end; ++k) {  // again about the row's maximum
           if (s[static_cast<int>(k)] <= C(1e30)) continue;
           T const* const x = a.x + (first + k) * n;
-          C const m = ScoreRow<T>::maximum(x, n);
-          bases[k] = m - static_cast<C>(x[a.labels[first + k]]);
-          s.set(static_cast<int>(k), sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - (first + k) * n, m, nullptr)));
+          shifts[k] = ScoreRow<T>::maximum(x, n);
+          bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
+        k = 0;
+        keep = nullptr;
       }
       P const log_sums = math::log(s) + P::load(bases);
       P losses(log_sums);
@@ -46407,16 +47903,12 @@ struct LabelBackwardBody {
       int64_t i = 0;
       for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
       if (i < n) {
-        int64_t const readable = a.readable - row * n - i, writable = a.writable - row * n - i;
-        if (n >= N) {
-          slope(P(load_lanes<T, N, Isa>(x + n - N)), shift, less, factor, base, out + n - N);
-        } else if (writable >= N) {  // what is overwritten behind the row is written after it
-          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, out + i);
-        } else {
-          T lanes[N];
-          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, lanes);
-          copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
-        }
+        T lanes[N];
+        bool const direct = n >= N || a.writable - row * n - i >= N;  // what is overwritten behind the row is written after it
+        if (n >= N) i = n - N;
+        P const last = n >= N ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x + i, n - i, a.readable - row * n - i));
+        slope(last, shift, less, factor, base, direct ? out + i : lanes);
+        if (!direct) copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
       }
       if constexpr (std::is_same_v<T, C>) {
         out[label] -= hit;
@@ -48677,8 +50169,9 @@ struct LSTM {
 // ---- <situ/nn/mixed.hpp>
 /// Mixed precision: a network that computes in bfloat16 or float16, with parameters in float.
 ///
-///     Variable loss = cross_entropy(mixed<bfloat16>(net)(cast<bfloat16>(x)), labels);
-///     loss.backward();                                    // the gradients of net's own parameters, in float
+///     Variable y = mixed<bfloat16>(net)(cast<bfloat16>(x));
+///     Variable loss = cross_entropy(y.to<float>(), labels);   // a loss is a sum: in float, as by torch.autocast
+///     loss.backward();                                        // the gradients of net's own parameters, in float
 
 
 namespace situ::inline SITU_ABI {
@@ -49039,28 +50532,29 @@ class SummaryTable {
  public:
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
-    rows_.push_back({path, short_name(type), {}, {}, 0, false});
+    rows_.push_back({});
+    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
     return rows_.size() - 1;
   }
   /// Says that a module has no parameters yet.
   [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
-    rows_[row].parameters = "made by the first input";
+    cell(row, parameters) = "made by the first input";
   }
   /// A parameter of the module in a row, `name` below its path.
   [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& path, std::string const& name, Shape const& shape, void const* key, bool trains,
                                                  int element_bytes, std::string const& device) {
     Row& to = rows_[row];
-    std::string& words = to.parameters;
+    std::string& words = cell(row, parameters);
     if (!words.empty()) words += ", ";
     words += name;
-    if (to.device.empty()) to.device = device;
+    note_device(row, device);
     to.has_parameters = true;
-    for (Seen const& earlier : seen_) {
-      if (earlier.key != key) continue;
-      words += " = " + earlier.path;
+    for (std::size_t k = 0; k < seen_.size(); ++k) {
+      if (seen_[k] != key) continue;
+      words += " = " + seen_paths_[k];
       return;
     }
-    seen_.push_back({key, path});
+    note_seen(key, path);
     int64_t const size = product(shape);
     words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
     to.number += size;
@@ -49068,11 +50562,11 @@ class SummaryTable {
     bytes_ += size * element_bytes;
   }
   [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& device) {
-    if (rows_[row].device.empty()) rows_[row].device = device;
-    for (Seen const& earlier : seen_) {
-      if (earlier.key == key) return;
+    note_device(row, device);
+    for (void const* earlier : seen_) {
+      if (earlier == key) return;
     }
-    seen_.push_back({key, {}});
+    note_seen(key, {});
     buffers_ += size;
     bytes_ += size * element_bytes;
   }
@@ -49082,16 +50576,17 @@ class SummaryTable {
     std::size_t widths[4] = {6, 4, 10, 6};
     for (std::size_t k = first_row(); k < rows_.size(); ++k) {
       Row const& row = rows_[k];
-      std::string const cells[] = {row.path, row.type, row.parameters, grouped(row.number)};
       for (int column = 0; column < 4; ++column) {
-        if (cells[column].size() > widths[column]) widths[column] = cells[column].size();
+        std::size_t const width = column < 3 ? cells_[k * columns + static_cast<std::size_t>(column)].size() : grouped(row.number).size();
+        if (width > widths[column]) widths[column] = width;
       }
     }
-    std::string result = rows_[0].type;
+    std::string result = cells_[type];
     if (first_row() < rows_.size()) add_line(result, widths, "module", "type", "parameters", "number", "device");
     for (std::size_t k = first_row(); k < rows_.size(); ++k) {
       Row const& row = rows_[k];
-      add_line(result, widths, row.path, row.type, row.parameters, row.has_parameters ? grouped(row.number) : std::string(), row.device);
+      std::string const* const cells = &cells_[k * columns];
+      add_line(result, widths, cells[path], cells[type], cells[parameters], row.has_parameters ? grouped(row.number) : std::string(), cells[device]);
     }
     return result + "\n" + grouped(trainable_ + frozen_) + " parameters: " + grouped(trainable_) + " trainable, " + grouped(frozen_) + " frozen; " + grouped(buffers_) +
            " elements in buffers; " + grouped(bytes_) + " bytes";
@@ -49099,17 +50594,21 @@ class SummaryTable {
 
  private:
   struct Row {
-    std::string path, type, parameters, device;
-    int64_t number;
-    bool has_parameters;
+    int64_t number = 0;
+    bool has_parameters = false;
   };
-  struct Seen {
-    void const* key;
-    std::string path;
-  };
+  enum : int { path, type, parameters, device, columns };
+  std::string& cell(std::size_t row, int column) { return cells_[row * columns + static_cast<std::size_t>(column)]; }
+  void note_device(std::size_t row, std::string const& name) {
+    if (cell(row, device).empty()) cell(row, device) = name;
+  }
+  void note_seen(void const* key, std::string const& where) {
+    seen_.push_back(key);
+    seen_paths_.push_back(where);
+  }
 
   /// The whole module has a row where it has state of its own.
-  std::size_t first_row() const { return rows_[0].device.empty() && rows_[0].parameters.empty() ? 1 : 0; }
+  std::size_t first_row() const { return cells_[device].empty() && cells_[parameters].empty() ? 1 : 0; }
 
   static void pad(std::string& line, std::size_t width, std::size_t from) {
     if (line.size() - from < width) line.append(width - (line.size() - from), ' ');
@@ -49144,14 +50643,16 @@ class SummaryTable {
         if (all[end] == '<') --depth;
       } while (end > 0 && depth > 0);
     }
-    auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c < 0; };
+    auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || static_cast<signed char>(c) < 0; };
     std::size_t begin = end;
     while (begin > 0 && is_letter(all[begin - 1])) --begin;
     return all.substr(begin, end - begin);
   }
 
   std::vector<Row> rows_;
-  std::vector<Seen> seen_;
+  std::vector<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
+  std::vector<void const*> seen_;   ///< parameters and buffers
+  std::vector<std::string> seen_paths_;
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 
@@ -49159,8 +50660,6 @@ template <class M>
 constexpr char const* module_signature() {
   return __PRETTY_FUNCTION__;
 }
-
-inline std::string path_below(std::string const& path, std::string const& name) { return path.empty() || name.empty() ? path + name : path + "." + name; }
 
 /// Adds x, which stands at `path`, to a table; `name` is its name in the module of a row.
 template <class X>
@@ -49184,8 +50683,10 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
     constexpr bool names_elements = requires { x.situ_element_name(int64_t{}); };
     int k = 0;
     for_each_member(x, [&]<class Member>(Member const& member) {
-      std::string const below = member_name(X::situ_member_names(), k++);
-      if constexpr (is_nameless) {
+      int const number = k++;
+      if constexpr (!any_module<Member> && !holds_state<Member>) {
+        static_cast<void>(number);
+      } else if constexpr (is_nameless) {
         summarise(table, own, path, {}, member);
       } else if constexpr (several<Member> && names_elements) {
         int64_t j = 0;
@@ -49194,6 +50695,7 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
           summarise(table, own, path_below(path, element), element, each);
         }
       } else {
+        std::string const below = member_name(X::situ_member_names(), number);
         summarise(table, own, path_below(path, below), below, member);
       }
     });
@@ -49969,15 +51471,18 @@ class Optimizer {
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
     std::vector<Parameter> added = parameters_;
+    std::vector<Variable<T, D>> values = values_;
     int64_t const group = static_cast<int64_t>(groups_.size());
     for (Variable<T, D> const& v : parameters) {
-      added.push_back({v, group, {}, {}, {}});
-      if (v.requires_grad()) complete(added.back(), options);
+      values.push_back(v);
+      added.push_back({group, {}, {}, {}});
+      if (v.requires_grad()) complete(added.back(), *v.state(), options);
     }
     Options own = options;
     double const* const momentum = Rule::momentum(own);
     groups_.push_back({options, one_number(options.lr), momentum ? one_number(*momentum) : Tensor<double>()});
     parameters_ = std::move(added);
+    values_ = std::move(values);
   }
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
 
@@ -49986,25 +51491,26 @@ class Optimizer {
   void step() { step(1); }
   /// The same with gradients multiplied by a factor first, in the precision of the state: 1 / scale where the loss was scaled.
   void step(double gradient_factor) {
-    for (Parameter& p : parameters_) {
-      if (!p.value.state()->has_grad) continue;
-      complete(p, groups_[static_cast<std::size_t>(p.group)].options);
-      if (SITU_UNLIKELY(p.value.layout().is_broadcast())) fail_broadcast_write(Rule::name, p.value.layout());
-      if (SITU_UNLIKELY(p.value.state()->value.storage_head() && p.value.state()->value.storage_head()->read_only)) fail_read_only(Rule::name);
+    for (std::size_t at = 0; at < parameters_.size(); ++at) {
+      State<T, D> const& state = *values_[at].state();
+      if (!state.has_grad) continue;
+      complete(parameters_[at], state, groups_[static_cast<std::size_t>(parameters_[at].group)].options);
+      if (SITU_UNLIKELY(state.value.layout().is_broadcast())) fail_broadcast_write(Rule::name, state.value.layout());
+      if (SITU_UNLIKELY(state.value.storage_head() && state.value.storage_head()->read_only)) fail_read_only(Rule::name);
     }
     Launches<D, Sweep<Update>> launches;
     launches.work.operation = Rule::name;
     std::vector<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
     std::vector<std::size_t> copied;
     auto const write_back = [&](int64_t) {
-      for (std::size_t k = 0; k < copied.size(); ++k) parameters_[copied[k]].value.value().assign(copies[2 * k]);
+      for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
       copied.clear();
     };
     int64_t group = -1, steps = -1;
     for (std::size_t at = 0; at < parameters_.size(); ++at) {
       Parameter& p = parameters_[at];
-      State<T, D>& state = *p.value.state();
+      State<T, D>& state = *values_[at].state();
       if (!state.has_grad) continue;
       int64_t* const step = const_cast<int64_t*>(p.step.tensor().data());
       if (Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options)) ++*step;
@@ -50038,7 +51544,7 @@ class Optimizer {
 
   /// Forgets the gradients of all parameters.
   void zero_grad() {
-    for (Parameter& p : parameters_) p.value.zero_grad();
+    for (Variable<T, D>& v : values_) v.zero_grad();
   }
 
   int groups() const { return static_cast<int>(groups_.size()); }
@@ -50069,11 +51575,7 @@ class Optimizer {
   }
 
   /// Of all groups, in their order.
-  [[gnu::cold]] std::vector<Variable<T, D>> parameters() const {
-    std::vector<Variable<T, D>> result;
-    for (Parameter const& p : parameters_) result.push_back(p.value);
-    return result;
-  }
+  std::vector<Variable<T, D>> const& parameters() const { return values_; }
   /// What schedules change; shared with this optimiser.
   [[gnu::cold]] Rates rates() const {
     Rates result;
@@ -50100,7 +51602,6 @@ class Optimizer {
   static constexpr bool is_small = !std::is_same_v<T, C>;
 
   struct Parameter {
-    Variable<T, D> value;
     int64_t group;
     nn::Counter step;
     Tensor<C, D> states[Rule::states];
@@ -50123,12 +51624,11 @@ class Optimizer {
     }
     bool seen = false;
     for (std::size_t before = 0; before < k; ++before) seen = seen || parameters[before].state() == parameters[k].state();
-    for (Parameter const& p : parameters_) seen = seen || p.value.state() == parameters[k].state();
+    for (Variable<T, D> const& v : values_) seen = seen || v.state() == parameters[k].state();
     if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
   /// Makes the state that a parameter does not have yet.
-  [[gnu::cold]] static void complete(Parameter& p, Options const& options) {
-    State<T, D> const& state = *p.value.state();
+  [[gnu::cold]] static void complete(Parameter& p, State<T, D> const& state, Options const& options) {
     if (state.value.size() == 0) return;
     for (int k = 0; k < Rule::states; ++k) {
       if (p.states[k].size() == 0 && Rule::has_state(options, k)) p.states[k] = full<C>(state.shape, static_cast<C>(Rule::initial_state(options)), D{});
@@ -50156,7 +51656,8 @@ class Optimizer {
     }
   }
 
-  std::vector<Parameter> parameters_;
+  std::vector<Variable<T, D>> values_;
+  std::vector<Parameter> parameters_;  ///< the state of each
   std::vector<Group> groups_;
 };
 
@@ -50638,7 +52139,7 @@ class GradScaler {
     Seen& seen = look_up(optimizer);
     if (seen.stepped) detail::fail_with<Error>({"GradScaler: unscale was called after step; call it before, or call update() first"});
     if (seen.unscaled) detail::fail_with<Error>({"GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()"});
-    auto const parameters = optimizer.parameters();
+    auto const& parameters = optimizer.parameters();
     seen.finite = all_finite(parameters);
     seen.checked = seen.unscaled = true;
     using T = typename O::value_type;
@@ -52569,16 +54070,175 @@ auto transformed(X x, F f) {
 ///     auto [values, names] = data::read_csv<double>("weather.csv", {.columns = {"temperature", "pressure"}});
 ///     data::CsvDataset iris{"iris.csv", {.label = "species", .label_names = true}};
 
-#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
+
+
+// ---- <situ/io/detail/csv_text.hpp>
+/// The text of a CSV file: its fields one after the other, and the words of a column.
+
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
+
+// ---- <situ/io/detail/decimal.hpp>
+/// Numbers in text: decimal, correctly rounded, with a dot whatever the locale.
+
+#include <charconv>
+#include <limits>
+#include <string>
+#include <string_view>
+
 #if !defined(__cpp_lib_to_chars)
 #include <locale.h>
+#include <stdlib.h>
 #endif
 
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+enum class parsed : unsigned char { number, missing, wrong, too_large };
+
+inline bool is_word(std::string_view text, char const* word) {
+  for (char c : text) {
+    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
+  }
+  return *word == '\0';
+}
+
+/// Digits as far as they go: a number m * 10^e, which is exact unless `many`.
+struct Decimal {
+  uint64_t digits = 0;
+  int exponent = 0;
+  bool negative = false, many = false, has_point = false, good = false;
+};
+/// Reads a decimal number, and returns where it ends. Not `good`: there is none.
+SITU_INLINE char const* scan_decimal(char const* at, char const* end, Decimal& number) {
+  if (at != end && (*at == '-' || *at == '+')) number.negative = *at++ == '-';
+  char const* const first = at;
+  uint64_t digits = 0;
+  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
+  auto count = at - first;
+  if (at != end && *at == '.') {
+    number.has_point = true;
+    char const* const point = ++at;
+    for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
+    count += at - point;
+    number.exponent = static_cast<int>(point - at);
+  }
+  if (count == 0) return at;
+  number.good = true;
+  number.digits = digits;
+  number.many = count > 19;
+  if (at == end || (*at != 'e' && *at != 'E')) return at;
+  number.has_point = true;
+  ++at;
+  bool const down = at != end && *at == '-';
+  if (at != end && (*at == '-' || *at == '+')) ++at;
+  if (at == end || static_cast<unsigned char>(*at - '0') >= 10) {
+    number.good = false;
+    return at;
+  }
+  int power = 0;
+  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) power = power < 100000 ? 10 * power + (*at - '0') : power;
+  number.exponent += down ? -power : power;
+  return at;
+}
+
+/// Any decimal number, correctly rounded; the text is known to be one.
+template <class F>
+SITU_NOINLINE F parse_decimal_closely(char const* first, char const* last) {
+  F value = 0;
+#if defined(__cpp_lib_to_chars)
+  if (*first == '+') ++first;
+  auto const result = std::from_chars(first, last, value);
+  if (result.ec != std::errc::result_out_of_range) return value;
+  // Too large or too small: infinity or zero.
+  int64_t magnitude = 0, power = 0;
+  bool after_point = false, begun = false;
+  char const* at = *first == '-' ? first + 1 : first;
+  for (; at != last && *at != 'e' && *at != 'E'; ++at) {
+    if (*at == '.') {
+      after_point = true;
+      continue;
+    }
+    begun = begun || *at != '0';
+    if (begun && !after_point) ++magnitude;
+    if (!begun && after_point) --magnitude;
+  }
+  bool const down = at != last && at[1] == '-';
+  for (; at != last; ++at) {
+    if (static_cast<unsigned char>(*at - '0') < 10 && power < 1000000) power = 10 * power + (*at - '0');
+  }
+  value = magnitude + (down ? -power : power) > 0 ? std::numeric_limits<F>::infinity() : F(0);
+  return *first == '-' ? -value : value;
+#else
+  static locale_t const plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
+  std::string const text(first, last);
+  if constexpr (std::is_same_v<F, float>) value = ::strtof_l(text.c_str(), nullptr, plain);
+  else value = ::strtod_l(text.c_str(), nullptr, plain);
+  return value;
+#endif
+}
+
+/// m * 10^e, correctly rounded where that is one operation of exact numbers. False elsewhere.
+/// Source    Clinger 1990, doi:10.1145/93548.93557.
+template <class F>
+SITU_INLINE bool decimal_to(Decimal const& number, F& value) {
+  static constexpr double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  if (number.many || number.digits > uint64_t{1} << 53 || number.exponent < -22 || number.exponent > 22) return false;
+  double const digits = static_cast<double>(static_cast<int64_t>(number.digits));
+  double const wide = number.exponent < 0 ? digits / powers[-number.exponent] : digits * powers[number.exponent];
+  if constexpr (std::is_same_v<F, float>) {
+    // Rounded twice, to a value between two floats: then only a closer look tells which is nearer.
+    uint64_t const bits = bits_to<uint64_t>(wide);
+    if ((bits & 0x1fffffff) == 0x10000000 || (wide < 1.2e-38 && wide > 0) || wide > 3.4e38) return false;
+  }
+  value = static_cast<F>(number.negative ? -wide : wide);
+  return true;
+}
+
+/// The element that a field says, without quotes and spaces around it.
+template <element T>
+parsed parse_field(std::string_view field, T& value) {
+  if (field.empty() || is_word(field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
+  char const *const first = field.data(), *const last = first + field.size();
+  Decimal number;
+  bool const whole = scan_decimal(first, last, number) == last && number.good;
+  if constexpr (floating<T>) {
+    using F = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    F result;
+    if (whole) {
+      if (!decimal_to(number, result)) result = parse_decimal_closely<F>(first, last);
+    } else {
+      std::size_t const sign = *first == '-' || *first == '+';
+      std::string_view const word = field.substr(sign);
+      if (!is_word(word, "inf") && !is_word(word, "infinity")) return parsed::wrong;
+      result = std::numeric_limits<F>::infinity();
+      if (*first == '-') result = -result;
+    }
+    value = convert_scalar<T>(result);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (is_word(field, "true") || field == "1") value = true;
+    else if (is_word(field, "false") || field == "0") value = false;
+    else return parsed::wrong;
+  } else {
+    if (!whole || number.has_point) return parsed::wrong;
+    using Limits = std::numeric_limits<T>;
+    uint64_t const most = number.negative ? static_cast<uint64_t>(-(static_cast<int64_t>(Limits::min()) + 1)) + (std::is_signed_v<T> ? 1 : 0) : static_cast<uint64_t>(Limits::max());
+    uint64_t const largest = number.negative && !std::is_signed_v<T> ? 0 : most;
+    if (number.many || number.digits > largest) return parsed::too_large;
+    value = static_cast<T>(number.negative ? 0 - number.digits : number.digits);
+  }
+  return parsed::number;
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
 
 // ---- <situ/io/detail/file.hpp>
 /// Files as bytes: an input whose size is known before anything is allocated, an output that appears whole or not at
@@ -52862,152 +54522,9 @@ struct CsvOptions {
   char quote = '"';
 };
 
-/// Columns of numbers, and their names.
-template <element T>
-struct CsvTable {
-  Tensor<T> values;  ///< [rows, columns]
-  std::vector<std::string> names;
-};
-
 }  // namespace data
 
 namespace detail {
-
-enum class parsed : unsigned char { number, missing, wrong, too_large };
-
-inline bool is_word(std::string_view text, char const* word) {
-  for (char c : text) {
-    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
-  }
-  return *word == '\0';
-}
-
-/// Digits as far as they go: a number m * 10^e, which is exact unless `many`.
-struct Decimal {
-  uint64_t digits = 0;
-  int exponent = 0;
-  bool negative = false, many = false, has_point = false, good = false;
-};
-/// Reads a decimal number, and returns where it ends. Not `good`: there is none.
-SITU_INLINE char const* scan_decimal(char const* at, char const* end, Decimal& number) {
-  if (at != end && (*at == '-' || *at == '+')) number.negative = *at++ == '-';
-  char const* const first = at;
-  uint64_t digits = 0;
-  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
-  auto count = at - first;
-  if (at != end && *at == '.') {
-    number.has_point = true;
-    char const* const point = ++at;
-    for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) digits = 10 * digits + static_cast<unsigned char>(*at - '0');
-    count += at - point;
-    number.exponent = static_cast<int>(point - at);
-  }
-  if (count == 0) return at;
-  number.good = true;
-  number.digits = digits;
-  number.many = count > 19;
-  if (at == end || (*at != 'e' && *at != 'E')) return at;
-  number.has_point = true;
-  ++at;
-  bool const down = at != end && *at == '-';
-  if (at != end && (*at == '-' || *at == '+')) ++at;
-  if (at == end || static_cast<unsigned char>(*at - '0') >= 10) {
-    number.good = false;
-    return at;
-  }
-  int power = 0;
-  for (; at != end && static_cast<unsigned char>(*at - '0') < 10; ++at) power = power < 100000 ? 10 * power + (*at - '0') : power;
-  number.exponent += down ? -power : power;
-  return at;
-}
-
-/// Any decimal number, correctly rounded; the text is known to be one.
-template <class F>
-SITU_NOINLINE F parse_decimal_closely(char const* first, char const* last) {
-  F value = 0;
-#if defined(__cpp_lib_to_chars)
-  if (*first == '+') ++first;
-  auto const result = std::from_chars(first, last, value);
-  if (result.ec != std::errc::result_out_of_range) return value;
-  // Too large or too small: infinity or zero.
-  int64_t magnitude = 0, power = 0;
-  bool after_point = false, begun = false;
-  char const* at = *first == '-' ? first + 1 : first;
-  for (; at != last && *at != 'e' && *at != 'E'; ++at) {
-    if (*at == '.') {
-      after_point = true;
-      continue;
-    }
-    begun = begun || *at != '0';
-    if (begun && !after_point) ++magnitude;
-    if (!begun && after_point) --magnitude;
-  }
-  bool const down = at != last && at[1] == '-';
-  for (; at != last; ++at) {
-    if (static_cast<unsigned char>(*at - '0') < 10 && power < 1000000) power = 10 * power + (*at - '0');
-  }
-  value = magnitude + (down ? -power : power) > 0 ? std::numeric_limits<F>::infinity() : F(0);
-  return *first == '-' ? -value : value;
-#else
-  static locale_t const plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
-  std::string const text(first, last);
-  if constexpr (std::is_same_v<F, float>) value = ::strtof_l(text.c_str(), nullptr, plain);
-  else value = ::strtod_l(text.c_str(), nullptr, plain);
-  return value;
-#endif
-}
-
-/// m * 10^e, correctly rounded where that is one operation of exact numbers. False elsewhere.
-/// Source    Clinger 1990, doi:10.1145/93548.93557.
-template <class F>
-SITU_INLINE bool decimal_to(Decimal const& number, F& value) {
-  static constexpr double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
-  if (number.many || number.digits > uint64_t{1} << 53 || number.exponent < -22 || number.exponent > 22) return false;
-  double const digits = static_cast<double>(static_cast<int64_t>(number.digits));
-  double const wide = number.exponent < 0 ? digits / powers[-number.exponent] : digits * powers[number.exponent];
-  if constexpr (std::is_same_v<F, float>) {
-    // Rounded twice, to a value between two floats: then only a closer look tells which is nearer.
-    uint64_t const bits = bits_to<uint64_t>(wide);
-    if ((bits & 0x1fffffff) == 0x10000000 || (wide < 1.2e-38 && wide > 0) || wide > 3.4e38) return false;
-  }
-  value = static_cast<F>(number.negative ? -wide : wide);
-  return true;
-}
-
-/// The element that a field says, without quotes and spaces around it.
-template <element T>
-parsed parse_field(std::string_view field, T& value) {
-  if (field.empty() || is_word(field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
-  char const *const first = field.data(), *const last = first + field.size();
-  Decimal number;
-  bool const whole = scan_decimal(first, last, number) == last && number.good;
-  if constexpr (floating<T>) {
-    using F = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    F result;
-    if (whole) {
-      if (!decimal_to(number, result)) result = parse_decimal_closely<F>(first, last);
-    } else {
-      std::size_t const sign = *first == '-' || *first == '+';
-      std::string_view const word = field.substr(sign);
-      if (!is_word(word, "inf") && !is_word(word, "infinity")) return parsed::wrong;
-      result = std::numeric_limits<F>::infinity();
-      if (*first == '-') result = -result;
-    }
-    value = convert_scalar<T>(result);
-  } else if constexpr (std::is_same_v<T, bool>) {
-    if (is_word(field, "true") || field == "1") value = true;
-    else if (is_word(field, "false") || field == "0") value = false;
-    else return parsed::wrong;
-  } else {
-    if (!whole || number.has_point) return parsed::wrong;
-    using Limits = std::numeric_limits<T>;
-    uint64_t const most = number.negative ? static_cast<uint64_t>(-(static_cast<int64_t>(Limits::min()) + 1)) + (std::is_signed_v<T> ? 1 : 0) : static_cast<uint64_t>(Limits::max());
-    uint64_t const largest = number.negative && !std::is_signed_v<T> ? 0 : most;
-    if (number.many || number.digits > largest) return parsed::too_large;
-    value = static_cast<T>(number.negative ? 0 - number.digits : number.digits);
-  }
-  return parsed::number;
-}
 
 /// The words of a column, each with a number.
 class WordList {
@@ -53147,6 +54664,23 @@ class CsvText {
   int64_t line_ = 1;
   std::string unquoted_;
 };
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace data {
+
+/// Columns of numbers, and their names.
+template <element T>
+struct CsvTable {
+  Tensor<T> values;  ///< [rows, columns]
+  std::vector<std::string> names;
+};
+
+}  // namespace data
+
+namespace detail {
 
 inline std::string quoted_column(std::string_view name) { return text("\"", std::string(name.substr(0, 60)), name.size() > 60 ? "...\"" : "\""); }
 
@@ -55804,6 +57338,103 @@ inline Safetensors load_safetensors(std::string const& path) { return Safetensor
 /// Training: the loop around modules, optimisers and data.
 
 
+// ---- <situ/train/accuracy.hpp>
+/// The metric of classifiers: how often the largest score stands at the label.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+namespace cpu {
+
+/// Counts the rows whose first largest score stands at their label; NaN is larger than numbers, as for argmax. Items are blocks of rows.
+template <class T, class I>
+struct LabelHitsKernel {
+  T const* scores;
+  I const* labels;
+  int64_t rows, classes, rows_per_block;
+  int64_t* counts;  ///< of blocks; null where there is one
+  float* share;
+
+  void operator()(int64_t first, int64_t last) const {
+    for (int64_t block = first; block < last; ++block) {
+      int64_t const end = (block + 1) * rows_per_block < rows ? (block + 1) * rows_per_block : rows;
+      int64_t hits = 0;
+      for (int64_t row = block * rows_per_block; row < end; ++row) hits += is_hit(scores + row * classes, static_cast<int64_t>(labels[row]));
+      if (counts) counts[block] = hits;
+      else *share = static_cast<float>(static_cast<double>(hits) / static_cast<double>(rows));
+    }
+  }
+
+ private:
+  static bool is_nan(T const& given) {
+    auto const x = static_cast<compute_t<T>>(given);
+    return x != x;
+  }
+  bool is_hit(T const* x, int64_t label) const {
+    if (label < 0 || label >= classes) return false;
+    auto const value = static_cast<compute_t<T>>(x[label]);
+    int64_t c = 0;
+    if (SITU_UNLIKELY(is_nan(x[label]))) {
+      while (c < label && !is_nan(x[c])) ++c;
+      return c == label;
+    }
+    while (c < label && static_cast<compute_t<T>>(x[c]) < value) ++c;
+    if (c < label) return false;
+    while (c < classes && static_cast<compute_t<T>>(x[c]) <= value) ++c;
+    return c == classes;
+  }
+};
+struct JoinHitsKernel {
+  int64_t const* counts;
+  int64_t blocks, rows;
+  float* share;
+  void operator()(int64_t, int64_t) const {
+    int64_t hits = 0;
+    for (int64_t k = 0; k < blocks; ++k) hits += counts[k];
+    *share = static_cast<float>(static_cast<double>(hits) / static_cast<double>(rows));
+  }
+};
+
+}  // namespace cpu
+
+/// The share of hits, in one launch, or two where rows are cut into blocks.
+template <class D, class T, class DX, class I, class DI>
+Tensor<float, D> label_hits(Tensor<T, DX> const& scores, Tensor<I, DI> const& labels) {
+  ScoreSpace const space = score_space(scores.shape(), "accuracy");
+  check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", "accuracy");
+  auto result = Tensor<float, D>::uninitialized(Shape{}, "accuracy");
+  Tensor<T, DX> const x = class_rows(scores);
+  int64_t const block_rows = cpu::loss_rows_per_block(space.rows, space.classes), blocks = space.rows > block_rows ? (space.rows + block_rows - 1) / block_rows : 1;
+  Temporary<D> const memory(blocks > 1 ? static_cast<std::size_t>(blocks) * sizeof(int64_t) : 0);
+  auto* const counts = static_cast<int64_t*>(memory.get());
+  device_traits<D>::launch(cpu::LabelHitsKernel<T, I>{x.data(), labels.data(), space.rows, space.classes, block_rows, counts, result.data()}, blocks, 2);
+  if (counts) device_traits<D>::launch(cpu::JoinHitsKernel{counts, blocks, space.rows, result.data()}, 1, 1);
+  return result;
+}
+
+}  // namespace detail
+
+namespace train {
+
+/// The share of rows whose largest score stands at the label, a number on the scores' device. Scores are [N, C] or [N, C, ...] with labels
+/// [N] or [N, ...]. Throws ShapeError when they do not fit.
+struct Accuracy {
+  static constexpr char const* name = "accuracy";
+  template <class Scores, class Labels>
+  auto operator()(Scores const& scores, Labels const& labels) const {
+    using D = detail::result_device_t<device_of<Scores>>;
+    if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+      return detail::label_hits<D>(detail::evaluated(detail::values_of(scores)), detail::evaluated(labels).contiguous());
+    } else {
+      return mean(cast<float>(argmax(scores, 1) == labels));
+    }
+  }
+};
+inline constexpr Accuracy accuracy{};
+
+}  // namespace train
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/train/checkpoint.hpp>
 /// A training run but for its steps: its history, the best network so far, and everything that it needs to go on, as one safetensors file.
 ///
@@ -56287,16 +57918,6 @@ namespace train {
 struct none_t {};
 inline constexpr none_t none{};
 
-/// The metric of classifiers: the share of rows whose largest score stands at the label.
-struct Accuracy {
-  static constexpr char const* name = "accuracy";
-  template <class Scores, class Labels>
-  auto operator()(Scores const& scores, Labels const& labels) const {
-    return mean(cast<float>(argmax(scores, 1) == labels));
-  }
-};
-inline constexpr Accuracy accuracy{};
-
 }  // namespace train
 
 namespace detail {
@@ -56385,7 +58006,8 @@ class Trainer {
   /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
   /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as train::accuracy
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
-  /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
+  /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
+  ///                        float16: the same, with the loss scaled
   ///
   /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
   ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
@@ -56400,7 +58022,10 @@ class Trainer {
   }
 
  private:
-  static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
+  static bool is_there(AnyDevice const& d) {
+    if (d.type() == AnyDevice::kind::emulated) return d.ordinal() < emulated::device_count();
+    return !d.is_cuda() || try_gpu(d.ordinal()) == d;
+  }
 
   /// The schedule where none is asked for.
   struct NoSchedule {
@@ -56411,11 +58036,12 @@ class Trainer {
     if constexpr (std::is_same_v<Make, none_t>) return NoSchedule{};
     else return make(optimizer, steps);
   }
-  /// The network's output for a batch, in the precision that is computed in.
+  /// The network's output for a batch. Computed in less than float, it becomes float again: losses are sums, and scaled ones beyond float16.
   template <class Compute, class Model, class X>
   static auto output_of(Model const& model, X const& x) {
-    if constexpr (std::is_same_v<Compute, float> || !floating<value_of<X>>) return model(x);
-    else return model(cast<Compute>(x));
+    if constexpr (std::is_same_v<Compute, float>) return model(x);
+    else if constexpr (floating<value_of<X>>) return Variable(model(cast<Compute>(x))).template to<float>();
+    else return Variable(model(x)).template to<float>();
   }
   template <class Compute, class Model>
   static auto computing(Model const& model) {

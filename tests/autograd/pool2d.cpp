@@ -26,6 +26,9 @@ Case const cases[] = {
     {"max 2", {2, 2, 4, 6}, [](V const& x) -> V { return max_pool2d(x, 2); }},
     {"max 2 over an odd image", {1, 2, 5, 7}, [](V const& x) -> V { return max_pool2d(x, 2); }},
     {"max that overlaps", {2, 7, 6}, [](V const& x) -> V { return max_pool2d(x, {3, 2}, {.stride = {2, 1}, .padding = 1}); }},
+    {"max 3", {1, 3, 37}, [](V const& x) -> V { return max_pool2d(x, 3, {.stride = 1, .padding = 1}); }},
+    {"max 3 by twos", {1, 5, 36}, [](V const& x) -> V { return max_pool2d(x, 3, {.stride = 2, .padding = 1}); }},
+    {"avg 3 by ones, by twos", {1, 4, 35}, [](V const& x) -> V { return avg_pool2d(x, 3, {.stride = {2, 1}, .padding = 1}); }},
     {"max with dilation and ceil", {1, 1, 7, 8}, [](V const& x) -> V { return max_pool2d(x, 2, {.stride = 3, .dilation = 2, .ceil = true}); }},
     {"max of a formula", {1, 2, 4, 34}, [](V const& x) -> V { return max_pool2d(square(x) + x, 2); }},
     {"max of a broadcast formula", {1, 2, 4, 4}, [](V const& x) -> V { return max_pool2d(x * x[0][0], 2); }},
@@ -58,6 +61,22 @@ TEST_CASE("a gradient goes to the first of the largest elements, and to a NaN") 
   CHECK(x.grad()[0].to_vector() == std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0});
   // torch 1.13: max_pool2d takes what is larger, and every NaN: of [[0, nan], [5, 9]] the NaN stays, of [[3, nan], [4, nan]] the last one is taken.
   CHECK(x.grad()[1].to_vector() == std::vector<float>{0, 3, 0, 0, 0, 0, 0, 4});
+
+  // The same of windows that overlap, with infinities: torch 1.13, gradients 1, 2, 3, ...
+  float const inf = __builtin_inff();
+  Tensor<float> const image{{{1.f, 1.f, 0.f, 2.f, 2.f}, {nan, 1.f, 2.f, 2.f, -inf}, {0.f, 3.f, nan, 3.f, -inf}}};
+  auto const gradient = [](Tensor<float> const& of, extent2d kernel, pool2d_options const& options) {
+    Variable<float> const v(of.clone());
+    Variable<float> const y = max_pool2d(v, kernel, options);
+    y.backward(Tensor<float>(arange<float>(y.size()).reshape(y.shape()) + 1));
+    return v.grad().to_vector();
+  };
+  CHECK(gradient(image, 3, {.stride = 1, .padding = 1}) == std::vector<float>{0, 0, 0, 12, 0, 20, 0, 0, 0, 0, 0, 0, 63, 25, 0});
+  CHECK(gradient(image, 3, {.stride = 2, .padding = 1}) == std::vector<float>{0, 0, 0, 5, 0, 5, 0, 0, 0, 0, 0, 0, 5, 6, 0});
+  CHECK(gradient(full({1, 1, 4}, -inf), {1, 3}, {.stride = 1, .padding = {0, 1}}) == std::vector<float>{3, 3, 4, 0});
+  // A dilated window that sees nothing but padding has nobody to give it to.
+  CHECK(gradient(ones({1, 2, 2}), 2, {.stride = 1, .padding = 1, .dilation = 3}) == std::vector<float>{0, 0, 0, 0});
+  CHECK(gradient(ones({1, 2, 2}), 2, {.stride = 3, .padding = 1, .dilation = 3}) == std::vector<float>{0, 0, 0, 0});
   // The packs of a long row say the same.
   Tensor<float> const wide = images.unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160});
   Variable<float> const y(wide);

@@ -64,3 +64,19 @@ TEST_CASE("the derivative of gelu at the ends") {
     CHECK(slopes[8] == 0);
   });
 }
+
+TEST_CASE("the derivative of gelu in double") {
+  // 0.5 erfc(-x / sqrt(2)) + x exp(-x^2 / 2) / sqrt(2 pi), by mpmath
+  std::vector<double> const xs{-38.5, -30, -12.5, -4.75, -1.5, -0.25, 0, 0.125, 0.75, 2.5, 9, 40, std::numeric_limits<double>::infinity(),
+                               -std::numeric_limits<double>::infinity()};
+  std::vector<double> const slopes{-2.085e-321, -4.41603169070849437e-195, -5.831668554480155366e-34, -0.00002287307637824541223, -0.1274691922299795254, 0.304626645116363974, 0.5, 0.5992179356982065785, 0.9992257217392351044, 1.037611085908145208, 1.000000000000000009, 1.0, 1, 0};
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    Variable x{Tensor<double>(xs, {static_cast<int64_t>(xs.size())})};
+    sum(gelu(x)).backward();
+    auto const found = x.grad().to_vector();
+    for (std::size_t k = 0; k < xs.size(); ++k) {
+      CAPTURE(xs[k]);
+      CHECK(std::fabs(found[k] - slopes[k]) <= 1e-15 * std::fabs(slopes[k]) + 1e-315);
+    }
+  });
+}

@@ -306,6 +306,55 @@ TEST_CASE("a loop may be left, begun again, cut short by a view, and go on after
   CHECK(labels_of(other) == up_to(5));
 }
 
+/// Its samples take a while; sample 2 fails at first.
+struct Counted {
+  int* inside;
+  int* failures;
+  bool fails = false;
+  int64_t size() const { return 12; }
+  int64_t get(int64_t i) const {
+    __atomic_add_fetch(inside, 1, __ATOMIC_SEQ_CST);
+    ::usleep(3000);
+    __atomic_sub_fetch(inside, 1, __ATOMIC_SEQ_CST);
+    if (fails && i == 2 && __atomic_fetch_add(failures, 1, __ATOMIC_SEQ_CST) == 0) throw Error("not yet");
+    return i;
+  }
+};
+
+TEST_CASE("no thread is at work behind a loop, and what failed there is forgotten") {
+  int inside = 0, failures = 0;
+  DataLoader loader{Counted{&inside, &failures}, {.batch_size = 1, .workers = 2}};
+  for (auto const& batch : loader) {
+    CHECK(batch.item() == 0);
+    break;
+  }
+  CHECK(__atomic_load_n(&inside, __ATOMIC_SEQ_CST) == 0);
+
+  DataLoader failing{Counted{&inside, &failures, true}, {.batch_size = 1, .workers = 2}};
+  for (auto const& batch : failing) {
+    while (__atomic_load_n(&failures, __ATOMIC_SEQ_CST) == 0) ::usleep(100);  // of a batch that nobody takes
+    CHECK(batch.item() == 0);
+    break;
+  }
+  int64_t sum = 0;
+  for (auto const& batch : failing) sum += batch.item();
+  CHECK(sum == 66);
+
+  // Who goes on behind an exception gets the batches that follow.
+  DataLoader gaps{Mixed{10, 5, 1}, {.batch_size = 2, .workers = 1}};
+  auto it = gaps.begin();
+  Indices found;
+  while (it != gaps.end()) {
+    found.push_back(std::get<2>(*it)(0));
+    try {
+      ++it;
+    } catch (IoError const&) {
+      ++it;
+    }
+  }
+  CHECK(found == Indices{0, 2, 6, 8});
+}
+
 TEST_CASE("a loop goes on where a saved state was") {
   for (int workers : {0, 2}) {
     DataLoader whole{numbered(50), {.batch_size = 6, .shuffle = true, .seed = 9, .workers = workers}};
@@ -329,6 +378,18 @@ TEST_CASE("a loop goes on where a saved state was") {
     CHECK(labels_of(resumed) == rest);
     CHECK(labels_of(resumed) == labels_of(whole));
     CHECK(resumed.seed() == 9);
+    // Another seed is another order, of the same epoch too.
+    resumed.set_epoch(1);
+    Indices const other = labels_of(resumed);
+    resumed.set_epoch(1);
+    for_each_state(resumed, [](std::string const& name, Tensor<int64_t>& value) {
+      if (name == "seed") value.assign(4);
+    });
+    Indices const seeded = labels_of(resumed);
+    CHECK(seeded != other);
+    DataLoader fresh{numbered(50), {.batch_size = 6, .shuffle = true, .seed = 4}};
+    fresh.set_epoch(1);
+    CHECK(labels_of(fresh) == seeded);
   }
 }
 

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include <situ/tensor/transfer.hpp>
+#include <situ/tensor.hpp>
+#include <support/devices.hpp>
 #include <support/probe.hpp>
 
 using namespace situ;
@@ -54,6 +56,28 @@ TEST_CASE("a chain of operators runs as one launch into one allocation") {
   CHECK(asked_by([&] { Tensor z = cast<double>(a) + cast<int32_t>(b); }) == one_kernel);
   CHECK(asked_by([&] { Tensor z = map([](float v, float w) { return v > w ? v : w * 2; }, a + 1, b); }) == one_kernel);
   CHECK(asked_by([&] { auto z = eval(a + b); }) == one_kernel);
+  CHECK(asked_by([&] { auto z = (a * b + c).to<float16>(); }) == one_kernel);
+  CHECK(asked_by([&] { auto z = (a * b + c).to<double>(Probe{}); }) == one_kernel);
+}
+
+TEST_CASE("a tensor that stands in a formula twice is read as two equal ones are, at every size") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n = 1; n < 70; ++n) {
+      Tensor<float> a = arange<float>(1, static_cast<float>(n) + 1), b = a * 0.37f, c = 2 - a, twin = a.clone();
+      Tensor<float> const once = a * b + c - 0.5f * a, twice = a * b + c - 0.5f * twin;
+      Tensor<float> y = zeros<float>({n}), z = a.clone();
+      y = a * b + c - 0.5f * a;
+      z = z * b + c - 0.5f * z;  // in place
+      bool equal_bits = true, right = true;
+      for (int64_t k = 0; k < n; ++k) {
+        equal_bits = equal_bits && once(k) == twice(k) && y(k) == once(k) && z(k) == once(k);
+        right = right && std::abs(once(k) - (a(k) * b(k) + c(k) - 0.5f * a(k))) <= 1e-5f * a(k) * a(k);
+      }
+      CAPTURE(n);
+      CHECK(equal_bits);
+      CHECK(right);
+    }
+  });
 }
 
 TEST_CASE("broadcasts, views and strides are part of the one launch") {

@@ -175,6 +175,34 @@ TEST_CASE("large tensors are arranged as small ones are") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, float) {
+  for (int64_t const rows : {2, 37, sizeof(T) == 4 ? 700'000 : 500}) {
+    for (int64_t const width : {1, 3, 21}) {
+      if (rows * width > 3'000'000) continue;
+      Tensor<T> x = empty<T>({rows, width});
+      for (int64_t k = 0; k < x.size(); ++k) x.data()[k] = static_cast<T>(k % 101);
+      for (int64_t const pieces : {2, 3, 4}) {
+        std::vector<Tensor<T>> parts;
+        for (int64_t p = 0; p < pieces; ++p) parts.push_back(x + static_cast<T>(p));
+        Tensor<T> const joined = concat(parts, 1), stacked = stack(parts, -1), repeated = repeat(x, pieces, 1), rolled = roll(joined, 2, 1);
+        int64_t wrong = 0;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t p = 0; p < pieces; ++p) {
+            for (int64_t c = 0; c < width; ++c) {
+              T const value = static_cast<T>((r * width + c) % 101), in_part = static_cast<T>(value + static_cast<T>(p));
+              int64_t const row = r * width * pieces, at = p * width + c;
+              wrong += joined.data()[row + at] != in_part || stacked.data()[row + c * pieces + p] != in_part || repeated.data()[row + c * pieces + p] != value;
+              wrong += rolled.data()[row + (at + 2) % (width * pieces)] != in_part;
+            }
+          }
+        }
+        INFO(rows, " rows of ", pieces, " pieces of ", width);
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("rank 8 is repeated and tiled") {
   Tensor<float> const x = arange(4).reshape({1, 1, 1, 1, 1, 1, 2, 2});
   CHECK(repeat(x, 2, 7).to_vector() == std::vector<float>{0, 0, 1, 1, 2, 2, 3, 3});

@@ -243,6 +243,7 @@ TEST_CASE("poolings are their definitions, for every instruction set") {
   situ_test::with_every_instruction_set<Cpu>([] {
     check_pooling<float, Cpu>({2, 3, 7, 9});
     check_pooling<float, Cpu>({1, 2, 8, 32});
+    check_pooling<float, Cpu>({1, 1, 5, 70});
   });
   check_pooling<double, Cpu>({1, 2, 6, 16});
   check_pooling<float16, Cpu>({1, 2, 6, 10});
@@ -262,6 +263,8 @@ TEST_CASE("a NaN is the largest element, and integers pool") {
   CHECK(situ_test::difference(max_pool2d(x, 2).to_vector(), std::vector<double>{0, std::nan("")}) == "");
   CHECK(max_pool2d(arange<int32_t>(16).view({1, 4, 4}), 2).to_vector() == std::vector<int32_t>{5, 7, 13, 15});
   CHECK(to_string(max_pool2d(zeros({0, 2, 4, 4}), 2).shape()) == "[0, 2, 2, 2]");
+  // A dilated window may see nothing but padding.
+  CHECK(max_pool2d(ones({1, 1, 2, 2}), 2, {.stride = 1, .padding = 1, .dilation = 3}).item() == -std::numeric_limits<float>::infinity());
 }
 
 TEST_CASE("poolings name what does not fit") {

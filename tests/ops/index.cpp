@@ -134,11 +134,13 @@ TEST_CASE_TEMPLATE("scattering is a plain loop in row-major order", T, float, in
   struct Form {
     Shape x, index;
   };
-  for (Form const& form : {Form{{40, 30}, {40, 30}}, Form{{3, 700}, {300, 700}}, Form{{700, 3}, {700, 200}}, Form{{1, 9}, {70000, 1}}, Form{{9, 1}, {70000, 1}}, Form{{6000, 1}, {70000, 1}}, Form{{20, 5}, {9000, 5}}, Form{{2, 2}, {0, 2}}}) {
-    for (int axis : {0, 1}) {
+  for (Form const& form : {Form{{40, 30}, {40, 30}}, Form{{33, 21}, {9000, 21}}, Form{{3, 700}, {300, 700}}, Form{{700, 3}, {700, 200}}, Form{{1, 9}, {70000, 1}}, Form{{9, 1}, {70000, 1}}, Form{{6000, 1}, {70000, 1}}, Form{{20, 5}, {9000, 5}}, Form{{2, 2}, {0, 2}}}) {
+    for (int way : {0, 1, 2, 3}) {
+      int const axis = way % 2;
       if (form.index[1 - axis] > form.x[1 - axis]) continue;
       Tensor<T> const x = small_numbers<T>(form.x), src = small_numbers<T>(form.index);
-      Tensor<int64_t> const index = places(form.index, form.x[axis]);
+      Tensor<int64_t> const each = places(form.index, form.x[axis]), one = std::as_const(each).slice(1 - axis, 0, 1).expand(form.index);
+      Tensor<int64_t> const index = way < 2 ? each : one;  // or whole rows, of one index
       INFO(to_string(form.x), " ", to_string(form.index), " axis ", axis);
       Tensor<double> const wide = cast<double>(x);
       for (bool add : {false, true}) {

@@ -190,6 +190,19 @@ TEST_CASE("a NaN is in every later result, and infinities meet as in IEEE arithm
 }
 #endif
 
+TEST_CASE("running sums come back from beyond the range of floats") {
+  constexpr int64_t n = 2000;
+  Tensor<float> x = zeros({n});
+  x.data()[0] = x.data()[100] = 3e38f;
+  x.data()[1200] = -3e38f;
+  for_each_instruction_set([&] {
+    Tensor<float> const y = cumsum(x, 0);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; ++i) wrong += y.data()[i] != (i < 100 || i >= 1200 ? 3e38f : INFINITY);
+    CHECK(wrong == 0);
+  });
+}
+
 TEST_CASE("integers are scanned in 64 bits, which wrap") {
   CHECK(cumsum(full<int8_t>({3}, 127), 0).to_vector() == std::vector<int64_t>{127, 254, 381});
   CHECK(cumprod(full<int32_t>({3}, 2000000), 0).item(2) == 8000000000000000000);

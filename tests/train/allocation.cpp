@@ -4,8 +4,14 @@
 #include <situ/train.hpp>
 
 #include <situ/device/query.hpp>
+#include <situ/nn/activations.hpp>
+#include <situ/nn/batch_norm.hpp>
+#include <situ/nn/conv2d.hpp>
 #include <situ/nn/linear.hpp>
 #include <situ/nn/losses.hpp>
+#include <situ/nn/pool2d.hpp>
+#include <situ/nn/sequential.hpp>
+#include <situ/nn/transformer.hpp>
 #include <situ/optim/adam.hpp>
 
 #include <sys/mman.h>
@@ -77,11 +83,17 @@ void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t of
 
 namespace {
 
-template <class Device>
+template <class Device, class T = float>
 struct Net {
-  nn::Linear<float, Device> a_layer_with_a_long_name{64, 128}, another_layer_with_a_long_name{128, 10};
+  nn::Linear<T, Device> a_layer_with_a_long_name{64, 128}, another_layer_with_a_long_name{128, 10};
   auto forward(auto const& x) const { return another_layer_with_a_long_name(relu(a_layer_with_a_long_name(x))); }
   SITU_MODULE(a_layer_with_a_long_name, another_layer_with_a_long_name)
+};
+
+struct Deep {
+  nn::TransformerEncoderLayer<float> a{32, 4}, b{32, 4}, c{32, 4}, d{32, 4}, e{32, 4}, f{32, 4};
+  auto forward(auto const& x) const { return f(e(d(c(b(a(x)))))); }
+  SITU_MODULE(a, b, c, d, e, f)
 };
 
 /// What was asked for during some steps: of the system, and of situ's own caches.
@@ -129,6 +141,58 @@ TEST_CASE_TEMPLATE("a steady step asks for no memory", D, Cpu, Emulated<0>) {
   if (host_device<D>) CHECK(after.calls == before.calls);  // the queue of an emulated device is of objects
 #endif
   CHECK(after.reserved == before.reserved);
+}
+
+TEST_CASE_TEMPLATE("neither does a step of mixed precision with a scaled loss", D, Cpu, Emulated<0>) {
+  auto net = to(Net<Cpu>{}, D{});
+  optim::Adam optimizer{net, {.lr = 1e-3}};
+  optim::GradScaler scaler;
+  auto const x = full<float>({64, 64}, .5f, D{});
+  auto const labels = full<int64_t>({64}, 3, D{});
+  auto const weights = parameters(net);
+  int64_t taken = 0;
+  auto const step = [&] {
+    optimizer.zero_grad();
+    Variable<float16, D> y = mixed<float16>(net)(cast<float16>(x));
+    scaler.scale(cross_entropy(y.template to<float>(), labels)).backward();
+    scaler.unscale(optimizer);
+    optim::clip_grad_norm(weights, 1.);
+    taken += scaler.step(optimizer);
+    scaler.update();
+  };
+  for (int k = 0; k < 4; ++k) step(), synchronize(D{});
+  Mark const before = mark(D{});
+  for (int k = 0; k < 8; ++k) step(), synchronize(D{});
+  Mark const after = mark(D{});
+  CHECK(taken == 12);
+#if SITU_TEST_COUNTS
+  if (host_device<D>) CHECK(after.calls == before.calls);
+#endif
+  CHECK(after.reserved == before.reserved);
+}
+
+TEST_CASE("neither do steps of deep networks, which hold many blocks of one size at once") {
+  auto const steady = [](auto& net, auto const& x, auto const& labels, auto const& scores) {
+    optim::Adam optimizer{net, {.lr = 1e-3}};
+    auto const step = [&] {
+      cross_entropy(scores(net(x)), labels).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    for (int k = 0; k < 4; ++k) step();
+    Mark const before = mark(Cpu{});
+    for (int k = 0; k < 4; ++k) step();
+    Mark const after = mark(Cpu{});
+#if SITU_TEST_COUNTS
+    CHECK(after.calls == before.calls);
+#endif
+    CHECK(after.reserved == before.reserved);
+  };
+  nn::Sequential images{nn::Conv2d<float>{1, 8, 3, {.padding = 1}}, nn::BatchNorm2d<float>{8}, nn::ReLU{}, nn::MaxPool2d{2},
+                        nn::Conv2d<float>{8, 16, 3, {.padding = 1}}, nn::BatchNorm2d<float>{16}, nn::ReLU{}, nn::MaxPool2d{2}};
+  steady(images, full<float>({16, 1, 8, 8}, .5f), full<int64_t>({16}, 3), [](auto const& y) { return y.reshape({16, 64}); });
+  Deep words;
+  steady(words, full<float>({4, 16, 32}, .5f), full<int64_t>({64}, 3), [](auto const& y) { return y.reshape({64, 32}); });
 }
 
 TEST_CASE_TEMPLATE("neither does the Trainer's loop, with threads that make batches", D, Cpu, Emulated<0>) {

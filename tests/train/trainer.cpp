@@ -48,7 +48,8 @@ struct Points {
 };
 
 auto const loss = [](auto const& scores, auto const& labels) { return cross_entropy(scores, labels); };
-auto const adam = [](auto& net) { return optim::Adam{net, {.lr = 0.02}}; };
+double rate = 0.02;
+auto const adam = [](auto& net) { return optim::Adam{net, {.lr = rate}}; };
 auto const decay = [](auto& optimizer, int64_t) { return optim::StepLR{optimizer, {.step_size = 2, .gamma = 0.5}}; };
 
 struct Folder {
@@ -113,6 +114,83 @@ TEST_CASE("a run that goes on from its checkpoint gives the bits of one that was
   CHECK(found.epochs.back().metric > 0.8);
 }
 
+TEST_CASE("what an epoch says: means over samples, rates and norms before they are changed") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  manual_seed(1);
+  Net<float, Cpu> first;
+  first.dropout = nn::Dropout{0.};
+  auto const run = [&](train::TrainerOptions options, Net<float, Cpu>& net) {
+    options.batch_size = 16, options.progress = nullptr;  // the last batch is of 12
+    return train::Trainer<Cpu>{options}.fit(net, samples, samples, loss, adam, train::accuracy, decay).epochs;
+  };
+  Net<float, Cpu> net = clone(first);
+  rate = 0;  // nothing is learned
+  auto const still = run({.epochs = 1}, net);
+  auto const left_out = run({.epochs = 1, .drop_last = true}, net);
+  rate = 0.02;
+  {
+    no_grad const guard;
+    Variable whole = cross_entropy(first(points.x), points.y);
+    CHECK(still[0].loss == doctest::Approx(static_cast<double>(whole.item())).epsilon(1e-5));
+    CHECK(still[0].validation_loss == doctest::Approx(static_cast<double>(whole.item())).epsilon(1e-5));
+    Variable scores = first(points.x);
+    CHECK(still[0].metric == doctest::Approx(static_cast<double>(Tensor<float>(train::accuracy(scores.value(), points.y)).item())));
+  }
+  CHECK(still[0].samples == 60);
+  CHECK(left_out[0].samples == 48);
+  CHECK_FALSE(net.fc1.weight.has_grad());  // the last gradients are let go
+
+  // The schedule moves with each of four steps: by two it halves twice in an epoch.
+  auto const steps = run({.epochs = 2, .clip_norm = 1e-3, .schedule_steps = true}, net);
+  CHECK(steps[0].learning_rate == 0.02);
+  CHECK(steps[1].learning_rate == doctest::Approx(0.005));
+  CHECK(steps[0].gradient_norm > 0.01);
+
+  Net<float, Cpu> a = clone(first), b = clone(first), c = clone(first);
+  run({.epochs = 1, .seed = 3}, a);
+  run({.epochs = 1, .seed = 3}, b);
+  run({.epochs = 1, .seed = 4}, c);
+  CHECK(same_bits(a, b));
+  CHECK_FALSE(same_bits(a, c));
+}
+
+TEST_CASE("the best epoch, the end of patience and both networks are kept over a stop") {
+  double const none = std::numeric_limits<double>::quiet_NaN();
+  Folder const folder;
+  train::TrainerOptions const options{.epochs = 9, .patience = 2, .min_delta = 0.1, .restore_best = true, .checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr};
+  auto const nothing = [](void const*, detail::TrainingRun::Tensors&) {};
+  for (int stop : {4, 3, 2}) {  // in one go, and in two
+    CAPTURE(stop);
+    double const losses[] = {none, 0.5, 0.45, 0.41};
+    for (int from = 0; from < 4;) {
+      Tensor<float> model{-1.f}, home{-1.f};
+      detail::TrainingRun run(options);
+      run.begin({{"model.x", model}}, {{"x", home}}, nullptr, nothing);
+      CHECK(home.item() == (from == 0 ? -1.f : static_cast<float>(from)));
+      int const to = from == 0 ? stop : 4;
+      for (; from < to; ++from) {
+        CHECK(run.next_epoch() == from + 1);
+        model.assign(static_cast<float>(from + 1));
+        run.end_epoch({.number = from + 1, .loss = losses[from], .validation_loss = none, .metric = none});
+        CHECK(home.item() == static_cast<float>(from + 1));
+      }
+    }
+    Tensor<float> model{-1.f}, home{-1.f};
+    detail::TrainingRun run(options);
+    run.begin({{"model.x", model}}, {{"x", home}}, nullptr, nothing);
+    CHECK(run.history.best_epoch == 2);
+    CHECK(run.history.stopped_early);
+    CHECK(run.next_epoch() == 0);
+    CHECK(model.item() == 4);
+    CHECK(home.item() == 4);
+    run.end();
+    CHECK(model.item() == 2);
+    CHECK(home.item() == 2);
+    std::remove(folder.file("run.safetensors").c_str());
+  }
+}
+
 TEST_CASE("the network stays where it is, and is trained on the first device of the list that is there") {
   Points const points;
   data::TensorDataset const samples{points.x, points.y};
@@ -130,6 +208,11 @@ TEST_CASE("the network stays where it is, and is trained on the first device of 
   CHECK(a.epochs.back().loss == b.epochs.back().loss);
   CHECK(a.epochs.back().samples == 60);
   CHECK_FALSE(there.dropout.training);
+
+  // Emulated devices are those that are configured.
+  CHECK(to_string(train::Trainer<Cuda<63>, Emulated<200>, Emulated<1>, Cpu>{}.device()) == "emulated:1");
+  CHECK(to_string(train::Trainer<Emulated<200>, Cpu>{}.device()) == "cpu");
+  CHECK_THROWS_AS((train::Trainer<Cuda<63>, Emulated<200>>{}.device()), DeviceUnavailable);
 }
 
 TEST_CASE("gradients of several batches make one step") {
@@ -139,8 +222,8 @@ TEST_CASE("gradients of several batches make one step") {
   Net<float, Cpu> whole;
   whole.dropout = nn::Dropout{0.};
   Net<float, Cpu> parts = clone(whole);
-  auto const run = [&](int64_t batch, int64_t accumulate, Net<float, Cpu>& net) {
-    train::Trainer<Cpu>{{.epochs = 1, .batch_size = batch, .shuffle = false, .accumulate = accumulate, .progress = nullptr}}.fit(
+  auto const run = [&](int64_t batch, int64_t accumulate, Net<float, Cpu>& net, double clip_norm = 0, double clip_value = 0) {
+    train::Trainer<Cpu>{{.epochs = 1, .batch_size = batch, .shuffle = false, .clip_norm = clip_norm, .clip_value = clip_value, .accumulate = accumulate, .progress = nullptr}}.fit(
         net, samples, train::none, loss, [](auto& n) { return optim::SGD{n, {.lr = 0.1}}; });
   };
   run(30, 1, whole);
@@ -157,6 +240,16 @@ TEST_CASE("gradients of several batches make one step") {
     optimizer.step();
   }
   CHECK(allclose(uneven.fc1.weight.value(), by_hand.fc1.weight.value(), {.rtol = 1e-5, .atol = 1e-6}));
+
+  // Clipped by value, then by norm.
+  Net<float, Cpu> clipped = clone(by_hand);
+  run(60, 1, clipped, 0.02, 0.01);
+  optimizer.zero_grad();
+  cross_entropy(by_hand(points.x), points.y).backward();
+  optim::clip_grad_value(by_hand, 0.01);
+  optim::clip_grad_norm(by_hand, 0.02);
+  optimizer.step();
+  CHECK(allclose(clipped.fc1.weight.value(), by_hand.fc1.weight.value(), {.rtol = 1e-6, .atol = 1e-8}));
 }
 
 TEST_CASE("training stops when the validation loss gets no better, and the best network is given") {
@@ -182,7 +275,18 @@ TEST_CASE_TEMPLATE("mixed precision", Compute, bfloat16, float16) {
   data::TensorDataset const samples{points.x, points.y};
   manual_seed(1);
   Net<float, Cpu> net;
-  auto const history = train::Trainer<Cpu>{{.epochs = 12, .batch_size = 16, .clip_value = 1, .progress = nullptr}}.template fit<Compute>(net, samples, samples, loss, adam, train::accuracy);
+  Folder const folder;
+  auto const history = train::Trainer<Cpu>{{.epochs = 12, .batch_size = 16, .clip_norm = 10, .clip_value = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.template fit<Compute>(
+      net, samples, samples, loss, adam, train::accuracy);
+  CHECK(history.epochs.back().gradient_norm < 10);  // of gradients without the scale
+  if (std::is_same_v<Compute, float16>) {
+    Tensor<double> scale{0.};
+    Tensor<int64_t> steps{int64_t{0}};
+    scale = scale.reshape({}), steps = steps.reshape({});
+    io::load_safetensors(folder.file("run.safetensors"), {{"scaler.scale", scale}, {"scaler.growth_tracker", steps}}, {.strict = false});
+    CHECK(scale.item() == 65536);
+    CHECK(steps.item() == 48);
+  }
   CHECK(history.epochs.back().loss < 0.7 * history.epochs.front().loss);
   CHECK(history.epochs.back().metric > 0.8);
 }

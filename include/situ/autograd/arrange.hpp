@@ -86,6 +86,13 @@ struct DiagonalView {
   }
 };
 
+struct all_flipped_back {
+  template <class G>
+  static auto of(G const& g, Shape const&, Shape const& axes) {
+    return flip(g, axes);
+  }
+};
+
 inline Shape opposite(Shape const& shifts) {
   Shape result = shifts;
   for (int k = 0; k < shifts.rank(); ++k) result[k] = static_cast<int64_t>(uint64_t{0} - static_cast<uint64_t>(shifts[k]));
@@ -183,7 +190,7 @@ template <class E>
   requires differentiable<E>
 auto flip(E const& x, Shape const& axes) {
   if constexpr (requires { x.state(); }) {
-    return detail::record_view(x, "Flip", [axes](auto const& t) { return flip(t, axes); }, [axes](auto const& g, Shape const&) { return flip(g, axes); });
+    return detail::record_view<detail::all_flipped_back>(x, "Flip", flip(x.value(), axes), axes);
   } else {
     using Result = Tensor<value_of<E>, detail::result_device_t<device_of<E>>>;
     return detail::record_on<false>("Flip", Result(flip(detail::values_of(x), axes)), x, detail::linear([axes](auto const& g) { return flip(g, axes); }));

@@ -265,7 +265,7 @@ struct LaneFunction {
   void (*slopes)(L const* xs, L const& y, L* partials);
   L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
   Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
-  int64_t (*start)(void const* tree, cpu::Run<4> const* run, bool stream) = nullptr;  ///< the CPU's kernel
+  int64_t (*start)(void const* tree, cpu::Run<4> const* run, int how) = nullptr;  ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
 };
@@ -273,13 +273,12 @@ struct LaneFunction {
 /// On the CPU all functions share what brings operands to a kernel.
 template <class C, class D>
 SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
-  Shape const* shapes[3];
+  Shape shapes[3];
   Layout const* layouts[4];
   int const n = function.operands;
   bool uniform = true;
-  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
-  CommonShape common(shapes[0]);
-  if (!uniform) common.broadcast(shapes, n, function.name);
+  for (int k = 0; k < n; ++k) shapes[k] = xs[k].shape(), uniform = uniform && same_shape(shapes[0], shapes[k]);
+  CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
   Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
   cpu::BoundTree<4, 64> bound;
   bound.start = function.start;

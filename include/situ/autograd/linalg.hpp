@@ -5,6 +5,7 @@
 ///           I. Murray, Differentiation of the Cholesky decomposition, arXiv:1602.07527, for that one's gradient.
 #pragma once
 
+#include <situ/autograd/matmul.hpp>
 #include <situ/autograd/operands.hpp>
 #include <situ/ops/matrix_parts.hpp>
 #include <situ/ops/linalg.hpp>
@@ -20,26 +21,46 @@ template <class... Es>
 concept recorded_no_matrices = recorded_operands<Es...> && requires { typename linalg_obstacle<Es...>::type; };
 
 /// a x = b:   ∂L/∂b = a⁻ᵀ g,   ∂L/∂a = −(∂L/∂b) xᵀ
-template <class T, class D, class DA>
+template <class T, class D, class DA, class DB>
 struct SolveRule {
+  using twice = void;
   Saved<T, DA> a;
+  Saved<T, DB> b;  ///< for second derivatives
   Saved<T, D> x;
   bool vectors;
 
   template <class IntoA, class IntoB>
+  void operator()(Variable<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
+    using V = Variable<T, D>;
+    V const matrix = record_transfer<D>(a.variable());
+    V const back = solve(matrix.transpose(-2, -1), vectors ? g.unsqueeze(-1) : g);
+    if (into_b.needed()) into_b.add(vectors ? back.squeeze(-1) : back);
+    if (!into_a.needed()) return;
+    V const found = solve(matrix, record_transfer<D>(b.variable()));
+    into_a.add(-matmul(back, (vectors ? found.unsqueeze(-1) : found).transpose(-2, -1)));
+  }
+  template <class IntoA, class IntoB>
   void operator()(Tensor<T, D> const& g, IntoA const& into_a, IntoB const& into_b) const {
     if (!into_a.needed() && !into_b.needed()) return;
     Tensor<T, D> const columns = vectors ? g.unsqueeze(-1) : g;
-    Tensor<T, D> const b = solve(a.tensor().transpose(-2, -1), columns);
-    if (into_b.needed()) into_b.add(vectors ? b.squeeze(-1) : b);
-    if (into_a.needed()) into_a.add(matmul(-b, (vectors ? x.tensor().unsqueeze(-1) : x.tensor()).transpose(-2, -1)));
+    Tensor<T, D> const back = solve(a.tensor().transpose(-2, -1), columns);
+    if (into_b.needed()) into_b.add(vectors ? back.squeeze(-1) : back);
+    if (into_a.needed()) into_a.add(matmul(-back, (vectors ? x.tensor().unsqueeze(-1) : x.tensor()).transpose(-2, -1)));
   }
 };
 
 /// y = x⁻¹:   ∂L/∂x = −yᵀ g yᵀ
-template <class T, class D>
+template <class T, class D, class DX>
 struct InverseRule {
+  using twice = void;
+  Saved<T, DX> x;  ///< for second derivatives
   Saved<T, D> y;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    Variable<T, D> const t = inv(record_transfer<D>(x.variable())).transpose(-2, -1);
+    into.add(-matmul(matmul(t, g), t));
+  }
   template <class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
@@ -60,8 +81,15 @@ Tensor<T, D> cofactors(Tensor<T, D> const& x) {
 /// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
 template <class T, class D, class DX>
 struct DeterminantRule {
+  using twice = void;
   Saved<T, DX> x;
   Saved<T, D> y;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (!into.needed()) return;
+    Variable<T, D> const matrix = record_transfer<D>(x.variable());
+    into.add((g * det(matrix)).unsqueeze(-1).unsqueeze(-1) * inv(matrix).transpose(-2, -1));
+  }
   template <class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
@@ -96,7 +124,7 @@ struct CholeskyRule {
 
 /// The solution x of a x = b, where one of them records.
 ///
-/// Gradient  ∂L/∂b = a⁻ᵀ g, ∂L/∂a = −(∂L/∂b) xᵀ: a solve with the transposed matrix, and a product.
+/// Gradient  ∂L/∂b = a⁻ᵀ g, ∂L/∂a = −(∂L/∂b) xᵀ: a solve with the transposed matrix, and a product. Twice differentiable.
 template <class A, class B>
   requires detail::recorded_matrices<A, B>
 auto solve(A const& a_, B const& b_) {
@@ -105,16 +133,16 @@ auto solve(A const& a_, B const& b_) {
   auto const b = detail::operation_input<T>(b_);
   auto x = solve(a.value(), b.value());
   using D = device_of<decltype(x)>;
-  using Rule = detail::SolveRule<T, D, device_of<decltype(a)>>;
+  using Rule = detail::SolveRule<T, D, device_of<decltype(a)>, device_of<decltype(b)>>;
   if (!detail::is_recording(a, b)) return Variable<T, D>(std::move(x), false);
   detail::Saved<T, D> const saved = a.requires_grad() ? detail::Saved<T, D>(x) : detail::Saved<T, D>();
   bool const vectors = detail::holds_vectors(a.shape(), b.shape());
-  return detail::record("Solve", std::move(x), Rule{detail::saved_input(a), saved, vectors}, a, b);
+  return detail::record("Solve", std::move(x), Rule{detail::saved_input(a), detail::saved_if(a.requires_grad(), b), saved, vectors}, a, b);
 }
 
 /// The inverse of square matrices.
 ///
-/// Gradient  ∂L/∂x = −yᵀ g yᵀ: two products.
+/// Gradient  ∂L/∂x = −yᵀ g yᵀ: two products. Twice differentiable.
 template <class E>
   requires detail::recorded_matrices<E>
 auto inv(E const& x_) {
@@ -123,12 +151,12 @@ auto inv(E const& x_) {
   using T = value_of<E>;
   using D = device_of<decltype(y)>;
   detail::Saved<T, D> const saved(y);
-  return detail::record("Inverse", std::move(y), detail::InverseRule<T, D>{saved}, x);
+  return detail::record("Inverse", std::move(y), detail::InverseRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
 }
 
 /// The determinant.
 ///
-/// Gradient  ∂L/∂x = g y x⁻ᵀ: an inverse; with singular matrices among them the cofactors, by singular values.
+/// Gradient  ∂L/∂x = g y x⁻ᵀ: an inverse; with singular matrices among them the cofactors, by singular values. Twice differentiable where none is singular.
 template <class E>
   requires detail::recorded_matrices<E>
 auto det(E const& x_) {

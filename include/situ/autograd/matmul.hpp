@@ -114,6 +114,16 @@ auto outer(A const& a_, B const& b_) {
 
 namespace detail {
 
+template <bool Relu, class X, class W, class... B>
+auto recorded_linear(X const& x_, W const& w_, B const&... b_);
+
+/// A B of matrices in the gradient of a linear layer: of Variables it is a linear layer again.
+template <class A, class B>
+auto linear_product(A const& a, B const& b) {
+  if constexpr (is_recorded<A>) return recorded_linear<false>(a, b.t());
+  else return matmul(a, b);
+}
+
 /// y = x wᵀ + b, with all leading axes of x as rows:   ∂L/∂x = g w,   ∂L/∂w = gᵀ x,   ∂L/∂b = Σ g
 template <class SavedX, class SavedW>
 struct LinearRule {
@@ -122,24 +132,22 @@ struct LinearRule {
   SavedW w;
   Shape shape;  ///< of w
 
-  template <class G, class IntoX, class IntoW, class... IntoB>
-  void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const&... into_b) const {
+  template <class G, class IntoX, class IntoW, class IntoB>
+  void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     int64_t const outputs = shape.rank() == 2 ? shape[0] : 1, inputs = shape.back();
     int64_t const rows = g_.size() / (outputs > 0 ? outputs : 1);
     G const g = g_.rank() == 2 && shape.rank() == 2 ? g_ : g_.reshape({rows, outputs});
     if (into_x.needed()) {
       auto const weights = w.beside(g);
-      auto const gradient = matmul(g, shape.rank() == 2 ? weights : weights.unsqueeze(0));
+      auto const gradient = linear_product(g, shape.rank() == 2 ? weights : weights.reshape({1, inputs}));
       into_x.add(into_x.shape().rank() == 2 ? gradient : gradient.reshape(into_x.shape()));
     }
     if (into_w.needed()) {
       auto const images = x.beside(g);
-      auto const gradient = matmul(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
-      into_w.add(shape.rank() == 2 ? gradient : gradient.squeeze(0));
+      auto const gradient = linear_product(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
+      into_w.add(shape.rank() == 2 ? gradient : gradient.reshape(shape));
     }
-    ([&] {
-      if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
-    }(), ...);
+    if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
   }
 };
 /// max(x wᵀ + b, 0): the gradient of a linear layer where its result is positive.
@@ -154,29 +162,43 @@ struct LinearReluRule {
   }
 };
 
+/// Without a bias where that is null.
+template <bool Relu, class T, class DX, class DW, class DB>
+SITU_NOINLINE auto linear_of(InputRef<T, DX> const& x, InputRef<T, DW> const& w, InputRef<T, DB> const* b) {
+  auto value = [&] {
+    if constexpr (Relu) return b ? linear_relu(x.value(), w.value(), b->value()) : linear_relu(x.value(), w.value());
+    else return b ? linear(x.value(), w.value(), b->value()) : linear(x.value(), w.value());
+  }();
+  using D = device_of<decltype(value)>;
+  InputRef<T, DB> const none;
+  if (!b) b = &none;
+  if (!is_recording(x, w, *b)) return Variable<T, D>(std::move(value), false);
+  using Rule = LinearRule<Saved<T, DX>, Saved<T, DW>>;
+  Rule rule{saved_if(w.requires_grad(), x), saved_if(x.requires_grad(), w), w.shape()};
+  if constexpr (Relu) {
+    using ReluRule = LinearReluRule<Saved<T, DX>, Saved<T, DW>, Saved<T, D>>;
+    Saved<T, D> const y(value);
+    return record("LinearRelu", std::move(value), ReluRule{std::move(rule), y}, x, w, *b);
+  } else {
+    return record("Linear", std::move(value), std::move(rule), x, w, *b);
+  }
+}
 template <bool Relu, class X, class W, class... B>
 auto recorded_linear(X const& x_, W const& w_, B const&... b_) {
   using T = promoted_t<value_of<X>, value_of<W>, value_of<B>...>;
   auto const x = operation_input<T>(x_);
   auto const w = operation_input<T>(w_);
-  using Rule = LinearRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>>;
-  auto const run = [&](auto const&... b) {
-    auto value = [&] {
-      if constexpr (Relu) return linear_relu(x.value(), w.value(), b.value()...);
-      else return linear(x.value(), w.value(), b.value()...);
-    }();
-    using D = device_of<decltype(value)>;
-    if (!is_recording(x, w, b...)) return Variable<T, D>(std::move(value), false);
-    Rule rule{saved_if(w.requires_grad(), x), saved_if(x.requires_grad(), w), w.shape()};
-    if constexpr (Relu) {
-      using ReluRule = LinearReluRule<Saved<T, device_of<decltype(x)>>, Saved<T, device_of<decltype(w)>>, Saved<T, D>>;
-      Saved<T, D> const y(value);
-      return record("LinearRelu", std::move(value), ReluRule{std::move(rule), y}, x, w, b...);
-    } else {
-      return record("Linear", std::move(value), std::move(rule), x, w, b...);
-    }
-  };
-  return run(operation_input<T>(b_)...);
+  using DX = device_of<decltype(x)>;
+  using DW = device_of<decltype(w)>;
+  InputRef<T, DX> const x_ref(x);
+  InputRef<T, DW> const w_ref(w);
+  if constexpr (sizeof...(B) == 0) {
+    return linear_of<Relu, T, DX, DW, DW>(x_ref, w_ref, nullptr);
+  } else {
+    auto const b = operation_input<T>(b_...);
+    InputRef<T, device_of<decltype(b)>> const b_ref(b);
+    return linear_of<Relu>(x_ref, w_ref, &b_ref);
+  }
 }
 
 }  // namespace detail

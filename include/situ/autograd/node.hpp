@@ -5,6 +5,7 @@
 /// reached, has seen all uses of a node when it comes to it. No order of creation is needed, and no state of the process.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include <situ/core/block_pool.hpp>
@@ -57,7 +58,7 @@ struct DyingNodes {
 };
 SITU_PROCESS_STATE constinit thread_local DyingNodes dying_nodes;
 
-/// Ends one reference.
+/// Ends one reference. What a node saved is given back before it is destroyed.
 SITU_NOINLINE inline void drop(Node* node) noexcept {
   if (!node || !count_down(node->references)) return;
   DyingNodes& dying = dying_nodes;
@@ -67,6 +68,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
   dying.running = true;
   while (Node* const last = dying.first) {
     dying.first = last->next;
+    if (!last->released) last->release();
     delete last;
   }
   dying.running = false;
@@ -78,6 +80,39 @@ SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
   node.input_count = 0;
 }
 
+/// Makes `from` input number k of a node.
+SITU_NOINLINE inline void connect_input(Node& node, int k, Node* from) noexcept {
+  node.inputs[k] = from;
+  count_up(from->references);
+  if (from->depth >= node.depth) node.depth = from->depth + 1;
+}
+
+/// The operation whose backward runs, for messages.
+SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
+struct OperationName {
+  char const* before;
+  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
+  OperationName(OperationName const&) = delete;
+  OperationName& operator=(OperationName const&) = delete;
+  ~OperationName() { running_operation = before; }
+};
+
+/// Places for nodes: a thread keeps those that its last heap had, so that backward again asks for none.
+struct NodePlaces {
+  Node** nodes = nullptr;
+  std::size_t room = 0;
+};
+struct KeptNodePlaces : NodePlaces {
+  ~KeptNodePlaces() {
+    delete[] std::exchange(nodes, nullptr);
+    room = 0;
+  }
+};
+SITU_PROCESS_STATE NodePlaces& kept_node_places() {
+  static thread_local KeptNodePlaces kept;
+  return kept;
+}
+
 /// Nodes by depth, the deepest (or the shallowest) first. Holds references.
 class NodeHeap {
  public:
@@ -86,7 +121,7 @@ class NodeHeap {
   NodeHeap& operator=(NodeHeap const&) = delete;
   ~NodeHeap() {
     for (std::size_t k = 0; k < size_; ++k) drop(nodes_[k]);
-    if (nodes_ != few_) delete[] nodes_;
+    if (SITU_UNLIKELY(nodes_ != few_)) give_places();
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
@@ -115,12 +150,20 @@ class NodeHeap {
 
  private:
   bool before(Node const* a, Node const* b) const { return sign_ > 0 ? a->depth > b->depth : a->depth < b->depth; }
-  void grow() {
-    auto* const more = new Node*[2 * room_];
-    for (std::size_t k = 0; k < size_; ++k) more[k] = nodes_[k];
+  SITU_NOINLINE void grow() {
+    NodePlaces& kept = kept_node_places();
+    NodePlaces const more = kept.room > room_ ? std::exchange(kept, {}) : NodePlaces{new Node*[2 * room_], 2 * room_};
+    for (std::size_t k = 0; k < size_; ++k) more.nodes[k] = nodes_[k];
     if (nodes_ != few_) delete[] nodes_;
-    nodes_ = more;
-    room_ *= 2;
+    nodes_ = more.nodes;
+    room_ = more.room;
+  }
+  SITU_NOINLINE void give_places() {
+    constexpr std::size_t most = std::size_t{1} << 16;  // that a thread keeps
+    NodePlaces& kept = kept_node_places();
+    NodePlaces mine{nodes_, room_};
+    if (mine.room > kept.room && mine.room <= most) std::swap(mine, kept);
+    delete[] mine.nodes;
   }
   Node* few_[32];
   Node** nodes_ = few_;
@@ -142,7 +185,7 @@ class Flow {
 
   /// Whether the gradient of an input is to be computed.
   bool wants(Node const* input) const {
-    return input && (run_ == 0 || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
+    return input && (SITU_LIKELY(run_ == 0) || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
   }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
@@ -158,6 +201,7 @@ class Flow {
   }
 
   void run() {
+    OperationName const outer(running_operation);
     while (!waiting_.empty()) {
       struct Held {
         Node* node;
@@ -177,6 +221,7 @@ class Flow {
                             " saved for its gradient was given back by the backward before; call that one as backward(retain_graph)");
       }
       running_ = node;
+      running_operation = node->name;
       node->backward(*this);
       if (!keeps_graph_ && node->name) node->release();
     }

@@ -42,8 +42,28 @@ Saved<T, D> saved_input(ConstantInput<T, D> const& c) {
 }
 /// An operand for backward, or nothing where no gradient needs it.
 template <class V>
-auto saved_if(bool needed, V const& input) {
+Saved<value_of<V>, device_of<V>> saved_if(bool needed, V const& input) {
   return needed ? saved_input(input) : Saved<value_of<V>, device_of<V>>();
+}
+
+/// Either of them, while it lives: an operation on these is compiled once for both.
+template <class T, class D>
+struct InputRef {
+  using value_type = T;
+  using device_type = D;
+  Tensor<T, D> tensor;
+  State<T, D>* node = nullptr;
+  InputRef() = default;
+  explicit InputRef(Variable<T, D> const& v) : tensor(v.value()), node(v.state()) {}
+  explicit InputRef(ConstantInput<T, D> const& c) : tensor(c.tensor) {}
+  Tensor<T, D> const& value() const { return tensor; }
+  Shape const& shape() const { return tensor.shape(); }
+  bool requires_grad() const { return node && node->requires_grad; }
+  State<T, D>* state() const { return node; }
+};
+template <class T, class D>
+Saved<T, D> saved_input(InputRef<T, D> const& input) {
+  return input.requires_grad() ? Saved<T, D>(Variable<T, D>::from_state(input.node)) : Saved<T, D>(input.tensor);
 }
 
 /// Operands of an operation on one device, one of which records.

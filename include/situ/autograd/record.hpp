@@ -19,7 +19,8 @@ bool is_recording(Vs const&... inputs) {
 template <class T, class D, class Rule, class... Vs>
 Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
   if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
-  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Vs...>(name, std::move(value), std::move(rule), inputs...));
+  (check_view(inputs), ...);
+  return Variable<T, D>::adopt(new Recorded<T, D, Rule, Variable<value_of<Vs>, device_of<Vs>>...>(name, std::move(value), std::move(rule), inputs.state()...));
 }
 
 /// The name of a node: that of the formula's outermost function, as PyTorch writes names.
@@ -98,14 +99,34 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
   state->version = head ? head->version : 0;
   return result;
 }
-/// A view of every element: `back` undoes it.
-template <class T, class D, class View, class Back>
-Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back) {
-  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([back, whole = v.shape()](auto const& g, auto const& into) {
-                             if (into.needed()) into.add(back(g, whole));
-                           }),
-                           v),
-                    v);
+/// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
+template <class T, class D>
+struct ViewRule {
+  using twice = void;
+  Shape whole;
+  signed char axes[max_rank];  ///< the parameters
+  int count;
+  Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
+  Variable<T, D> (*back_recorded)(Variable<T, D> const&, Shape const& whole, Shape const& parameters);
+  template <class I>
+  void operator()(Tensor<T, D> const& g, I const& into) const {
+    if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
+  }
+  template <class I>
+  void operator()(Variable<T, D> const& g, I const& into) const {
+    if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
+  }
+};
+template <class Back, class V>
+V undo_view(V const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
+  return Back::of(g, whole, parameters);
+}
+/// Records `value`, a view of every element of v. The parameters are axes.
+template <class Back, class T, class D>
+Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters) {
+  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, Variable<T, D>>};
+  for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
+  return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }
 /// A view of some elements.
 template <class T, class D, class View>

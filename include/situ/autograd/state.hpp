@@ -7,16 +7,6 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// The operation whose backward runs, for messages.
-SITU_PROCESS_STATE constinit thread_local char const* running_operation = nullptr;
-struct OperationName {
-  char const* before;
-  explicit OperationName(char const* name) : before(std::exchange(running_operation, name)) {}
-  OperationName(OperationName const&) = delete;
-  OperationName& operator=(OperationName const&) = delete;
-  ~OperationName() { running_operation = before; }
-};
-
 /// Throws GradientError when a saved tensor has been written in place.
 SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t version, Shape const& shape) {
   if (SITU_LIKELY(!head || head->version == version)) return;
@@ -55,7 +45,17 @@ struct State : Node {
   bool is_view = false;   ///< its value lies in that of another Variable
   uint32_t version = 0;   ///< of a view: how often that had been written
 
-  explicit State(Tensor<T, D>&& v) : value(std::move(v)) { shape = value.shape(); }
+  /// A leaf.
+  explicit State(Tensor<T, D>&& v) noexcept : value(std::move(v)) { shape = value.shape(); }
+  /// The result of an operation, whose inputs are still to be connected.
+  SITU_NOINLINE State(char const* operation, Tensor<T, D>&& v, Node** edges, int count) noexcept : value(std::move(v)) {
+    shape = value.shape();
+    name = operation;
+    inputs = edges;
+    input_count = count;
+    requires_grad = true;
+    for (int k = 0; k < count; ++k) edges[k] = nullptr;
+  }
   SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
@@ -70,16 +70,18 @@ struct State : Node {
     else incoming = incoming + cast<T>(gradient);
     flow.arrived(this);
   }
-  template <class E>
-  void add_recorded(Flow& flow, E const& gradient) {
-    Variable<T, D> sum = [&] {
-      if (!incoming_recorded) return Variable<T, D>(gradient);
-      return Variable<T, D>(*incoming_recorded + gradient);
-    }();
+  /// The same of this shape, or of one that it was broadcast to.
+  SITU_NOINLINE void add_tensor(Flow& flow, Tensor<T, D> const& gradient) {
+    if (gradient.shape() == shape) add(flow, gradient);
+    else add(flow, summed_to(gradient, shape));
+  }
+  __attribute__((noinline, cold)) void add_recorded(Flow& flow, Variable<T, D> const& gradient) {
+    auto* const sum = new Variable<T, D>(incoming_recorded ? Variable<T, D>(*incoming_recorded + gradient) : gradient);
     forget_recorded(incoming_recorded);
-    incoming_recorded = new Variable<T, D>(std::move(sum));
+    incoming_recorded = sum;
     flow.arrived(this);
   }
+  __attribute__((noinline, cold)) void add_recorded_sum(Flow& flow, Variable<T, D> const& gradient) { add_recorded(flow, summed_to(gradient, shape)); }
 
   void call_hooks() override {
     for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
@@ -144,7 +146,9 @@ class Into {
   template <class E>
   void add(E const& gradient) const {
     if (!needed()) return;
-    if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
+    else if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
+    else if constexpr (std::is_same_v<E, Tensor<T, D>>) state_->add_tensor(flow_, gradient);
     else if (gradient.shape() == shape()) state_->add(flow_, gradient);
     else state_->add(flow_, summed_to(gradient, shape()));
   }
@@ -230,32 +234,31 @@ class Saved {
   State<T, D>* state_ = nullptr;
 };
 
-/// The result of an operation: a node with the operation's backward in it.
-template <class T, class D, class Rule, class... Is>
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_second_derivative(char const* operation) {
+  fail<GradientError>("grad: ", operation, " has no second derivative here; call grad without create_graph");
+}
+
+/// The result of an operation on Variables of the types Vs: a node with the operation's backward in it.
+template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
-  static constexpr int count = static_cast<int>(sizeof...(Is));
+  static constexpr int count = static_cast<int>(sizeof...(Vs));
   Node* edges[count];
   union {
     Rule rule;
   };
 
-  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, Is const&... from) : State<T, D>(std::move(value)), edges{}, rule(std::move(r)) {
-    this->name = name;
-    this->inputs = edges;
-    this->input_count = count;
-    this->requires_grad = true;
+  /// From the inputs' states, null where an input is a constant.
+  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
+      : State<T, D>(name, std::move(value), edges, count), rule(std::move(r)) {
     int k = 0;
-    (connect(k++, from), ...);
+    ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }
-  ~Recorded() override {
-    if (!this->released) rule.~Rule();
-    drop_inputs(*this);
-  }
+  ~Recorded() override {}  // release() has been called
 
   void backward(Flow& flow) override {
     if (this->retains_grad) this->keep_grad(false);
-    OperationName const guard(this->name);
-    send(flow, std::make_index_sequence<sizeof...(Is)>{});
+    if (SITU_UNLIKELY(flow.creates_graph())) send_recorded(flow, std::make_index_sequence<sizeof...(Vs)>{});
+    else send(flow, std::make_index_sequence<sizeof...(Vs)>{});
   }
   void release() noexcept override {
     if (std::exchange(this->released, true)) return;
@@ -264,23 +267,14 @@ struct Recorded final : State<T, D> {
   }
 
  private:
-  template <class I>
-  void connect(int k, I const& from) {
-    check_view(from);
-    if (!from.requires_grad()) return;
-    auto* const state = from.state();
-    edges[k] = state;
-    count_up(state->references);
-    if (state->depth >= this->depth) this->depth = state->depth + 1;
-  }
   template <std::size_t... Ks>
   void send(Flow& flow, std::index_sequence<Ks...>) {
-    if (flow.creates_graph()) {
-      if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
-      else fail<GradientError>("grad: ", this->name, " has no second derivative here; call grad without create_graph");
-    } else {
-      rule(std::as_const(this->incoming), Into<value_of<Is>, device_of<Is>>(flow, edges[Ks])...);
-    }
+    rule(std::as_const(this->incoming), Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+  }
+  template <std::size_t... Ks>
+  __attribute__((noinline, cold)) void send_recorded(Flow& flow, std::index_sequence<Ks...>) {
+    if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+    else fail_second_derivative(this->name);
   }
 };
 

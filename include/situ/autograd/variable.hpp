@@ -26,8 +26,8 @@ template <class Op, class... Es>
 auto recorded(Map<Op, Es...> const& e);
 template <class T, class D, class E>
 Variable<T, D> recorded_as(E const& e);
-template <class T, class D, class View, class Back>
-Variable<T, D> record_view(Variable<T, D> const& v, char const* name, View const& view, Back const& back);
+template <class Back, class T, class D>
+SITU_NOINLINE Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters);
 template <class T, class D, class View>
 Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view);
 template <class View, class T, class D>
@@ -53,6 +53,21 @@ void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool kee
 template <class X, class T, class D>
 concept written_to = (any_formula<X> && mixes_with<device_of<X>, D> && implicitly_converts_to<value_of<X>, T>) ||
                      (number<std::remove_cvref_t<X>> && implicitly_converts_to<weak_t<T, typename canonical<std::remove_cvref_t<X>>::type>, T>);
+
+// How views are undone: of(g, whole, parameters) for a gradient g of the view, and the shape of what it is a view of.
+#define SITU_UNDONE_VIEW(NAME, BACK)                                                                                       \
+  struct NAME {                                                                                                            \
+    template <class G>                                                                                                     \
+    static auto of(G const& g, [[maybe_unused]] Shape const& whole, [[maybe_unused]] Shape const& parameters) { return BACK; } \
+  };
+SITU_UNDONE_VIEW(reshaped_back, g.reshape(whole))
+SITU_UNDONE_VIEW(transposed_back, g.transpose(parameters[0], parameters[1]))
+SITU_UNDONE_VIEW(t_back, g.t())
+SITU_UNDONE_VIEW(permuted_back, g.permute(inverse_permutation(parameters)))
+SITU_UNDONE_VIEW(flipped_back, g.flip(parameters[0]))
+SITU_UNDONE_VIEW(copied_back, g)
+SITU_UNDONE_VIEW(summed_back, summed_to(g, whole))
+#undef SITU_UNDONE_VIEW
 
 /// A function that sees a gradient on its way, and may replace it.
 template <class T, class D>
@@ -201,24 +216,24 @@ class Variable {
 
   // ---- views, recorded ----------------------------------------------------------------------------------------------
 
-#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK) \
-  Variable NAME PARAMETERS const { return detail::record_view(*this, NODE, [=](auto const& x) { return x.CALL; }, [=](auto const& g, [[maybe_unused]] Shape const& whole) { return BACK; }); }
+#define SITU_RECORDED_VIEW(NODE, NAME, PARAMETERS, CALL, BACK, NUMBERS) \
+  Variable NAME PARAMETERS const { return detail::record_view<detail::BACK>(*this, NODE, value().CALL, NUMBERS); }
 #define SITU_RECORDED_PART(NODE, NAME, PARAMETERS, CALL) \
   Variable NAME PARAMETERS const { return detail::record_part(*this, NODE, [=](auto const& x) { return x.CALL; }); }
 
-  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), g.reshape(whole))
-  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), g.reshape(whole))
-  SITU_RECORDED_VIEW("View", flatten, (), flatten(), g.reshape(whole))
-  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), g.transpose(axis0, axis1))
-  SITU_RECORDED_VIEW("T", t, (), t(), g.t())
-  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), g.permute(detail::inverse_permutation(axes)))
-  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), g.reshape(whole))
-  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), g.reshape(whole))
-  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), g.reshape(whole))
-  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), g.flip(axis))
-  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), g)
-  SITU_RECORDED_VIEW("Clone", clone, (), clone(), g)
-  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), detail::summed_to(g, whole))
+  SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", flatten, (), flatten(), reshaped_back, {})
+  SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), transposed_back, Shape(axis0, axis1))
+  SITU_RECORDED_VIEW("T", t, (), t(), t_back, {})
+  SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), permuted_back, axes)
+  SITU_RECORDED_VIEW("Unsqueeze", unsqueeze, (int64_t axis), unsqueeze(axis), reshaped_back, {})
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (), squeeze(), reshaped_back, {})
+  SITU_RECORDED_VIEW("Squeeze", squeeze, (int64_t axis), squeeze(axis), reshaped_back, {})
+  SITU_RECORDED_VIEW("Flip", flip, (int64_t axis), flip(axis), flipped_back, Shape(axis))
+  SITU_RECORDED_VIEW("Clone", contiguous, (), contiguous(), copied_back, {})
+  SITU_RECORDED_VIEW("Clone", clone, (), clone(), copied_back, {})
+  SITU_RECORDED_VIEW("Expand", expand, (Shape const& to), expand(to), summed_back, {})
   SITU_RECORDED_PART("Select", select, (int64_t axis, int64_t index), select(axis, index))
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, int64_t stop, int64_t step = 1), slice(axis, start, stop, step))
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))

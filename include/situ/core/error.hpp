@@ -79,46 +79,45 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
 /// arrays of these, so that nothing but the array is compiled for each.
 class MessagePart {
  public:
-  MessagePart(char const* text) : kind_(Kind::text), text_(text) {}
-  MessagePart(std::string const& text) : kind_(Kind::string), any_(&text) {}
-  MessagePart(double number) : kind_(Kind::floating), floating_(number) {}
+  MessagePart(char const* text) : text_(text), write_(&write_text) {}
+  MessagePart(std::string const& text) : any_(&text), write_(&write_string) {}
+  MessagePart(double number) : floating_(number), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>
-  MessagePart(I number) : kind_(std::is_signed_v<I> ? Kind::whole : Kind::natural), whole_(static_cast<long long>(number)) {}
+  MessagePart(I number) : whole_(static_cast<long long>(number)), write_(std::is_signed_v<I> ? &write_whole : &write_natural) {}
   template <class X>
     requires requires(X const& x) { to_string(x); }
-  MessagePart(X const& x) : kind_(Kind::any), any_(&x), write_(&write_any<X>) {}
+  MessagePart(X const& x) : any_(&x), write_(&write_any<X>) {}
 
-  __attribute__((noinline, cold)) void append_to(std::string& to) const {
-    switch (kind_) {
-      case Kind::text: to += text_; break;
-      case Kind::string: to += *static_cast<std::string const*>(any_); break;
-      case Kind::whole: append_integer(to, whole_ < 0 ? 0ull - static_cast<unsigned long long>(whole_) : static_cast<unsigned long long>(whole_), whole_ < 0); break;
-      case Kind::natural: append_integer(to, static_cast<unsigned long long>(whole_), false); break;
-      case Kind::floating: {
-        char buffer[32];
-        __builtin_snprintf(buffer, sizeof buffer, "%g", floating_);
-        to += buffer;
-        break;
-      }
-      case Kind::any: to += write_(any_); break;
-    }
-  }
+  void append_to(std::string& to) const { write_(to, *this); }
 
  private:
-  enum class Kind : char { text, string, whole, natural, floating, any } kind_;
   union {
     char const* text_;
     void const* any_;
     long long whole_;
     double floating_;
   };
-  std::string (*write_)(void const*) = nullptr;
+  void (*write_)(std::string& to, MessagePart const& part);
 
-  template <class X>
-  static std::string write_any(void const* x) {
-    return to_string(*static_cast<X const*>(x));
+#define SITU_WRITES_PART __attribute__((noinline, cold)) static void
+  SITU_WRITES_PART write_text(std::string& to, MessagePart const& part) { to += part.text_; }
+  SITU_WRITES_PART write_string(std::string& to, MessagePart const& part) { to += *static_cast<std::string const*>(part.any_); }
+  SITU_WRITES_PART write_natural(std::string& to, MessagePart const& part) { append_integer(to, static_cast<unsigned long long>(part.whole_), false); }
+  SITU_WRITES_PART write_whole(std::string& to, MessagePart const& part) {
+    auto const bits = static_cast<unsigned long long>(part.whole_);
+    append_integer(to, part.whole_ < 0 ? 0ull - bits : bits, part.whole_ < 0);
   }
+  SITU_WRITES_PART write_floating(std::string& to, MessagePart const& part) {
+    char buffer[32];
+    __builtin_snprintf(buffer, sizeof buffer, "%g", part.floating_);
+    to += buffer;
+  }
+  template <class X>
+  SITU_WRITES_PART write_any(std::string& to, MessagePart const& part) {
+    to += to_string(*static_cast<X const*>(part.any_));
+  }
+#undef SITU_WRITES_PART
 };
 
 using MessageParts = std::initializer_list<MessagePart>;

@@ -206,6 +206,14 @@ constexpr const char* name(dtype type) {
                                    "int8",    "int16",   "int32",   "int64",    "uint8"};
   return names[static_cast<int>(type)];
 }
+/// Writes the name; works with any stream.
+template <class Stream, class Type>
+  requires(std::is_same_v<Type, dtype> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })
+Stream& operator<<(Stream& stream, Type const& type) {
+  char const* const text = name(type);
+  stream.write(text, static_cast<std::ptrdiff_t>(__builtin_strlen(text)));
+  return stream;
+}
 
 namespace detail {
 

@@ -124,17 +124,22 @@ class Handle {
  public:
   constexpr Handle() = default;
   explicit Handle(Body* adopted) : body_(adopted) {}
-  Handle(Handle const& other) noexcept : body_(other.body_) {
-    if (body_) count_up(body_->handles);
-  }
+  Handle(Handle const& other) noexcept : body_(other.body_) { hold(body_); }
   Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
   Handle& operator=(Handle other) noexcept {
     std::swap(body_, other.body_);
     return *this;
   }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ warns at the end of every std::optional<Tensor>
+#endif
   ~Handle() {
-    if (body_) drop(body_);
+    if (!(__builtin_constant_p(body_ == nullptr) && body_ == nullptr)) drop(body_);
   }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
   Body* body() const { return body_; }
   /// Handles of this body, and other views of its storage.
@@ -143,10 +148,15 @@ class Handle {
   }
 
  private:
-  // Out of line: expressions end many handles, and each of them would be inlined twice, once for exceptions.
+  // Out of line: expressions make and end many handles, and each end would be inlined twice, once for exceptions.
+  static SITU_NOINLINE void hold(Body* body) noexcept {
+    if (SITU_LIKELY(body != nullptr)) count_up(body->handles);
+  }
   static SITU_NOINLINE void drop(Body* body) noexcept {
-    if (SITU_LIKELY(!count_down(body->handles))) return;
-    Storage const last = std::move(body->storage);  // may end the block that the body lies in
+    if (body && SITU_UNLIKELY(count_down(body->handles))) end(body);
+  }
+  static SITU_NOINLINE void end(Body* body) noexcept {  // apart from drop, which then needs no registers of its caller
+    Storage const last = std::move(body->storage);        // may end the block that the body lies in
     if (body->apart) delete body;
   }
   Body* body_ = nullptr;

@@ -65,6 +65,13 @@ class AnyDevice {
   std::string (*name_)() = nullptr;  ///< of a device that situ does not know
 };
 
+/// A device prints as its name: std::cout << x.device().
+template <class Traits, device D>
+  requires std::is_empty_v<D>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& out, D d) {
+  return out << AnyDevice(d);
+}
+
 inline namespace SITU_ABI_CUDA {
 
 /// Cuda i where it is present, else Cpu. Never throws.

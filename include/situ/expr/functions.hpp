@@ -43,7 +43,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
 }
 
 template <class Op, class L, class R>
-auto make_binary(L&& l, R&& r) {
+SITU_INLINE auto make_binary(L&& l, R&& r) {
   constexpr bool compares = requires { Op::compares; };
   if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
   else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
@@ -75,7 +75,7 @@ auto make_binary(L&& l, R&& r) {
   };                                                                                                \
   }                                                                                                 \
   template <any_formula E>                                                                           \
-  auto NAME(E&& x) {                                                                                \
+  SITU_INLINE auto NAME(E&& x) {                                                                    \
     return detail::make_map(functions::NAME{}, static_cast<E&&>(x));                                \
   }
 
@@ -104,7 +104,7 @@ auto make_binary(L&& l, R&& r) {
 #define SITU_BINARY_NAME(FUNCTION, FUNCTOR)                                                         \
   template <class L, class R>                                                                       \
     requires(detail::operand_pair<L, R> && on_same_device<L, R>)                                    \
-  auto FUNCTION(L&& l, R&& r) {                                                                     \
+  SITU_INLINE auto FUNCTION(L&& l, R&& r) {                                                                     \
     return detail::make_binary<functions::FUNCTOR>(static_cast<L&&>(l), static_cast<R&&>(r));       \
   }                                                                                                 \
   template <class L, class R,                                                                       \

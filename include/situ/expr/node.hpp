@@ -12,6 +12,7 @@
 #include <situ/core/scalar.hpp>
 #include <situ/core/shape.hpp>
 #include <situ/device/observe.hpp>
+#include <situ/expr/common_shape.hpp>
 
 namespace situ::inline SITU_ABI {
 
@@ -32,8 +33,10 @@ template <class To, class T, class From>
 Tensor<T, To> transfer(Tensor<T, From> const& from);
 template <class U, class T, class D>
 Tensor<U, D> converted(Tensor<T, D> const& from);
-template <class U, class To, class T, class From>
-Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from);
+template <class U, class To, class E>
+auto convert_and_transfer(E const& from);
+template <class U, class E>
+auto evaluated_as(E const& e);
 template <class To, class T, class From>
 auto transfer_async(Tensor<T, From> const& from);
 template <class U, class To, class T, class From>
@@ -172,44 +175,6 @@ template <class D1, class D2>
   requires(!std::is_void_v<D1> && !std::is_void_v<D2>)
 inline constexpr bool may_mix<D1, D2> = mixes_with<D1, D2>;
 
-/// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
-class CommonShape {
- public:
-  /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
-  explicit CommonShape(Shape const* leaf) : shape_(leaf) {}
-  CommonShape(CommonShape const& other) : shape_(other.shape_) {
-    if (SITU_UNLIKELY(!other.uniform())) take(other);
-  }
-  CommonShape& operator=(CommonShape const& other) {
-    shape_ = other.shape_;
-    if (SITU_UNLIKELY(!other.uniform())) take(other);
-    return *this;
-  }
-  Shape const& get() const { return *shape_; }
-  /// Whether nothing is broadcast.
-  bool uniform() const { return shape_ != &own_; }
-
-  /// Becomes the shapes of operands, broadcast; null pointers are left out. Throws ShapeError that names two of them.
-  SITU_NOINLINE void broadcast(Shape const* const* operands, int count, char const* who) {
-    Shape result;
-    bool any = false;
-    for (int k = 0; k < count; ++k) {
-      if (!operands[k]) continue;
-      result = any ? detail::broadcast(result, *operands[k], who) : *operands[k];
-      any = true;
-    }
-    shape_ = ::new (static_cast<void*>(&own_)) Shape(result);
-  }
-
- private:
-  SITU_NOINLINE void take(CommonShape const& other) { shape_ = ::new (static_cast<void*>(&own_)) Shape(other.own_); }
-
-  Shape const* shape_;
-  union {
-    Shape own_;
-  };
-};
-
 /// How many tensors an expression reads.
 template <class E>
 inline constexpr int leaf_count = 1;
@@ -239,13 +204,13 @@ class ExpressionMembers {
   /// The value as elements of U.
   template <element U>
   auto to() const {
-    return converted<U>(evaluated(self()));
+    return evaluated_as<U>(self());
   }
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   auto to(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
-    return convert_and_transfer<U, To>(evaluated(self()));
+    return convert_and_transfer<U, To>(self());
   }
   auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
@@ -318,6 +283,13 @@ class ExpressionMembers<E, true> {
   E const& self() const { return static_cast<E const&>(*this); }
 };
 
+/// What a formula becomes where a part of it is asked for: a tensor, or a Variable where it records.
+template <class Op, class... Es>
+auto formed(Map<Op, Es...> const& e) {
+  if constexpr ((is_recorded<Es> || ...)) return recorded(e);
+  else return evaluated(e);
+}
+
 }  // namespace detail
 
 /// A lazy elementwise function `Op` of operands. Built by the functions and operators of situ, never by hand.
@@ -348,6 +320,29 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
   auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
 
+  // Views of the value, which is computed whole: (a + b).t() is eval(a + b).t(). Not to be written to.
+#define SITU_FORMULA_VIEW(NAME, PARAMETERS, ...) \
+  decltype(auto) NAME PARAMETERS const { auto const value = detail::formed(*this); return value.NAME(__VA_ARGS__); }
+  SITU_FORMULA_VIEW(view, (Shape const& to), to)
+  SITU_FORMULA_VIEW(reshape, (Shape const& to), to)
+  SITU_FORMULA_VIEW(expand, (Shape const& to), to)
+  SITU_FORMULA_VIEW(permute, (Shape const& axes), axes)
+  SITU_FORMULA_VIEW(flatten, ())
+  SITU_FORMULA_VIEW(t, ())
+  SITU_FORMULA_VIEW(squeeze, ())
+  SITU_FORMULA_VIEW(squeeze, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(unsqueeze, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(flip, (int64_t axis), axis)
+  SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
+  SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
+  SITU_FORMULA_VIEW(operator[], (int64_t index), index)
+  template <class Stop>
+  SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
+  template <class... Is>
+    requires(!(std::integral<Is> && ...))
+  SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
+#undef SITU_FORMULA_VIEW
+
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
 };
@@ -371,6 +366,19 @@ SITU_INLINE bool is_uniform(E const& operand) {
   else return true;
 }
 
+/// The shape of an operand in which nothing is broadcast; else a null pointer.
+template <class E>
+SITU_INLINE Shape const* uniform_shape(E const& operand) {
+  if constexpr (requires { operand.common; }) return operand.common.leaf();
+  else return &operand.shape();
+}
+/// A copy of an operand's shape; that of constants has no axes.
+template <class E>
+SITU_INLINE Shape copied_shape(E const& operand) {
+  if constexpr (is_constant<E>) return Shape();
+  else return operand.shape();
+}
+
 /// Out of line, because every node of every expression asks for it.
 SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
 
@@ -380,10 +388,10 @@ SITU_INLINE bool agrees(Shape const*& first, E const& operand) {
   if constexpr (is_constant<E>) {
     return true;
   } else {
-    Shape const* const shape = &operand.shape();
+    Shape const* const shape = uniform_shape(operand);
     if (!first) first = shape;
-    else if (SITU_UNLIKELY(shape != first) && !same_shape(*first, *shape)) return false;
-    return is_uniform(operand);
+    else if (shape && shape != first && !same_shape(*first, *shape)) return false;
+    return shape != nullptr;
   }
 }
 
@@ -407,7 +415,7 @@ auto values_of(Map<Op, Es...> const& map) {
 /// Builds a node. Throws ShapeError when the shapes do not broadcast; the message names both.
 /// Nothing but floating values carries gradients: comparisons and conversions to integers are constants.
 template <class Op, class... Es>
-auto make_map(Op op, Es&&... es) {
+SITU_INLINE auto make_map(Op op, Es&&... es) {
   using Node = Map<Op, held_t<Es>...>;
   if constexpr (is_recorded<Node> && !floating<typename Node::value_type>) {
     return make_map(static_cast<Op&&>(op), values_of(es)...);
@@ -416,8 +424,8 @@ auto make_map(Op op, Es&&... es) {
     bool const uniform = (agrees(first, es) && ...);
     CommonShape common(first);
     if (SITU_UNLIKELY(!uniform)) {
-      Shape const* const shapes[] = {shape_of(es)...};
-      common.broadcast(shapes, sizeof...(Es), Op::name);
+      Shape const shapes[] = {copied_shape(es)...};
+      common = CommonShape::broadcast(shapes, sizeof...(Es), Op::name);
     }
     return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
   }

@@ -1,7 +1,8 @@
 /// Mixed precision: a network that computes in bfloat16 or float16, with parameters in float.
 ///
-///     Variable loss = cross_entropy(mixed<bfloat16>(net)(cast<bfloat16>(x)), labels);
-///     loss.backward();                                    // the gradients of net's own parameters, in float
+///     Variable y = mixed<bfloat16>(net)(cast<bfloat16>(x));
+///     Variable loss = cross_entropy(y.to<float>(), labels);   // a loss is a sum: in float, as by torch.autocast
+///     loss.backward();                                        // the gradients of net's own parameters, in float
 #pragma once
 
 #include <situ/nn/move.hpp>

@@ -223,7 +223,7 @@ struct CheckedMembers {
 };
 
 /// The name of member k in "fc1, fc2".
-inline std::string member_name(char const* names, int k) {
+__attribute__((noinline, cold)) inline std::string member_name(char const* names, int k) {
   for (; k > 0; ++names) {
     if (*names == ',') --k;
   }
@@ -231,6 +231,10 @@ inline std::string member_name(char const* names, int k) {
   char const* end = names;
   while (*end != '\0' && *end != ',' && *end != ' ') ++end;
   return std::string(names, end);
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_order_of_members(char const* names) {
+  fail<TypeError>("SITU_MODULE(", names, "): the members stand in another order in the struct; list them in that order");
 }
 
 /// Calls f(member) for each, in order, after checking that this is the order in which they stand in the struct.
@@ -243,7 +247,7 @@ void for_each_member(M& m, F const& f) {
       void const* const addresses[] = {static_cast<void const*>(&members)...};
       for (std::size_t k = 1; k < sizeof...(members); ++k) {
         if (addresses[k - 1] >= addresses[k]) {
-          fail<TypeError>("SITU_MODULE(", Module::situ_member_names(), "): the members stand in another order in the struct; list them in that order");
+          fail_order_of_members(Module::situ_member_names());
         }
       }
     }
@@ -259,11 +263,16 @@ std::string element_name(M const& net, int64_t k) {
   return net.situ_element_name(k);
 }
 
+__attribute__((noinline, cold)) inline std::string path_below(std::string const& path, std::string const& name) {
+  return path.empty() || name.empty() ? path + name : path + "." + name;
+}
+__attribute__((noinline, cold)) inline std::string path_of_member(std::string const& path, char const* names, int k) { return path_below(path, member_name(names, k)); }
+__attribute__((noinline, cold)) inline std::string path_of_element(std::string const& path, int64_t k) { return path_below(path, std::to_string(k)); }
+
 /// Calls f(name, x) for each parameter and buffer of x, which stands at `path`; lists in the order of the members.
 template <class X, class F>
-void visit_state(std::string const& path, X& x, F const& f) {
+__attribute__((cold)) void visit_state(std::string const& path, X& x, F const& f) {
   using Plain = std::remove_const_t<X>;
-  auto const below = [&](std::string const& name) { return path.empty() ? name : path + "." + name; };
   if constexpr (is_parameter<Plain> || is_buffer<Plain>) {
     f(path, x);
   } else if constexpr (any_module<Plain>) {
@@ -275,9 +284,9 @@ void visit_state(std::string const& path, X& x, F const& f) {
           visit_state(path, member, f);
         } else if constexpr (several<std::remove_const_t<Member>> && requires { x.situ_element_name(int64_t{}); }) {
           int64_t j = 0;  // names of its own, such as weight_ih_l0
-          for (auto& each : member) visit_state(below(element_name(x, j++)), each, f);
+          for (auto& each : member) visit_state(path_below(path, element_name(x, j++)), each, f);
         } else {
-          visit_state(below(member_name(Plain::situ_member_names(), k)), member, f);
+          visit_state(path_of_member(path, Plain::situ_member_names(), k), member, f);
         }
       }
       ++k;
@@ -289,7 +298,7 @@ void visit_state(std::string const& path, X& x, F const& f) {
   } else if constexpr (several<Plain>) {
     if constexpr (holds_state<Plain>) {
       int64_t k = 0;
-      for (auto& each : x) visit_state(below(std::to_string(k++)), each, f);
+      for (auto& each : x) visit_state(path_of_element(path, k++), each, f);
     }
   }
 }
@@ -345,16 +354,18 @@ void for_each_state(M& net, F const& f) {
 }
 
 namespace detail {
+template <class V>
+__attribute__((noinline, cold)) void add_parameter(std::vector<Named<V>>& to, std::string const& name, V const& x) {
+  for (Named<V> const& earlier : to) {
+    if (earlier.value.state() == x.state()) return;  // one parameter in two places
+  }
+  to.push_back({name, x});
+}
 template <class V, class M>
 std::vector<Named<V>> named_parameters_of(M const& net) {
   std::vector<Named<V>> result;
   for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
-    if constexpr (std::is_same_v<X, V>) {
-      for (Named<V> const& earlier : result) {
-        if (earlier.value.state() == x.state()) return;  // one parameter in two places
-      }
-      result.push_back({name, x});
-    }
+    if constexpr (std::is_same_v<X, V>) add_parameter(result, name, x);
   });
   return result;
 }

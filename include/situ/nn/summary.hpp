@@ -29,28 +29,29 @@ class SummaryTable {
  public:
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
-    rows_.push_back({path, short_name(type), {}, {}, 0, false});
+    rows_.push_back({});
+    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
     return rows_.size() - 1;
   }
   /// Says that a module has no parameters yet.
   [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
-    rows_[row].parameters = "made by the first input";
+    cell(row, parameters) = "made by the first input";
   }
   /// A parameter of the module in a row, `name` below its path.
   [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& path, std::string const& name, Shape const& shape, void const* key, bool trains,
                                                  int element_bytes, std::string const& device) {
     Row& to = rows_[row];
-    std::string& words = to.parameters;
+    std::string& words = cell(row, parameters);
     if (!words.empty()) words += ", ";
     words += name;
-    if (to.device.empty()) to.device = device;
+    note_device(row, device);
     to.has_parameters = true;
-    for (Seen const& earlier : seen_) {
-      if (earlier.key != key) continue;
-      words += " = " + earlier.path;
+    for (std::size_t k = 0; k < seen_.size(); ++k) {
+      if (seen_[k] != key) continue;
+      words += " = " + seen_paths_[k];
       return;
     }
-    seen_.push_back({key, path});
+    note_seen(key, path);
     int64_t const size = product(shape);
     words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
     to.number += size;
@@ -58,11 +59,11 @@ class SummaryTable {
     bytes_ += size * element_bytes;
   }
   [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& device) {
-    if (rows_[row].device.empty()) rows_[row].device = device;
-    for (Seen const& earlier : seen_) {
-      if (earlier.key == key) return;
+    note_device(row, device);
+    for (void const* earlier : seen_) {
+      if (earlier == key) return;
     }
-    seen_.push_back({key, {}});
+    note_seen(key, {});
     buffers_ += size;
     bytes_ += size * element_bytes;
   }
@@ -72,16 +73,17 @@ class SummaryTable {
     std::size_t widths[4] = {6, 4, 10, 6};
     for (std::size_t k = first_row(); k < rows_.size(); ++k) {
       Row const& row = rows_[k];
-      std::string const cells[] = {row.path, row.type, row.parameters, grouped(row.number)};
       for (int column = 0; column < 4; ++column) {
-        if (cells[column].size() > widths[column]) widths[column] = cells[column].size();
+        std::size_t const width = column < 3 ? cells_[k * columns + static_cast<std::size_t>(column)].size() : grouped(row.number).size();
+        if (width > widths[column]) widths[column] = width;
       }
     }
-    std::string result = rows_[0].type;
+    std::string result = cells_[type];
     if (first_row() < rows_.size()) add_line(result, widths, "module", "type", "parameters", "number", "device");
     for (std::size_t k = first_row(); k < rows_.size(); ++k) {
       Row const& row = rows_[k];
-      add_line(result, widths, row.path, row.type, row.parameters, row.has_parameters ? grouped(row.number) : std::string(), row.device);
+      std::string const* const cells = &cells_[k * columns];
+      add_line(result, widths, cells[path], cells[type], cells[parameters], row.has_parameters ? grouped(row.number) : std::string(), cells[device]);
     }
     return result + "\n" + grouped(trainable_ + frozen_) + " parameters: " + grouped(trainable_) + " trainable, " + grouped(frozen_) + " frozen; " + grouped(buffers_) +
            " elements in buffers; " + grouped(bytes_) + " bytes";
@@ -89,17 +91,21 @@ class SummaryTable {
 
  private:
   struct Row {
-    std::string path, type, parameters, device;
-    int64_t number;
-    bool has_parameters;
+    int64_t number = 0;
+    bool has_parameters = false;
   };
-  struct Seen {
-    void const* key;
-    std::string path;
-  };
+  enum : int { path, type, parameters, device, columns };
+  std::string& cell(std::size_t row, int column) { return cells_[row * columns + static_cast<std::size_t>(column)]; }
+  void note_device(std::size_t row, std::string const& name) {
+    if (cell(row, device).empty()) cell(row, device) = name;
+  }
+  void note_seen(void const* key, std::string const& where) {
+    seen_.push_back(key);
+    seen_paths_.push_back(where);
+  }
 
   /// The whole module has a row where it has state of its own.
-  std::size_t first_row() const { return rows_[0].device.empty() && rows_[0].parameters.empty() ? 1 : 0; }
+  std::size_t first_row() const { return cells_[device].empty() && cells_[parameters].empty() ? 1 : 0; }
 
   static void pad(std::string& line, std::size_t width, std::size_t from) {
     if (line.size() - from < width) line.append(width - (line.size() - from), ' ');
@@ -134,14 +140,16 @@ class SummaryTable {
         if (all[end] == '<') --depth;
       } while (end > 0 && depth > 0);
     }
-    auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c < 0; };
+    auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || static_cast<signed char>(c) < 0; };
     std::size_t begin = end;
     while (begin > 0 && is_letter(all[begin - 1])) --begin;
     return all.substr(begin, end - begin);
   }
 
   std::vector<Row> rows_;
-  std::vector<Seen> seen_;
+  std::vector<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
+  std::vector<void const*> seen_;   ///< parameters and buffers
+  std::vector<std::string> seen_paths_;
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 
@@ -149,8 +157,6 @@ template <class M>
 constexpr char const* module_signature() {
   return __PRETTY_FUNCTION__;
 }
-
-inline std::string path_below(std::string const& path, std::string const& name) { return path.empty() || name.empty() ? path + name : path + "." + name; }
 
 /// Adds x, which stands at `path`, to a table; `name` is its name in the module of a row.
 template <class X>
@@ -174,8 +180,10 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
     constexpr bool names_elements = requires { x.situ_element_name(int64_t{}); };
     int k = 0;
     for_each_member(x, [&]<class Member>(Member const& member) {
-      std::string const below = member_name(X::situ_member_names(), k++);
-      if constexpr (is_nameless) {
+      int const number = k++;
+      if constexpr (!any_module<Member> && !holds_state<Member>) {
+        static_cast<void>(number);
+      } else if constexpr (is_nameless) {
         summarise(table, own, path, {}, member);
       } else if constexpr (several<Member> && names_elements) {
         int64_t j = 0;
@@ -184,6 +192,7 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
           summarise(table, own, path_below(path, element), element, each);
         }
       } else {
+        std::string const below = member_name(X::situ_member_names(), number);
         summarise(table, own, path_below(path, below), below, member);
       }
     });

@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include <situ/ops/cpu/join.hpp>
 #include <situ/ops/formula_view.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -49,6 +50,13 @@ inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis
   return joined;
 }
 
+/// How many rows a tensor of this shape has where what follows axis `axis - 1` is one.
+inline int64_t rows_before(Shape const& shape, int64_t axis) {
+  int64_t rows = 1;
+  for (int k = 0; k < axis; ++k) rows *= shape[k];
+  return rows;
+}
+
 /// Writes parts one behind the other.
 template <class T, class D>
 struct Concatenation {
@@ -57,6 +65,12 @@ struct Concatenation {
   int64_t at = 0;
   Concatenation(Shape const& shape, int64_t along, char const* who)
       : result(Tensor<T, D>::uninitialized(shape, who)), axis(checked_axis(along, shape.rank(), shape, who)) {}
+
+  /// Whether the parts were written all at once.
+  template <class E>
+  bool joins_rows(E const* parts, int64_t count) {
+    return result.size() > 0 && join_dense(result.data(), D{}, rows_before(result.shape(), axis), parts, count);
+  }
 
   template <class E>
   void append(E const& part) {
@@ -73,6 +87,7 @@ auto concat_range(E const* parts, int64_t count, int64_t axis) {
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
   Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
+  if (joined.joins_rows(parts, count)) return joined.result;
   for (int64_t k = 0; k < count; ++k) joined.append(parts[k]);
   return joined.result;
 }
@@ -82,6 +97,11 @@ auto concat_all(int64_t axis, Es const&... parts) {
   Shape const* const shapes[] = {&parts.shape()...};
   Shape const shape = joined_shape(shapes, sizeof...(Es), axis, "concat");
   Concatenation<promoted_t<value_of<Es>...>, result_device_of<Es...>> joined(shape, axis, "concat");
+  using Part = Tensor<promoted_t<value_of<Es>...>, result_device_of<Es...>>;
+  if constexpr ((std::is_same_v<Es, Part> && ...)) {
+    Part const list[] = {parts...};
+    if (joined.joins_rows(list, sizeof...(Es))) return joined.result;
+  }
   (joined.append(parts), ...);
   return joined.result;
 }
@@ -108,6 +128,12 @@ struct Stack {
   int64_t axis;
   int64_t at = 0;
   Stack(Shape const& shape, int64_t along) : result(Tensor<T, D>::uninitialized(shape, "stack")), axis(along) {}
+
+  /// Whether the parts were written all at once.
+  template <class E>
+  bool joins_rows(E const* parts, int64_t count) {
+    return result.size() > 0 && join_dense(result.data(), D{}, rows_before(result.shape(), axis < 0 ? axis + result.rank() : axis), parts, count);
+  }
   template <class E>
   void append(E const& part) {
     write_into(result, select_view(result.layout(), axis, at++), part);
@@ -119,6 +145,7 @@ auto stack_range(E const* parts, int64_t count, int64_t axis) {
   std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
+  if (stacked.joins_rows(parts, count)) return stacked.result;
   for (int64_t k = 0; k < count; ++k) stacked.append(parts[k]);
   return stacked.result;
 }
@@ -127,6 +154,11 @@ template <class... Es>
 auto stack_all(int64_t axis, Es const&... parts) {
   Shape const* const shapes[] = {&parts.shape()...};
   Stack<promoted_t<value_of<Es>...>, result_device_of<Es...>> stacked(stacked_shape(shapes, sizeof...(Es), axis), axis);
+  using Part = Tensor<promoted_t<value_of<Es>...>, result_device_of<Es...>>;
+  if constexpr ((std::is_same_v<Es, Part> && ...)) {
+    Part const list[] = {parts...};
+    if (stacked.joins_rows(list, sizeof...(Es))) return stacked.result;
+  }
   (stacked.append(parts), ...);
   return stacked.result;
 }

@@ -58,6 +58,13 @@ auto packed_indices(E const& index) {
   return evaluated(index).contiguous();
 }
 
+/// Indices as D's scatter kernels read them: the CPU's take any strides, so that an index that repeats along rows moves rows at once.
+template <class D, class E>
+auto scatter_indices(E const& index) {
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) return evaluated(index);
+  else return packed_indices(index);
+}
+
 /// Where kernels of D write down an index that is out of range, and what becomes of it.
 template <class D>
 class IndexCheck {
@@ -231,7 +238,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   Shape const shape = x.shape();
   int const k = checked_axis(axis, shape.rank(), shape, who);
   check_index_shape(index.shape(), shape, k, who);
-  auto const indices = packed_indices(index);
+  auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
   auto const value = [&] {
     if constexpr (!expression<S>) return full<T>({}, src, D{});

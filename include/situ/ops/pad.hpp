@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include <situ/ops/cpu/join.hpp>
 #include <situ/ops/formula_view.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -159,6 +160,11 @@ auto roll(E const& x, Shape const& shifts, Shape const& axes) {
   if (result.size() == 0) return result;
   unsigned cut = 0;
   for (int k = 0; k < shape.rank(); ++k) cut |= by[k] > 0 ? 1u << k : 0u;
+  if (cut != 0 && (cut & (cut - 1)) == 0) {  // along one axis
+    int64_t rows = 1, length = 1, shift = 1;
+    for (int k = 0; k < shape.rank(); ++k) (1u << k < cut ? rows : length) *= shape[k], shift *= 1u << k < cut ? 1 : 1u << k == cut ? by[k] : shape[k];
+    if (detail::roll_dense<typename decltype(result)::device_type>(result.data(), x, rows, length, shift)) return result;
+  }
   unsigned piece = cut;
   for (;;) {  // bit k: the end of axis k, which comes in first; without it: the beginning, which moves on
     auto const cropped = [&](Layout const& layout, bool is_result) {

@@ -54,7 +54,7 @@ class GradScaler {
     Seen& seen = look_up(optimizer);
     if (seen.stepped) detail::fail_with<Error>({"GradScaler: unscale was called after step; call it before, or call update() first"});
     if (seen.unscaled) detail::fail_with<Error>({"GradScaler: unscale was called twice for this optimizer; call it once between two calls of update()"});
-    auto const parameters = optimizer.parameters();
+    auto const& parameters = optimizer.parameters();
     seen.finite = all_finite(parameters);
     seen.checked = seen.unscaled = true;
     using T = typename O::value_type;

@@ -91,15 +91,18 @@ class Optimizer {
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
     std::vector<Parameter> added = parameters_;
+    std::vector<Variable<T, D>> values = values_;
     int64_t const group = static_cast<int64_t>(groups_.size());
     for (Variable<T, D> const& v : parameters) {
-      added.push_back({v, group, {}, {}, {}});
-      if (v.requires_grad()) complete(added.back(), options);
+      values.push_back(v);
+      added.push_back({group, {}, {}, {}});
+      if (v.requires_grad()) complete(added.back(), *v.state(), options);
     }
     Options own = options;
     double const* const momentum = Rule::momentum(own);
     groups_.push_back({options, one_number(options.lr), momentum ? one_number(*momentum) : Tensor<double>()});
     parameters_ = std::move(added);
+    values_ = std::move(values);
   }
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
 
@@ -108,25 +111,26 @@ class Optimizer {
   void step() { step(1); }
   /// The same with gradients multiplied by a factor first, in the precision of the state: 1 / scale where the loss was scaled.
   void step(double gradient_factor) {
-    for (Parameter& p : parameters_) {
-      if (!p.value.state()->has_grad) continue;
-      complete(p, groups_[static_cast<std::size_t>(p.group)].options);
-      if (SITU_UNLIKELY(p.value.layout().is_broadcast())) fail_broadcast_write(Rule::name, p.value.layout());
-      if (SITU_UNLIKELY(p.value.state()->value.storage_head() && p.value.state()->value.storage_head()->read_only)) fail_read_only(Rule::name);
+    for (std::size_t at = 0; at < parameters_.size(); ++at) {
+      State<T, D> const& state = *values_[at].state();
+      if (!state.has_grad) continue;
+      complete(parameters_[at], state, groups_[static_cast<std::size_t>(parameters_[at].group)].options);
+      if (SITU_UNLIKELY(state.value.layout().is_broadcast())) fail_broadcast_write(Rule::name, state.value.layout());
+      if (SITU_UNLIKELY(state.value.storage_head() && state.value.storage_head()->read_only)) fail_read_only(Rule::name);
     }
     Launches<D, Sweep<Update>> launches;
     launches.work.operation = Rule::name;
     std::vector<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
     std::vector<std::size_t> copied;
     auto const write_back = [&](int64_t) {
-      for (std::size_t k = 0; k < copied.size(); ++k) parameters_[copied[k]].value.value().assign(copies[2 * k]);
+      for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
       copied.clear();
     };
     int64_t group = -1, steps = -1;
     for (std::size_t at = 0; at < parameters_.size(); ++at) {
       Parameter& p = parameters_[at];
-      State<T, D>& state = *p.value.state();
+      State<T, D>& state = *values_[at].state();
       if (!state.has_grad) continue;
       int64_t* const step = const_cast<int64_t*>(p.step.tensor().data());
       if (Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options)) ++*step;
@@ -160,7 +164,7 @@ class Optimizer {
 
   /// Forgets the gradients of all parameters.
   void zero_grad() {
-    for (Parameter& p : parameters_) p.value.zero_grad();
+    for (Variable<T, D>& v : values_) v.zero_grad();
   }
 
   int groups() const { return static_cast<int>(groups_.size()); }
@@ -191,11 +195,7 @@ class Optimizer {
   }
 
   /// Of all groups, in their order.
-  [[gnu::cold]] std::vector<Variable<T, D>> parameters() const {
-    std::vector<Variable<T, D>> result;
-    for (Parameter const& p : parameters_) result.push_back(p.value);
-    return result;
-  }
+  std::vector<Variable<T, D>> const& parameters() const { return values_; }
   /// What schedules change; shared with this optimiser.
   [[gnu::cold]] Rates rates() const {
     Rates result;
@@ -222,7 +222,6 @@ class Optimizer {
   static constexpr bool is_small = !std::is_same_v<T, C>;
 
   struct Parameter {
-    Variable<T, D> value;
     int64_t group;
     nn::Counter step;
     Tensor<C, D> states[Rule::states];
@@ -245,12 +244,11 @@ class Optimizer {
     }
     bool seen = false;
     for (std::size_t before = 0; before < k; ++before) seen = seen || parameters[before].state() == parameters[k].state();
-    for (Parameter const& p : parameters_) seen = seen || p.value.state() == parameters[k].state();
+    for (Variable<T, D> const& v : values_) seen = seen || v.state() == parameters[k].state();
     if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
   /// Makes the state that a parameter does not have yet.
-  [[gnu::cold]] static void complete(Parameter& p, Options const& options) {
-    State<T, D> const& state = *p.value.state();
+  [[gnu::cold]] static void complete(Parameter& p, State<T, D> const& state, Options const& options) {
     if (state.value.size() == 0) return;
     for (int k = 0; k < Rule::states; ++k) {
       if (p.states[k].size() == 0 && Rule::has_state(options, k)) p.states[k] = full<C>(state.shape, static_cast<C>(Rule::initial_state(options)), D{});
@@ -278,7 +276,8 @@ class Optimizer {
     }
   }
 
-  std::vector<Parameter> parameters_;
+  std::vector<Variable<T, D>> values_;
+  std::vector<Parameter> parameters_;  ///< the state of each
   std::vector<Group> groups_;
 };
 

@@ -98,6 +98,10 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   at.step = detail::convert_scalar<decltype(at.step)>(step);
   return detail::generate<T, D>({count}, at, "arange");
 }
+template <element T = float, device D, number A, number B>
+Tensor<T, D> arange(A start, B stop, D device) {
+  return arange<T>(start, stop, 1, device);
+}
 /// 0, 1, ... before stop.
 template <element T = float, device D = Cpu, number B>
 Tensor<T, D> arange(B stop, D device = {}) {

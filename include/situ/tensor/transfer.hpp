@@ -141,12 +141,19 @@ Tensor<U, D> converted(Tensor<T, D> const& from) {
   else return Tensor<U, D>(cast<U>(from));
 }
 
+/// The value of an expression as elements of U: one kernel, but of formulas in 16-bit floats two, since their values are rounded before they are converted.
+template <class U, class E>
+auto evaluated_as(E const& e) {
+  using T = value_of<E>;
+  if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>> || std::is_same_v<U, T> || !std::is_same_v<T, compute_t<T>>) return converted<U>(evaluated(e));
+  else return Tensor<U, result_device_t<device_of<E>>>(cast<U>(e));
+}
+
 /// Narrowing happens before the copy, widening after it: the fewer bytes cross.
-template <class U, class To, class T, class From>
-Tensor<U, To> convert_and_transfer(Tensor<T, From> const& from) {
-  if constexpr (std::is_same_v<U, T>) return transfer<To>(from);
-  else if constexpr (sizeof(U) <= sizeof(T)) return transfer<To>(converted<U>(from));
-  else return converted<U>(transfer<To>(from));
+template <class U, class To, class E>
+auto convert_and_transfer(E const& from) {
+  if constexpr (sizeof(U) <= sizeof(value_of<E>) || std::is_same_v<To, result_device_t<device_of<E>>>) return transfer<To>(evaluated_as<U>(from));
+  else return converted<U>(transfer<To>(evaluated(from)));
 }
 
 }  // namespace detail

@@ -19,6 +19,7 @@
 #include <situ/ops/reduce.hpp>
 #include <situ/optim/clip_grad.hpp>
 #include <situ/optim/grad_scaler.hpp>
+#include <situ/train/accuracy.hpp>
 #include <situ/train/checkpoint.hpp>
 #include <situ/train/options.hpp>
 
@@ -28,16 +29,6 @@ namespace train {
 /// In place of a validation set, a metric or a schedule: without.
 struct none_t {};
 inline constexpr none_t none{};
-
-/// The metric of classifiers: the share of rows whose largest score stands at the label.
-struct Accuracy {
-  static constexpr char const* name = "accuracy";
-  template <class Scores, class Labels>
-  auto operator()(Scores const& scores, Labels const& labels) const {
-    return mean(cast<float>(argmax(scores, 1) == labels));
-  }
-};
-inline constexpr Accuracy accuracy{};
 
 }  // namespace train
 
@@ -127,7 +118,8 @@ class Trainer {
   /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
   /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as train::accuracy
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
-  /// Compute                float: all in the network's type; bfloat16: forward and backward in bfloat16; float16: the same, with the loss scaled
+  /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
+  ///                        float16: the same, with the loss scaled
   ///
   /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
   ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
@@ -142,7 +134,10 @@ class Trainer {
   }
 
  private:
-  static bool is_there(AnyDevice const& d) { return !d.is_cuda() || try_gpu(d.ordinal()) == d; }
+  static bool is_there(AnyDevice const& d) {
+    if (d.type() == AnyDevice::kind::emulated) return d.ordinal() < emulated::device_count();
+    return !d.is_cuda() || try_gpu(d.ordinal()) == d;
+  }
 
   /// The schedule where none is asked for.
   struct NoSchedule {
@@ -153,11 +148,12 @@ class Trainer {
     if constexpr (std::is_same_v<Make, none_t>) return NoSchedule{};
     else return make(optimizer, steps);
   }
-  /// The network's output for a batch, in the precision that is computed in.
+  /// The network's output for a batch. Computed in less than float, it becomes float again: losses are sums, and scaled ones beyond float16.
   template <class Compute, class Model, class X>
   static auto output_of(Model const& model, X const& x) {
-    if constexpr (std::is_same_v<Compute, float> || !floating<value_of<X>>) return model(x);
-    else return model(cast<Compute>(x));
+    if constexpr (std::is_same_v<Compute, float>) return model(x);
+    else if constexpr (floating<value_of<X>>) return Variable(model(cast<Compute>(x))).template to<float>();
+    else return Variable(model(x)).template to<float>();
   }
   template <class Compute, class Model>
   static auto computing(Model const& model) {

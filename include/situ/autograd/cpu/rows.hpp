@@ -36,28 +36,39 @@ struct NormGradientGroups {
   using P = typename Cut::P;
   static constexpr int N = Cut::N;
 
-  SITU_INLINE static void run(RowGradientArguments<C> const& a) {
+  SITU_INLINE static void run(RowGradientArguments<C> const& given) {
+    RowGradientArguments<C> a = given;
     Cut const cut(a.count);
     int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
     NormGroup<Centred, C, Isa> group;
     alignas(64) C slopes[N], bases[N], held[group_elements + 64];
+    alignas(64) C short_x[N * N], short_g[N * N], short_weight[N], short_sums[2 * N] = {};
+    if (SITU_UNLIKELY(cut.is_short)) {
+      if (a.weight) a.weight = padded<N>(a.weight, 0, n, 1, short_weight);
+      if (a.weight_gradient) a.weight_gradient = short_sums;
+      if (a.bias_gradient) a.bias_gradient = short_sums + N;
+    }
     for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most, readable = (a.rows - row) * n + a.slack;
-      C const *const x = a.b + row * n, *const g = a.g + row * n;
-      if (a.found) group.restore(a.found + row, a.all, rows);
-      else group.gather(cut, x, n, g, n, rows, readable, a.eps);
-      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, rows, readable);
-      if (!a.out) continue;
-      C const* const comes = a.stream ? held : a.out + row * n;
-      if (a.weight) sums<true>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
-      else sums<false>(a, cut, group, x, g, comes, rows, readable, slopes, bases);
-      for (int64_t r = 0; r < rows; ++r) {
-        C* const to = a.stream ? held + r * n : a.out + (row + r) * n;
-        int64_t const writable = a.stream ? group_elements + 64 - r * n : (a.rows - row - r) * n;
-        if (a.weight) write<true>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
-        else write<false>(a, cut, x + r * n, g + r * n, readable - r * n, group.shift[r], group.scale[r], slopes[r], bases[r], to, writable);
+      int64_t const rows = a.rows - row < most ? a.rows - row : most;
+      C const *x = a.b + row * n, *g = a.g + row * n;
+      C* out = a.stream ? held : a.out + row * n;
+      int64_t pitch = n;
+      if (SITU_UNLIKELY(cut.is_short)) {
+        x = padded<N>(x, n, n, rows, short_x), g = padded<N>(g, n, n, rows, short_g);
+        out = held, pitch = N;
       }
-      if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+      if (a.found) group.restore(a.found + row, a.all, rows);
+      else group.gather(cut, x, pitch, rows, a.eps);
+      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, pitch, rows);
+      if (!a.out) continue;
+      if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
+      else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
+      if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
+      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+    }
+    for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
+      if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
+      if (given.bias_gradient) given.bias_gradient[k] += short_sums[N + k];
     }
   }
 
@@ -66,48 +77,46 @@ struct NormGradientGroups {
     if constexpr (Centred) return keep_order(x - shift);
     else return x;
   }
-  /// The weights at i; those of the rest at cut.last.
   template <bool Weighed>
-  SITU_INLINE static P weighed(RowGradientArguments<C> const& a, P const& g, int64_t i, int64_t left) {
-    if constexpr (Weighed) return g * (left >= N ? P::load(a.weight + i) : load_tail<C, N, Isa>(a.weight + i, left, left, C(0)));
+  SITU_INLINE static P weighed(C const* weight, P const& g, int64_t i) {
+    if constexpr (Weighed) return g * P::load(weight + i);
     else return g;
   }
   /// An element's gradient is  r h + slope d + base,  d = x - shift.
   template <bool Weighed>
-  SITU_INLINE static void sums(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, C const* out, int64_t rows,
-                               int64_t readable, C* slopes, C* bases) {
+  SITU_INLINE static void rows_of(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes,
+                                  C* bases, C* out) {
+    sums<Weighed>(weight, cut, group, x, g, pitch, rows, slopes, bases);
+    for (int64_t r = 0; r < rows; ++r) write<Weighed>(weight, cut, x + r * pitch, g + r * pitch, P(group.shift[r]), P(group.scale[r]), P(slopes[r]), P(bases[r]), out + r * pitch);
+  }
+  template <bool Weighed>
+  SITU_INLINE static void sums(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes, C* bases) {
     P const zero(C(0));
     P totals[N], products[N];
-    int64_t const ahead = rows * cut.n;
-    for (int64_t r = 0; r < rows; ++r, x += cut.n, g += cut.n, out += cut.n, readable -= cut.n) {
+    int64_t const whole = cut.whole;
+    for (int64_t r = 0; r < rows; ++r, x += pitch, g += pitch) {
       P const shift(group.shift[r]);
       P s(zero), q(zero), t(zero), p(zero);
       if (cut.has_rest()) {
-        P const h = cut.inside_only(weighed<Weighed>(a, cut.rest(g, readable), cut.last, cut.n - cut.last));
-        s = h;
-        q = h * centred(cut.rest(x, readable), shift);
+        s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
+        q = s * centred(cut.rest(x), shift);
       }
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
-        for (int64_t k = i; k < i + 2 * N; k += N) {
-          __builtin_prefetch(g + ahead + k);
-          __builtin_prefetch(x + ahead + k);
-          __builtin_prefetch(out + k, 1);
-        }
-        P const h = weighed<Weighed>(a, P::load(g + i), i, N), k = weighed<Weighed>(a, P::load(g + i + N), i + N, N);
+      for (; i + 2 * N <= whole; i += 2 * N) {
+        P const h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
         if constexpr (Centred) s = s + h, t = t + k;
         q = multiply_add(h, centred(P::load(x + i), shift), q);
         p = multiply_add(k, centred(P::load(x + i + N), shift), p);
       }
-      if (i < cut.whole) {
-        P const h = weighed<Weighed>(a, P::load(g + i), i, N);
-        if constexpr (Centred) s = s + h;
-        q = multiply_add(h, centred(P::load(x + i), shift), q);
+      if (i < whole) {
+        P const h = weighed<Weighed>(weight, P::load(g + i), i);
+        if constexpr (Centred) t = t + h;
+        p = multiply_add(h, centred(P::load(x + i), shift), p);
       }
       totals[r] = s + t;
       products[r] = q + p;
     }
-    for (int64_t r = rows; r < N; ++r) totals[r] = products[r] = zero;
+    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
     P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
     P total(zero), product = sums_of_packs(products) * scale;  // of h z
     if constexpr (Centred) {
@@ -119,40 +128,31 @@ struct NormGradientGroups {
     (zero - (total / n + share * low) * scale).store(bases);
   }
   template <bool Weighed>
-  SITU_INLINE static void write(RowGradientArguments<C> const& a, Cut const& cut, C const* x, C const* g, int64_t readable, C shift_, C scale_, C slope_, C base_,
-                                C* out, int64_t writable) {
-    P const shift(shift_), scale(scale_), slope(slope_), base(base_);
-    P x_rest(base), g_rest(base);  // read first: what is written may be g
-    if (cut.has_rest()) x_rest = cut.rest(x, readable), g_rest = cut.rest(g, readable);
+  SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    P last(base);  // made first: what is written may be g
+    if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
     for (int64_t i = 0; i < cut.whole; i += N) {
-      multiply_add(weighed<Weighed>(a, P::load(g + i), i, N), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
+      multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
     }
-    if (!cut.has_rest()) return;
-    cut.store_rest(multiply_add(weighed<Weighed>(a, g_rest, cut.last, cut.n - cut.last), scale, multiply_add(centred(x_rest, shift), slope, base)), out, writable);
+    if (cut.has_rest()) last.store(out + cut.last);
   }
 
   /// The gradients of weight and bias, a pack of the row after the other.
-  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g,
-                                         int64_t rows, int64_t readable) {
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
     P const zero(C(0));
     for (int64_t i = 0; i < cut.n; i += N) {
       P w(zero), b(zero);
       bool const whole = i < cut.whole;
       int64_t const at = whole ? i : cut.last;
       for (int64_t r = 0; r < rows; ++r) {
-        C const *const x_row = x + r * cut.n, *const g_row = g + r * cut.n;
-        P const d = whole ? P::load(g_row + i) : cut.rest(g_row, readable - r * cut.n), v = whole ? P::load(x_row + i) : cut.rest(x_row, readable - r * cut.n);
+        P const d = P::load(g + r * pitch + at);
         b = b + d;
-        w = multiply_add(d, multiply_add(centred(v, P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
+        w = multiply_add(d, multiply_add(centred(P::load(x + r * pitch + at), P(group.shift[r])), P(group.scale[r]), P(group.low[r])), w);
       }
       if (!whole) w = cut.inside_only(w), b = cut.inside_only(b);
-      if (a.weight_gradient) add_to(cut, whole, w, a.weight_gradient + at);
-      if (a.bias_gradient) add_to(cut, whole, b, a.bias_gradient + at);
+      if (a.weight_gradient) (P::load(a.weight_gradient + at) + w).store(a.weight_gradient + at);
+      if (a.bias_gradient) (P::load(a.bias_gradient + at) + b).store(a.bias_gradient + at);
     }
-  }
-  SITU_INLINE static void add_to(Cut const& cut, bool whole, P const& x, C* to) {
-    if (whole || cut.reaches_back) (P::load(to) + x).store(to);
-    else store_tail<C>(load_tail<C, N, Isa>(to, cut.n, cut.n, C(0)) + x, to, cut.n, cut.n);
   }
 };
 

@@ -20,7 +20,7 @@ enum class instruction_set : int { baseline, avx2, avx512 };
 namespace detail::cpu {
 
 inline instruction_set best_instruction_set() noexcept {
-#if SITU_X86
+#if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma")) {
@@ -104,8 +104,11 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
+/// Runs a Kernel, whose type is forgotten.
+using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
-SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] int64_t grain) {
+SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
+  Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     int64_t const parts = (items + grain - 1) / grain;
@@ -124,18 +127,17 @@ SITU_NOINLINE void spread(Kernel const& kernel, int64_t items, [[maybe_unused]] 
   kernel(int64_t{0}, items);
 }
 
-template <class Kernel>
-__attribute__((noinline, cold)) void launch_observed(Kernel const& kernel, int64_t items, int64_t grain) {
-  Observed const launch(place_of<Cpu>, launch_name(kernel));
-  spread(kernel, items, grain);
+__attribute__((noinline, cold)) inline void launch_observed(LaunchName const& name, Spread run, void const* kernel, int64_t items, int64_t grain) {
+  Observed const launch(place_of<Cpu>, name);
+  run(kernel, items, grain);
 }
 
 /// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
 /// multiples of `grain`, so they are the same whatever the number of threads.
 template <class Kernel>
 void launch(Kernel const& kernel, int64_t items, int64_t grain) {
-  if (is_observed(profiles | ranges)) return launch_observed(kernel, items, grain);
-  spread(kernel, items, grain);
+  if (is_observed(profiles | ranges)) return launch_observed(launch_name(kernel), &spread<Kernel>, &kernel, items, grain);
+  spread<Kernel>(&kernel, items, grain);
 }
 
 }  // namespace SITU_ABI_THREADS

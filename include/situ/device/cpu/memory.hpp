@@ -25,23 +25,28 @@ inline constexpr std::size_t large_block = std::size_t{1} << 17;
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 /// What one thread holds in small blocks, more or less: it may free what others made. Counted without a lock or an atomic
-/// operation; the sum over all threads is exact. And the last blocks that it freed, a few of each size: a tensor that is made anew in a
+/// operation; the sum over all threads is exact. And the last blocks that it freed, in lists by size: a tensor that is made anew in a
 /// loop, and all that a step of training makes, then cost no malloc.
 struct ThreadMemory {
-  static constexpr std::size_t spare_sets = 32, spare_ways = 4, largest_spare = large_block;
+  static constexpr std::size_t spare_lists = 64 + large_block / 2048, most_spare = std::size_t{16} << 20;  ///< bytes, of all lists
   int64_t balance = 0;         ///< since it was last added to the process's
   int64_t high = INT64_MIN;    ///< the most it was since then; INT64_MIN before the thread is known
   int64_t low = INT64_MAX;     ///< INT64_MIN when the thread is known
   ThreadMemory* next = nullptr;
   ThreadMemory* previous = nullptr;
   bool has_ended = false;      ///< what comes now is told at once
-  struct Spare {
-    void* memory;
-    std::size_t bytes;
-  } spares[spare_sets * spare_ways] = {};
+  std::size_t spare_bytes = 0;
 
-  /// The places of blocks of that size, and of some others.
-  Spare* spares_for(std::size_t bytes) { return spares + (bytes / 64 + bytes / 2048) % spare_sets * spare_ways; }
+  /// A block in a list begins with its size; before it stand the next one of the list, and malloc's pointer.
+  using Size [[gnu::may_alias]] = std::size_t;
+  using Link [[gnu::may_alias]] = void*;
+  Link spares[spare_lists] = {};
+  Link none = nullptr;  ///< the end of a search that took too long
+
+  /// The list of blocks of about that size.
+  Link* spares_for(std::size_t bytes) { return spares + (bytes < 4096 ? bytes / 64 : 64 + bytes / 2048); }
+  static Size& size_of(void* spare) { return *static_cast<Size*>(spare); }
+  static Link* next_of(void* spare) { return static_cast<Link*>(spare) - 2; }
   bool is_known() const { return low == INT64_MIN; }
 };
 
@@ -87,10 +92,14 @@ inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
 }
 
 SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
-inline void free_spares(ThreadMemory& mine) noexcept {
-  for (auto& spare : mine.spares) {
-    if (spare.memory) give_small(std::exchange(spare, {}).memory);
+SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
+  for (auto& list : mine.spares) {
+    while (void* const spare = list) {
+      list = *ThreadMemory::next_of(spare);
+      give_small(spare);
+    }
   }
+  mine.spare_bytes = 0;
 }
 
 /// Ends with its thread.
@@ -328,6 +337,7 @@ __attribute__((noinline, cold)) inline void* malloc_again(std::size_t bytes) {
 
 // malloc is several times faster than aligned_alloc on small blocks: align by hand, with malloc's pointer in front.
 SITU_INLINE void* take_small(std::size_t bytes) {
+  if (bytes < sizeof(ThreadMemory::Size)) bytes = sizeof(ThreadMemory::Size);  // a spare block holds its size
   void* raw = std::malloc(spread_size(bytes + alignment));
   if (SITU_UNLIKELY(!raw) && !(raw = malloc_again(bytes + alignment))) return nullptr;
   auto const address = reinterpret_cast<std::uintptr_t>(raw);
@@ -346,13 +356,12 @@ inline void give(void* memory, std::size_t bytes) noexcept {
 /// What the thread has at hand, else malloc's; counted. A null pointer when there is none.
 SITU_INLINE void* allocate_small(std::size_t bytes) {
   ThreadMemory& mine = thread_memory();
-  ThreadMemory::Spare* const spares = mine.spares_for(bytes);
-  void* memory = nullptr;
-  for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
-    if (!SITU_ASAN && spares[k].bytes == bytes && spares[k].memory) {
-      memory = std::exchange(spares[k], {}).memory;
-      break;
-    }
+  auto* place = mine.spares_for(bytes);
+  for (int looks = 32; *place && ThreadMemory::size_of(*place) != bytes;) place = --looks > 0 ? ThreadMemory::next_of(*place) : &mine.none;
+  void* memory = *place;
+  if (memory) {
+    *place = *ThreadMemory::next_of(memory);
+    mine.spare_bytes -= bytes;
   }
   if (SITU_UNLIKELY(!memory) && !(memory = take_small(bytes))) return nullptr;
   count_small(mine, bytes);
@@ -361,16 +370,16 @@ SITU_INLINE void* allocate_small(std::size_t bytes) {
 SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
   ThreadMemory& mine = thread_memory();
   uncount_small(mine, bytes);
-  if (SITU_LIKELY(!SITU_ASAN && bytes <= ThreadMemory::largest_spare && mine.is_known())) {
-    ThreadMemory::Spare* const spares = mine.spares_for(bytes);
-    for (std::size_t k = 0; k < ThreadMemory::spare_ways; ++k) {
-      if (!spares[k].memory) {
-        spares[k] = {memory, bytes};
-        return;
-      }
-    }
+  if (SITU_UNLIKELY(SITU_ASAN || !mine.is_known())) return give_small(memory);
+  mine.spare_bytes += bytes;
+  if (SITU_UNLIKELY(mine.spare_bytes > ThreadMemory::most_spare)) {  // sizes that are no longer asked for would stay for ever
+    free_spares(mine);
+    mine.spare_bytes = bytes;
   }
-  give_small(memory);
+  auto* const list = mine.spares_for(bytes);
+  ThreadMemory::size_of(memory) = bytes;
+  *ThreadMemory::next_of(memory) = *list;
+  *list = memory;
 }
 
 /// Large blocks, and all blocks while a profile runs.

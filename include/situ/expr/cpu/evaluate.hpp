@@ -19,6 +19,10 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
 
+/// How a run is stored, as bits.
+inline constexpr int streamed = 1;     ///< past the caches
+inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done, some elements a second time
+
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
 struct Source {
@@ -43,6 +47,43 @@ struct ContiguousSource : Source<Isa, N> {
   template <class T, int K>
   SITU_INLINE lanes_t<T, N, Isa> load() const {
     return load_lanes<T, N, Isa>(static_cast<T const*>(this->data[K + 1]) + this->i);
+  }
+};
+
+/// The element type of input number K of a tree; void where it has none.
+template <class Tree, int K>
+struct input_type {
+  using type = void;
+};
+template <class T, int K>
+struct input_type<Input<T, K>, K> {
+  using type = T;
+};
+template <class Op, int K>
+struct input_type<Apply<Op>, K> {
+  using type = void;
+};
+template <class Op, class T, class... Ts, int K>
+struct input_type<Apply<Op, T, Ts...>, K>
+    : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
+
+/// Whether a tree is so light that loads decide, and its last input may be the first one over again, as in `a * b + c - 0.5f * a`.
+template <class Tree, int Operands>
+inline constexpr bool may_repeat = [] {
+  if constexpr (Operands < 4 || cost_of<Tree> > 32) return false;
+  else return std::is_same_v<typename input_type<Tree, 0>::type, typename input_type<Tree, Operands - 2>::type>;
+}();
+
+/// The same where input number Last may be input number 0, which is then loaded once. Told apart by a branch: programs then hold one loop.
+template <class Isa, int N, class First, int Last>
+struct RepeatingSource : ContiguousSource<Isa, N> {
+  lanes_t<First, N, Isa> first;
+  bool repeats;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    if constexpr (K == 0) return first;
+    else if constexpr (K == Last) return repeats ? first : ContiguousSource<Isa, N>::template load<T, K>();
+    else return ContiguousSource<Isa, N>::template load<T, K>();
   }
 };
 
@@ -156,25 +197,25 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Contiguous inputs, whole packs only: gives how many elements that were.
+  /// Contiguous inputs, at least a pack of them; whole packs only: gives how many elements that were.
   template <class Isa>
-  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, bool stream) {
+  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, int how) {
     constexpr int N = lanes_in<Isa>;
     Tree const tree = *tree_;
     Run<Operands> const run = *run_;
     Out* const out = static_cast<Out*>(run.data[0]);
+    int64_t const last = run.count - N;
     int64_t i = 0;
-    for (; i + N <= run.count; i += N) {
-      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(
-          Evaluator<Isa, N>::value(tree, ContiguousSource<Isa, N>{{run.data, run.mask, i, run.origin}}));
+    do {
+      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+      bool stored = false;
       if constexpr (may_stream<Isa>) {
-        if (SITU_UNLIKELY(stream)) {
-          stream_to(y, out + i);
-          continue;
-        }
+        if (SITU_UNLIKELY(how & streamed)) stream_to(y, out + i), stored = true;
       }
-      store_lanes<Out, N, Isa>(y, out + i);
-    }
+      if (!stored) store_lanes<Out, N, Isa>(y, out + i);
+      i += N;
+      if (SITU_UNLIKELY(i > last) && i != run.count && (how & overlapping)) i = last;
+    } while (i <= last);
     return i;
   }
 
@@ -184,6 +225,18 @@ struct ElementwiseBody {
   }
 
  private:
+  template <class Isa>
+  SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
+    constexpr int N = lanes_in<Isa>;
+    ContiguousSource<Isa, N> const source{{run.data, run.mask, i, run.origin}};
+    if constexpr (may_repeat<Tree, Operands>) {
+      using First = typename input_type<Tree, 0>::type;
+      return RepeatingSource<Isa, N, First, Operands - 2>{source, source.template load<First, 0>(), run.data[Operands - 1] == run.data[1]};
+    } else {
+      return source;
+    }
+  }
+
   template <class T, int K>
   SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
     return k == K ? static_cast<int>(sizeof(T)) : 0;

@@ -14,44 +14,49 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
+/// What a tree does, whatever its operands.
+template <int Operands>
+struct TreeCode {
+  int64_t (*start)(void const* tree, Run<Operands> const* run, int how);  ///< whole packs; gives how many elements
+  int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
+  Formula const* formula;
+  MoverFunctions const* movers[Operands];
+  int sizes[Operands];  ///< of an element
+  int lanes;            ///< elements of an AVX-512 pack
+};
+
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
-struct BoundTree : Run<Operands> {
+struct BoundTree : Run<Operands>, TreeCode<Operands> {
   static_assert(Operands <= max_operands, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  int64_t (*start)(void const* tree, Run<Operands> const* run, bool stream);  ///< whole packs; gives how many elements
-  int sizes[Operands];  ///< of an element
-  MoverFunctions const* movers[Operands];
-  int64_t grain;        ///< elements that are worth a thread of their own: about 40 microseconds
-  int lanes;            ///< elements of an AVX-512 pack
-  Formula const* formula;
+  using TreeCode<Operands>::start, TreeCode<Operands>::sizes, TreeCode<Operands>::lanes;
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
     int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : start(tree, &run, stream);
-    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done, pack_lanes);
-  }
-  /// What is left is less than a pack.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done, int pack_lanes) const {
-    Run<Operands> tail;
-    bool in_place = false;
-    for (int o = 1; o < Operands; ++o) in_place = in_place || run.data[o] == run.data[0];
-    if (done > 0 && !in_place) {  // the last pack's worth: some elements are computed twice
-      int64_t const first = run.count - pack_lanes;
-      for (int o = 0; o < Operands; ++o) tail.data[o] = static_cast<char*>(run.data[o]) + first * sizes[o];
-      tail.count = pack_lanes;
-      tail.origin = run.origin + first;
-      start(tree, &tail, false);
-      return;
+    int64_t done = 0;
+    if (SITU_LIKELY(run.count >= pack_lanes)) {
+      int how = stream ? streamed : 0;
+      if (run.count % pack_lanes != 0 && !stream) {
+        bool in_place = false;
+        for (int o = 1; o < Operands; ++o) in_place |= run.data[o] == run.data[0];
+        how = in_place ? 0 : overlapping;
+      }
+      done = start(tree, &run, how);
     }
-    alignas(64) unsigned char buffers[Operands][64];  // on padded copies
+    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done);
+  }
+  /// What is left is less than a pack: on padded copies.
+  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
+    Run<Operands> tail;
+    alignas(64) unsigned char buffers[Operands][64];
     int const left = static_cast<int>(run.count - done);
     load_tails(buffers, run.data, sizes, Operands, done, left);
     for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
     tail.count = lanes;
     tail.origin = run.origin + done;
-    start(tree, &tail, false);
+    start(tree, &tail, 0);
     copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
   }
 
@@ -86,8 +91,8 @@ struct BoundTree : Run<Operands> {
 
 /// The loops of a tree for the instruction set in force.
 template <class Tree, class Out, int Operands>
-SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, bool stream) {
-  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, stream);
+SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, int how) {
+  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, how);
 }
 
 /// All operands contiguous: elements [first, last).
@@ -182,23 +187,6 @@ template <class T>
 inline constexpr MoverFunctions const* mover_of =
     &movers_of<std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>>;
 
-/// The element type of input number K of a tree; void where it has none.
-template <class Tree, int K>
-struct input_type {
-  using type = void;
-};
-template <class T, int K>
-struct input_type<Input<T, K>, K> {
-  using type = T;
-};
-template <class Op, int K>
-struct input_type<Apply<Op>, K> {
-  using type = void;
-};
-template <class Op, class T, class... Ts, int K>
-struct input_type<Apply<Op, T, Ts...>, K>
-    : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
-
 /// The movers of all inputs of a tree: that of operand o at [o], null where nothing is read.
 template <int Operands>
 struct InputMovers {
@@ -214,18 +202,24 @@ inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer
   return InputMovers<Operands>{{nullptr, mover_or_none<typename input_type<Tree, Ks>::type>()...}};
 }(std::make_integer_sequence<int, Operands - 1>{});
 
+template <class Tree, class Out, int Operands>
+inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
+  using Body = ElementwiseBody<Tree, Out, Operands>;
+  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
+  return TreeCode<Operands>{&start_tree<Tree, Out, Operands>,
+                            (int64_t{4000000} / cost + 1023) / 1024 * 1024,
+                            &formula_of<Tree>,
+                            {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
+                            {Body::element_size(Os)...},
+                            64 / Body::widest_lane};
+}(std::make_integer_sequence<int, Operands>{});
+
 /// Binds a tree; the operands' places are still to be set.
 template <class Out, int Operands, class Tree, int TreeBytes>
 SITU_INLINE void bind_tree(BoundTree<Operands, TreeBytes>& bound, Tree const& tree) {
   static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-  using Body = ElementwiseBody<Tree, Out, Operands>;
   ::new (static_cast<void*>(bound.tree)) Tree(tree);
-  bound.start = &start_tree<Tree, Out, Operands>;
-  bound.formula = &formula_of<Tree>;
-  for (int o = 0; o < Operands; ++o) bound.sizes[o] = Body::element_size(o), bound.movers[o] = o == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[o];
-  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
-  bound.grain = (int64_t{4000000} / cost + 1023) / 1024 * 1024;
-  bound.lanes = 64 / Body::widest_lane;
+  static_cast<TreeCode<Operands>&>(bound) = tree_code<Tree, Out, Operands>;
 }
 
 template <class Tree>

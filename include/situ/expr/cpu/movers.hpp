@@ -146,7 +146,7 @@ struct Mover {
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) each(to, m.to_step, from, m.from_step, m.count);
   }
 
- private:
+ protected:
   static constexpr int lanes = 16 / static_cast<int>(sizeof(Word));
   typedef Word V __attribute__((vector_size(16)));
   using Lanes = std::make_integer_sequence<int, lanes>;

@@ -55,12 +55,12 @@ struct tail_parts {
 
 /// g e^z h(v) / (a + c) with v = (a − c) / (a + c), z = high + low; c has few digits, and h(v) = h0 + v rest(v).
 ///
-/// What the sum, the quotient, v, the last step of h and the products lose is kept: only rest(v) is plainly rounded.
-template <int N, class Isa, class H>
-SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> const& g, pack<float, N, Isa> const& a,
-                                                          float c, two<pack<float, N, Isa>> const& z,
-                                                          two<float> const& h0, H const& rest) {
-  using P = pack<float, N, Isa>;
+/// What the sum, the quotient, v, the last step of h and the products lose is kept: only rest(v) is plainly rounded. Of doubles, `rest` leaves its
+/// last step, r -> r v + last, to be made here.
+template <class T, int N, class Isa, class H>
+SITU_INLINE tail_parts<pack<T, N, Isa>> gaussian_tail(pack<T, N, Isa> const& g, pack<T, N, Isa> const& a, std::type_identity_t<T> c,
+                                                      two<pack<T, N, Isa>> const& z, two<std::type_identity_t<T>> const& h0, H const& rest) {
+  using P = pack<T, N, Isa>;
   auto const [x, x_rest, n] = split_exp_twice(z.hi, z.lo);
   P const t = x + x_rest;
   P const centre(c);
@@ -68,25 +68,23 @@ SITU_INLINE tail_parts<pack<float, N, Isa>> gaussian_tail(pack<float, N, Isa> co
   P const lost = a - keep_order(d - centre);
   P const u = near_reciprocal(d);
   P const w = residual(d, u) - lost * u;  // 1 / (a + c) = u (1 + w)
-  auto const [v, v_low] = sum_of_product(P(1.0f), u, P(-2 * c));
+  auto const [v, v_low] = sum_of_product(P(T(1)), u, P(-2 * c));
   P const y = keep_order(multiply_add(u * (-2 * c), w, v_low));
   P const full = keep_order(v + y);
-  P const r = rest(full);
+  P r = rest(full), r_low(T(0));
+  if constexpr (sizeof(T) == 8) {  // the last step of rest, too
+    auto const [high, low] = sum_of_product(P(H::last), r, full);
+    r = high, r_low = low * full;
+  }
   auto const [h, h_low] = sum_of_product(P(h0.hi), r, full);
   auto const [p, p_low] = two_prod(u, h);
-  P const h_rest = multiply_add(keep_order(v - full) + y, r, h_low + P(h0.lo));
+  P const h_rest = multiply_add(keep_order(v - full) + y, r, h_low + (r_low + P(h0.lo)));
   auto const [q, q_low] = two_prod(g, p);
   P const low = multiply_add(g, multiply_add(u, h_rest, p_low), q_low);
   return {q, multiply_add(q, x + multiply_add(t, w, x_rest + w), low), n};
 }
 
-// libm's erfc errs by up to 5 ULP in double; what follows rounds a long double once, and lets none overflow.
-struct scalar_gelu {
-  static double value(double x) {
-    if (x < -50) return -0.0;
-    return static_cast<double>(0.5L * x * SITU_LIBM(erfcl)(-x * 0.707106781186547524400844362104849039L));
-  }
-};
+// What libm loses in double; a long double is rounded once, and overflows nowhere.
 struct scalar_gelu_tanh {
   static double value(double x) {
     if (x < -50) return -0.0;
@@ -94,12 +92,6 @@ struct scalar_gelu_tanh {
     long double const y = x;
     return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
   }
-};
-struct scalar_erf {
-  static double value(double x) { return math::erf(x); }
-};
-struct scalar_erfc {
-  static double value(double x) { return static_cast<double>(SITU_LIBM(erfcl)(static_cast<long double>(x))); }
 };
 
 }  // namespace detail
@@ -127,19 +119,44 @@ SITU_INLINE pack<float, N, Isa> erf(pack<float, N, Isa> const& x) {
 namespace detail {
 // Named, because nvcc loses the attribute that inlines a lambda.
 struct erfc_polynomial {
+  static constexpr double last = -0.8477970066743262;
   template <class P>
   SITU_INLINE P operator()(P const& v) const {
-    return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
-                            0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+    if constexpr (sizeof(typename P::value_type) == 4) {
+      return horner(v, 7.83312717e-05f, 0.000191038387f, -0.000337805483f, -0.00147547433f, 0.00139119988f,
+                    0.0099369511f, -0.0145328781f, -0.067796357f, 0.326650828f, -0.721257448f);
+    } else {
+      return horner(v, -1.2030831575923295e-09, -2.364541072366484e-09, 8.86335654540168e-09, 2.6158744429287856e-08,
+                      -2.2235175934466236e-08, -1.5462819639454855e-07, -5.4557076717951096e-08, 6.849124065767465e-07,
+                      9.253539363647918e-07, -2.6533879485977463e-06, -6.846691118365193e-06, 1.0360187223677892e-05,
+                      4.3670135773741575e-05, -5.257354187857375e-05, -0.0002773468320040008, 0.0004496874082582501,
+                      0.001714817898890138, -0.005681968682987736, -0.004626926116700199, 0.07062949079728457,
+                      -0.24195642616691776, 0.5266003653823116);
+    }
   }
 };
 struct gelu_polynomial {
+  static constexpr double last = -0.6078966419718921;
   template <class P>
   SITU_INLINE P operator()(P const& v) const {
-    return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
+    if constexpr (sizeof(typename P::value_type) == 4) {
+      return horner(v, 5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f,
                     0.00696759438f, -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f);
+    } else {
+      return horner(v, -7.613387321109209e-10, -2.5951957398647274e-09, 2.004472963897291e-09, 1.9874186501973333e-08,
+                      1.3219365385229798e-08, -8.579035650554702e-08, -1.5498529116469434e-07, 2.7212754019321e-07,
+                      1.0216125099640375e-06, -6.298657156423612e-07, -5.920213160470492e-06, 7.167230281350186e-07,
+                      3.5144700055827056e-05, -1.908270620431365e-06, -0.00023109493793550757, 0.00013334431401427016,
+                      0.0016308184578856782, -0.0034796923675149195, -0.007540188966741933, 0.06039657489094107,
+                      -0.186521857959657, 0.3871374007422145);
+    }
   }
 };
+/// rest(v) of doubles with its last step.
+template <class H, class P>
+SITU_INLINE P whole(H const& rest, P const& v) {
+  return multiply_add(rest(v), v, P(H::last));
+}
 }  // namespace detail
 
 /// 1 − erf(x), also where that is denormal.
@@ -286,19 +303,40 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
 #endif
   return detail::gelu_slope_anywhere(x);
 }
-// Doubles go through libm, lane by lane.
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_erf>(x);
-}
+// The same for doubles, with longer polynomials and without tables.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erfc(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_erfc>(x);
+  using P = pack<double, N, Isa>;
+  P const a = detail::at_most(detail::magnitude(x), 27.5);
+  auto const square = detail::two_prod(a, a);
+  auto const tail = detail::gaussian_tail(P(1.0), a, 2.75, {-square.hi, -square.lo}, {1.0651415295348778, -1.0772051935350882e-16}, detail::erfc_polynomial{});
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return select(x < P(0.0), P(2.0) - y, y);
+}
+///     |x| < 1:  x + x p(x²),   otherwise ±(1 − erfc(|x|))
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0), a = detail::at_most(detail::magnitude(x), 6.5);
+  P const square = a * a, d = a + P(2.75), u = detail::divide(one, d), v = multiply_add(u, P(-5.5), one);
+  P const h = multiply_add(detail::whole(detail::erfc_polynomial{}, v), v, P(1.0651415295348778)) * u;
+  P const large = one - h * exp(-square);
+  P const p = detail::horner(square, 5.957176147748911e-11, -1.1372848856791674e-09, 1.4659775274047436e-08, -1.6350312701054695e-07,
+                             1.6461000484121368e-06, -1.4925595266831182e-05, 0.0001205533111164271, -0.000854832698083379,
+                             0.0052239776248180145, -0.026866170645076792, 0.11283791670954879, -0.3761263890318375,
+                             0.1283791670955126);
+  return detail::flip_sign(select(a < one, multiply_add(a, p, a), large), x);
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_gelu>(x);
+  using P = pack<double, N, Isa>;
+  P const g = detail::at_most(detail::at_least(x, -39.0), 39.0);
+  auto const square = detail::two_prod(g, g);
+  auto const tail = detail::gaussian_tail(g, detail::magnitude(g), 4.0, {square.hi * -0.5, square.lo * -0.5}, {0.7552851304157515, -2.2175033409973908e-17}, detail::gelu_polynomial{});
+  P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
+  return detail::with_sign_of(x, select(x > P(0.0), x - y, y));
 }
+// This one goes through libm, lane by lane.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
   return detail::every_lane<detail::scalar_gelu_tanh>(x);
@@ -306,7 +344,14 @@ SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  return P(0.5) * erfc(x * P(-0.70710678118654752440)) + x * P(0.39894228040143267794) * exp(P(-0.5) * x * x);
+  P const a = detail::at_most(detail::magnitude(x), 39.0), one(1.0);
+  auto const square = detail::two_prod(a, a);
+  auto const [t, rest, n] = detail::split_exp_twice(square.hi * -0.5, square.lo * -0.5);
+  P const d = a + P(4.0), u = detail::divide(one, d), v = multiply_add(u, P(-8.0), one);
+  P const h = multiply_add(detail::whole(detail::gelu_polynomial{}, v), v, P(0.7552851304157515));
+  P const g = multiply_add(a, P(-0.3989422804014327), multiply_add(a, P(2.4923272022777433e-17), h * u));
+  P const s = detail::scale(multiply_add(g, t + rest, g), n);
+  return select(x > P(0.0), one - s, s);
 }
 
 }  // namespace math

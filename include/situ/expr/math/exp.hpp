@@ -32,6 +32,21 @@ SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<floa
   return multiply_add(u, multiply_add(u, multiply_add(u, P(0.00138143916f), b), a), c);
 }
 
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> exp_rest(pack<double, N, Isa> const& r, pack<double, N, Isa> const& c) {
+  using P = pack<double, N, Isa>;
+  P const u = r * r;
+  P const v = u * u;
+  P const q0 = multiply_add(r, P(0.16666666666666674), P(0.500000000000001));
+  P const q1 = multiply_add(r, P(0.008333333333322087), P(0.04166666666652043));
+  P const q2 = multiply_add(r, P(0.00019841269886957503), P(0.00138888889482975));
+  P const q3 = multiply_add(r, P(2.755724192264636e-06), P(2.480148678758961e-05));
+  P const q4 = multiply_add(r, P(2.5110205749647452e-08), P(2.763285843695327e-07));
+  P const high = multiply_add(v, q4, multiply_add(u, q3, q2));
+  P const q = multiply_add(v, high, multiply_add(u, q1, q0));
+  return multiply_add(u, q, c);
+}
+
 /// The parts of exp(x).
 ///
 ///     n = round(x / ln 2),   r = x − n ln 2,   t = r + r² q(r)
@@ -55,16 +70,7 @@ SITU_INLINE exp_parts<pack<double, N, Isa>> split_exp(pack<double, N, Isa> const
   P const b = n * P(-1.90821492927058770002e-10);
   P const r = keep_order(a + b);
   P const lost = keep_order(a - r) + b;
-  P const u = r * r;
-  P const v = u * u;
-  P const q0 = multiply_add(r, P(0.16666666666666674), P(0.500000000000001));
-  P const q1 = multiply_add(r, P(0.008333333333322087), P(0.04166666666652043));
-  P const q2 = multiply_add(r, P(0.00019841269886957503), P(0.00138888889482975));
-  P const q3 = multiply_add(r, P(2.755724192264636e-06), P(2.480148678758961e-05));
-  P const q4 = multiply_add(r, P(2.5110205749647452e-08), P(2.763285843695327e-07));
-  P const high = multiply_add(v, q4, multiply_add(u, q3, q2));
-  P const q = multiply_add(v, high, multiply_add(u, q1, q0));
-  return {r + multiply_add(u, q, lost), n};
+  return {r + exp_rest(r, lost), n};
 }
 
 /// The parts of 2^(−x − low), where low is what x lost in rounding. The polynomial is that of exp2 in −r.
@@ -95,6 +101,17 @@ SITU_INLINE exp_twice<pack<float, N, Isa>> split_exp_twice(pack<float, N, Isa> c
   P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
   P const a = keep_order(multiply_add(n, P(-0.693359375f), x));
   P const b = multiply_add(n, P(2.12194440e-4f), low);
+  P const r = keep_order(a + b);
+  return {r, exp_rest(r, keep_order(a - r) + b), n};
+}
+
+template <int N, class Isa>
+SITU_INLINE exp_twice<pack<double, N, Isa>> split_exp_twice(pack<double, N, Isa> const& x, pack<double, N, Isa> const& low) {
+  using P = pack<double, N, Isa>;
+  P const magic(round_magic<double>);
+  P const n = keep_order(keep_order(multiply_add(x, P(1.4426950408889634), magic)) - magic);
+  P const a = keep_order(multiply_add(n, P(-6.93147180369123816490e-01), x));
+  P const b = multiply_add(n, P(-1.90821492927058770002e-10), low);
   P const r = keep_order(a + b);
   return {r, exp_rest(r, keep_order(a - r) + b), n};
 }

@@ -73,10 +73,12 @@ struct ScoreRow {
       if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
     }
     if (whole == 0) return tail;
-    if (SITU_LIKELY(whole <= row_block)) return tail + run<Isa>(x, whole, shift, keep);
-    double total = static_cast<double>(sum_of_lanes(tail));
+    double total = 0;
     for (int64_t i = 0; i < whole; i += row_block) {
-      total += static_cast<double>(sum_of_lanes(run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr)));
+      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr);
+      if (SITU_LIKELY(whole <= row_block)) return tail + part;
+      if (i == 0) total = static_cast<double>(sum_of_lanes(tail));
+      total += static_cast<double>(sum_of_lanes(part));
     }
     P result(C(0));
     result.set(0, static_cast<C>(total));
@@ -125,18 +127,13 @@ struct ScoreRow {
   SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
-    P s(C(0)), s1 = s;
-    int64_t i = 0;
-    for (; i + 2 * N <= n; i += 2 * N) {
-      P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift), e1 = term<Isa>(P(load_lanes<T, N, Isa>(x + i + N)), shift);
-      if (keep) e.store(keep + i), e1.store(keep + i + N);
-      s = s + e;
-      s1 = s1 + e1;
-    }
-    if (i < n) {
+    P s(C(0)), s1 = s;  // take turns
+    for (int64_t i = 0; i < n; i += N) {
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
       if (keep) e.store(keep + i);
-      s = s + e;
+      P const next = s + e;
+      s = s1;
+      s1 = next;
     }
     return s + s1;
   }
@@ -154,33 +151,43 @@ struct LabelForwardBody {
     double total = 0;
     for (int64_t first = 0; first < a.rows; first += N) {
       P parts[N];
-      C bases[N] = {};
+      C bases[N] = {}, shifts[N];
       int64_t const end = a.rows - first < N ? a.rows - first : N;
       int64_t k = 0;
+      P s(C(0));
       if (n <= N) {
         int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
         int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
         ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
         k = easy;
       }
-      for (; k < end; ++k) {
-        int64_t const row = first + k, label = a.labels[row];
-        T const* const x = a.x + row * n;
-        if (label >= 0) parts[k] = ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, static_cast<C>(x[label]), a.exponentials ? a.exponentials + row * n : nullptr);
+      for (int64_t j = k; j < end; ++j) {
+        int64_t const label = a.labels[first + j];
+        if (label >= 0) shifts[j] = static_cast<C>(a.x[(first + j) * n + label]);
       }
-      for (; k < N; ++k) parts[k] = P(C(1) / C(N));
-      for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
-        if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
-      }
-      P s = sums_of_packs(parts);
-      if (SITU_UNLIKELY(math::detail::any(!(s <= P(C(1e30)))))) {
-        for (k = 0; k < N; ++k) {
+      C* keep = a.exponentials;
+      for (bool again = false;; again = true) {
+        for (; k < end; ++k) {
+          int64_t const row = first + k;
+          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= C(1e30))) continue;
+          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep ? keep + row * n : nullptr);
+          if (again) s.set(static_cast<int>(k), sum_of_lanes(parts[k]));
+        }
+        if (again) break;
+        for (; k < N; ++k) parts[k] = P(C(1) / C(N));
+        for (k = 0; SITU_UNLIKELY(!a.all_count) && k < end; ++k) {
+          if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
+        }
+        s = sums_of_packs(parts);
+        if (SITU_LIKELY(!math::detail::any(!(s <= P(C(1e30)))))) break;
+        for (k = 0; k < end; ++k) {  // again about the row's maximum
           if (s[static_cast<int>(k)] <= C(1e30)) continue;
           T const* const x = a.x + (first + k) * n;
-          C const m = ScoreRow<T>::maximum(x, n);
-          bases[k] = m - static_cast<C>(x[a.labels[first + k]]);
-          s.set(static_cast<int>(k), sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - (first + k) * n, m, nullptr)));
+          shifts[k] = ScoreRow<T>::maximum(x, n);
+          bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
+        k = 0;
+        keep = nullptr;
       }
       P const log_sums = math::log(s) + P::load(bases);
       P losses(log_sums);
@@ -230,16 +237,12 @@ struct LabelBackwardBody {
       int64_t i = 0;
       for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
       if (i < n) {
-        int64_t const readable = a.readable - row * n - i, writable = a.writable - row * n - i;
-        if (n >= N) {
-          slope(P(load_lanes<T, N, Isa>(x + n - N)), shift, less, factor, base, out + n - N);
-        } else if (writable >= N) {  // what is overwritten behind the row is written after it
-          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, out + i);
-        } else {
-          T lanes[N];
-          slope(P(load_last<T, N, Isa>(x + i, n - i, readable)), shift, less, factor, base, lanes);
-          copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
-        }
+        T lanes[N];
+        bool const direct = n >= N || a.writable - row * n - i >= N;  // what is overwritten behind the row is written after it
+        if (n >= N) i = n - N;
+        P const last = n >= N ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x + i, n - i, a.readable - row * n - i));
+        slope(last, shift, less, factor, base, direct ? out + i : lanes);
+        if (!direct) copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
       }
       if constexpr (std::is_same_v<T, C>) {
         out[label] -= hit;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <situ/core/device.hpp>
-#include <situ/ops/cpu/gemm.hpp>
+#include <situ/ops/cpu/gemm_batch.hpp>
 
 #if defined(SITU_WITH_BLAS)
 #ifndef SITU_BLAS_INT
@@ -83,6 +83,9 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
   if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
 
+  if constexpr (is_product_type<T>) {
+    if (rank == 0 && NarrowRowsKernel<T>::takes(one)) return device_traits<D>::launch(NarrowRowsKernel<T>{one}, one.m, (int64_t{1} << 18) / (one.n * one.k + 4) + 1);
+  }
   BatchKernel<T> kernel;
   kernel.product = one;
   kernel.rank = rank;
@@ -90,6 +93,12 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   for (int axis = 0; axis < rank; ++axis) {
     kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
     batches *= sizes[axis];
+  }
+  if constexpr (is_product_type<T>) {
+    if (rank > 0 && is_small_batch(one)) {
+      int64_t const grain = (int64_t{1} << 18) / (one.m * one.n * one.k + 16) + 1;
+      return device_traits<D>::launch(SmallBatchKernel<T>{kernel}, batches, grain);
+    }
   }
 #if defined(SITU_WITH_BLAS)
   if constexpr (is_one_of<T, float, double>) {

@@ -107,19 +107,12 @@ struct Multiplication {
   Product<T> const& product;
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
-  bool accumulate = false, finishes = false;
+  bool finishes = false;
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
-  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct) {
+  static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
     auto const& self = *static_cast<Multiplication const*>(self_);
     Product<T> const& p = self.product;
-    if (self.sums && !direct) {
-      C* const to = self.sums + (i - self.sums_i) * self.sums_step + (j - self.sums_j);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t s = 0; s < columns; ++s) to[r * self.sums_step + s] = self.accumulate ? to[r * self.sums_step + s] + tile[r * stride + s] : tile[r * stride + s];
-      }
-      tile = to, stride = self.sums_step;
-    }
     if (self.finishes) p.finish(p, tile, stride, i, j, rows, columns);
     if (!self.sums) store_sums<T>(p.c + i * p.c_i + j * p.c_j, p.c_i, p.c_j, tile, stride, rows, columns);
   }
@@ -178,23 +171,22 @@ struct Multiplication {
       done += width;
     }
   }
-  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, int unit) const {
+  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
-      int64_t const left = rows - done, height = panel_rows(left, unit), count = left < height ? left : height;
+      int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
       pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
 
-  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other, and panels
-  /// that reach back may not add to C.
-  bool reads_a(int64_t rows, int64_t columns, int64_t parts, int unit) const {
+  /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other.
+  bool reads_a(int64_t columns) const {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
-    if (rows < unit || (parts > 1 && covered_rows(rows, unit) != rows)) return false;
-    int64_t const step = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T));
-    if (p.a_k == 1 && step % 2048 != 0 && step <= 8192) return columns <= 2 * block_columns;
+    int64_t const step_i = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T)), step_k = (p.a_k < 0 ? -p.a_k : p.a_k) * static_cast<int64_t>(sizeof(T));
+    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= 2 * block_columns;
+    if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
   /// Whether B is read where it lies: it is small, or used for few rows only.
@@ -202,7 +194,7 @@ struct Multiplication {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
     if (p.pack_b || p.b_j != 1 || p.b_k < 0) return false;
-    return rows <= 8 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
+    return rows <= 24 || p.k * p.b_k * static_cast<int64_t>(sizeof(T)) <= 131072;
   }
 
   /// Rows [i0, i1) and columns [j0, j1).
@@ -266,9 +258,9 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(block.rows, j1 - j0, parts, sizes.unit), block.b_packed = !reads_b(block.rows);
+      block.a_packed = !reads_a(j1 - j0), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? covered_rows(block.rows, sizes.unit) * deepest + 64 : 0;
+      int64_t const space_a = block.a_packed ? (block.rows + sizes.high) * deepest + 64 : 0;
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
@@ -283,9 +275,9 @@ struct Multiplication {
       for (int64_t k = 0; k < p.k; k += block.depth) {
         int64_t const left = piece - k % piece;
         block.depth = left < deepest ? left : deepest;
-        block.accumulate = accumulate = k > 0;
+        block.accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == p.k;
-        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes.unit);
+        if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
         block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
@@ -296,7 +288,7 @@ struct Multiplication {
             pack_columns(b, k, block.depth, j, block.columns, sizes);
           } else {
             int64_t const rest = block.columns % sizes.lanes;
-            if (rest != 0 && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
+            if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
           run_block(block);
         }
@@ -315,13 +307,6 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   if (n == 1 && work.run_vector(i0, i1)) return;
   work.run(i0, i1, j0, j1);
 }
-
-/// A small product, on one thread.
-template <class T>
-struct SingleKernel {
-  Product<T> product;
-  void operator()(int64_t, int64_t) const { multiply(product, 0, product.m, 0, product.n); }
-};
 
 /// How a batch of products is cut into rectangles: item r + row_items * (c + column_items * batch).
 struct ProductCut {

@@ -1,7 +1,8 @@
 /// The inner kernel of matrix products: a tile of C in registers, and the packing of panels that it reads.
 ///
-/// A tile is 3U, 2U or U rows high (U: 4 with 32 vector registers, 2 with 16) and one or two vectors wide. Its elements are summed
-/// over k in order, whatever its height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
+/// A tile is 12 or 4 rows high (6 or 4 with 16 vector registers) and one or two vectors wide, the last of them masked. Where fewer rows
+/// are left, the last ones are computed again in place of those that are missing. Its elements are summed over k in order, whatever its
+/// height and wherever it lies: how a product is cut into tiles cannot be seen in the result.
 ///
 /// Source    the layers of Goto & van de Geijn 2008, doi:10.1145/1356052.1356053, and Van Zee & van de Geijn 2015,
 ///           doi:10.1145/2764454; here A's panel stays in the first cache and B's panels stream from the second.
@@ -25,33 +26,36 @@ inline constexpr bool is_product_type = sizeof(T) == sizeof(product_t<T>);
 
 namespace cpu {
 
+/// Whether vectors are loaded and stored in part. (In assembly: clang accepts wide registers there only where the function itself names
+/// the target, and needs none for the rest.)
+template <class Isa>
+#if SITU_X86 && !defined(__clang__)
+inline constexpr bool has_masks = Isa::bytes > 16;
+#else
+inline constexpr bool has_masks = false;
+#endif
+
 /// The sizes of tiles for one instruction set.
 struct TileSizes {
   int lanes;   ///< of a vector
   int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
-  int unit;    ///< rows of the lowest tile; the others have two and three times as many
+  int high, low;  ///< rows of a tile
+  bool masked;    ///< tiles of one vector may have fewer columns
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 4 : 2};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : 6, 4, has_masks<Isa>};
 
-/// How many rows the next panel has when `left` are to be covered: 3, 2 or 1 units.
-constexpr int panel_rows(int64_t left, int unit) {
-  if (left <= unit) return unit;
-  return left <= 2 * unit || (left > 3 * unit && left <= 4 * unit) ? 2 * unit : 3 * unit;
+/// How many rows the next panel has when `left` are to be covered.
+constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
+  bool const low = left <= sizes.low || (left <= 2 * sizes.low && (left > sizes.high || sizes.high >= 2 * sizes.low));
+  return low ? sizes.low : sizes.high;
 }
 
 /// How many columns the next panel has: two vectors, one, or a narrow one for the rest.
 constexpr int panel_columns(int64_t left, TileSizes const& sizes) {
   int const narrow = sizes.narrow < sizes.lanes ? sizes.narrow : 0;
   return left > sizes.lanes + narrow ? 2 * sizes.lanes : left > narrow ? sizes.lanes : narrow;
-}
-
-/// The sum of the heights of the panels that cover `rows`.
-constexpr int64_t covered_rows(int64_t rows, int unit) {
-  int64_t covered = rows > 8 * unit ? (rows - 4 * unit) / (3 * unit) * (3 * unit) : 0;
-  while (covered < rows) covered += panel_rows(rows - covered, unit);
-  return covered;
 }
 
 /// One element in all lanes. (clang accepts wide registers in assembly only where the function itself names the target, and needs none.)
@@ -86,6 +90,59 @@ SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
   sum += a * b;
 }
 
+/// sum += x * *from.
+template <class Isa, class C, class V>
+SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
+#if SITU_X86 && !defined(__clang__)
+  if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, float>) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    return;
+  } else if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, double>) {
+    __asm__("vfmadd231pd %2%{1to8%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    return;
+  }
+#endif
+  V all{};
+  spread<Isa>(all, from);
+  add_product<Isa, C>(sum, all, x);
+}
+
+alignas(64) inline constexpr int64_t lane_masks[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
+
+/// The first lanes of a vector: loads and stores that touch nothing else in memory. All lanes where there are no masks.
+template <class Isa, class C, int Lanes>
+struct FirstLanes {
+  using V = typename vector_of<C, Lanes>::type;
+  using Bytes = char[sizeof(V)];
+#if SITU_X86 && !defined(__clang__)
+  static constexpr bool in_register = Isa::bytes == 64, in_vector = Isa::bytes == 32;
+  std::conditional_t<in_vector, typename vector_of<int64_t, static_cast<int>(sizeof(V)) / 8>::type, uint32_t> mask;
+
+  SITU_INLINE explicit FirstLanes(int64_t count) {
+    if constexpr (in_vector) __builtin_memcpy(&mask, reinterpret_cast<char const*>(lane_masks) + (Lanes - count) * static_cast<int64_t>(sizeof(C)), sizeof mask);
+    else mask = (uint32_t{1} << count) - 1;
+  }
+  SITU_INLINE void load(V& to, C const* from) const {
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else __builtin_memcpy(&to, from, sizeof(V));
+  }
+  SITU_INLINE void store(V const& x, C* to) const {
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else __builtin_memcpy(to, &x, sizeof(V));
+  }
+#else
+  SITU_INLINE explicit FirstLanes(int64_t) {}
+  SITU_INLINE void load(V& to, C const* from) const { __builtin_memcpy(&to, from, sizeof(V)); }
+  SITU_INLINE void store(V const& x, C* to) const { __builtin_memcpy(to, &x, sizeof(V)); }
+#endif
+};
+
 /// N elements as what they are summed in.
 template <class T, int N, class Isa>
 SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
@@ -95,17 +152,18 @@ SITU_INLINE pack<product_t<T>, N, Isa> load_product(T const* from) {
   else return convert_unchecked<C>(pack<T, N, Isa>::load(from));
 }
 
-/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep.
+/// What the tiles of a block are computed from: panels of A and B, packed or as they lie in memory, `depth` deep. And of others like
+/// it, of a batch, that are not shown to `store`.
 template <class C>
 struct Block {
-  /// Takes a tile that the kernel has not stored itself, or that is to be finished; `direct` tells that it was stored.
-  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns, bool direct);
+  /// Takes a tile where there is no C, or it is to be finished.
+  using Store = void (*)(void const* product, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns);
   int64_t rows, columns, depth;
-  C const* a;       ///< packed: panels behind each other, `height` elements for each k; unpacked: at least a unit of rows
+  C const* a;       ///< packed: panels behind each other, as many elements for each k as a tile has rows
   int64_t a_i, a_k;
-  C const* b;       ///< packed: the same with `width` elements
+  C const* b;       ///< packed: the same with its columns
   int64_t b_k;
-  C const* b_rest;  ///< unpacked: the columns that fill no vector, packed
+  C const* b_rest;  ///< unpacked and without masks: the columns that fill no vector, packed
   C* c;             ///< null: all tiles go to `store`
   int64_t c_i;
   Store store;
@@ -114,6 +172,7 @@ struct Block {
   bool a_packed, b_packed;
   bool accumulate;  ///< adds to what is in C
   bool finishes;    ///< all tiles are shown to `store`
+  int64_t count = 1, next_a = 0, next_b = 0, next_c = 0;  ///< of the batch, and the way to its next matrices
 
   /// Whether columns that fill no tile are covered by one that reaches back: some sums are then computed twice.
   bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
@@ -121,47 +180,61 @@ struct Block {
 
 template <class C>
 struct BlockBody {
+  /// How many rows down row `r` of a tile is taken from, when the tile has `rows`: of those that are missing, the last two take the place.
+  SITU_INLINE static int64_t row_at(int r, int64_t rows) {
+    int64_t const pair = r - r % 2;
+    return rows < 2 ? 0 : (pair <= rows - 2 ? pair : rows - 2) + r % 2;
+  }
+
   template <class Isa, int Rows, int Vectors, int Lanes, int... R>
-  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, int64_t i, int64_t j, int64_t rows,
+  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, C* c, int64_t i, int64_t j, int64_t rows,
                                int64_t columns, std::integer_sequence<int, R...>) {
     constexpr int width = Lanes * Vectors;
+    constexpr bool masked = has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64);
     using V = typename vector_of<C, Lanes>::type;
     V sums[Rows][Vectors];
     ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
-    bool const direct = block.c && rows == Rows && columns == width;
-    C* c = block.c ? block.c + i * block.c_i + j : nullptr;
+    FirstLanes<Isa, C, Lanes> const last(masked ? columns - (width - Lanes) : Lanes);
+    bool const direct = c && (masked || columns == width);
     int64_t c_i = block.c_i;
-    if (direct) (__builtin_prefetch(c + R * c_i, 1), ...), (__builtin_prefetch(c + R * c_i + width - 1, 1), ...);
-    C const* p[] = {a, a + 3 * a_i, a + 6 * a_i, a + 9 * a_i};  // a third of the addresses is computed, the rest is base + index * scale
+    if (direct && block.depth >= 32) (__builtin_prefetch(c + row_at(R, rows) * c_i, 1), ...), (__builtin_prefetch(c + row_at(R, rows) * c_i + columns - 1, 1), ...);
+    C const* p[] = {(a + row_at(R, rows) * a_i)...};  // of two rows one address is computed, the other is base + index * scale
+    if (rows < 2) a_i = 0;
     for (int64_t k = block.depth; k > 0; --k) {
       V x[Vectors];
-      __builtin_memcpy(&x[0], b, sizeof(V));
-      if constexpr (Vectors == 2) __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
-      (step<Isa>(sums[R], p[R / 3] + R % 3 * a_i, x), ...);
+      if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
+      if constexpr (masked) last.load(x[Vectors - 1], b + (width - Lanes));
+      else __builtin_memcpy(&x[Vectors - 1], b + (width - Lanes), sizeof(V));
+      (step<Isa>(sums[R], p[R - R % 2] + R % 2 * a_i, x), ...);
       b += b_k;
-      p[0] += a_k, p[1] += a_k, p[2] += a_k, p[3] += a_k;
+      ((p[R] += a_k), ...);  // those of odd rows are not needed, and not computed
     }
     alignas(64) C buffer[Rows * width];
-    bool const adds = direct && block.accumulate;
-    if (!direct) c = buffer, c_i = width;
-    (put(sums[R], c + R * c_i, adds), ...);
-    if (SITU_UNLIKELY(!direct || block.finishes)) block.store(block.product, c, c_i, block.i + i, block.j + j, rows, columns, direct);
+    if (direct && block.accumulate) (add<Isa>(sums[R], c + row_at(R, rows) * c_i, last), ...);
+    C* const to = direct ? c : buffer;
+    int64_t const step = direct ? c_i : width;
+    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + row_at(R, rows) * step, last), ...);
+    else (put<false>(sums[R], to + row_at(R, rows) * step, last), ...);
+    if constexpr (!masked || Isa::bytes < 64) {
+      if (SITU_UNLIKELY(c && !direct)) copy(c, c_i, buffer, width, rows, columns, block.accumulate);
+    }
+    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? c_i : width, block.i + i, block.j + j, rows, columns);
   }
 
   template <class Isa>
   SITU_INLINE static int run(Block<C> const* given) {
-    constexpr int unit = tile_sizes<C, Isa>.unit;
+    constexpr TileSizes sizes = tile_sizes<C, Isa>;
     Block<C> const& block = *given;
-    for (int64_t i = 0; i < block.rows;) {
-      int height = panel_rows(block.rows - i, unit);
-      if (!block.a_packed) {
-        while (height > unit && height > block.rows) height -= unit;
-        if (block.rows - i < height) i = block.rows - height;
+    C const *a = block.a, *b = block.b;
+    C* c = block.c;
+    for (int64_t count = block.count; count > 0; --count) {
+      for (int64_t i = 0; i < block.rows;) {
+        int const height = panel_rows(block.rows - i, sizes);
+        if (height == sizes.high) panel<Isa, sizes.high>(block, a, b, c, i);
+        else panel<Isa, sizes.low>(block, a, b, c, i);
+        i += height;
       }
-      if (height == 3 * unit) panel<Isa, 3 * unit>(block, i);
-      else if (height == 2 * unit) panel<Isa, 2 * unit>(block, i);
-      else panel<Isa, unit>(block, i);
-      i += height;
+      a += block.next_a, b += block.next_b, c += block.next_c;
     }
     return 0;
   }
@@ -169,45 +242,64 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    V all{};
-    spread<Isa>(all, a);
-    add_product<Isa, C>(sums[0], all, x[0]);
-    if constexpr (Vectors == 2) add_product<Isa, C>(sums[1], all, x[1]);
+    if constexpr (Vectors == 1) {
+      add_product_of_all<Isa, C>(sums[0], x[0], a);
+    } else {
+      add_product_of_all<Isa, C>(sums[0], x[0], a);
+      add_product_of_all<Isa, C>(sums[1], x[1], a);
+    }
   }
-  template <class V, int Vectors>
-  SITU_INLINE static void put(V (&sums)[Vectors], C* c, bool adds) {
-    if (adds) {
-      V before;
+  template <class Isa, class V, int Vectors, class Last>
+  SITU_INLINE static void add(V (&sums)[Vectors], C const* c, Last const& last) {
+    constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(C));
+    V before;
+    if constexpr (Vectors == 2) {
       __builtin_memcpy(&before, c, sizeof(V));
       sums[0] += before;
-      if constexpr (Vectors == 2) {
-        __builtin_memcpy(&before, c + sizeof(V) / sizeof(C), sizeof(V));
-        sums[1] += before;
-      }
     }
-    __builtin_memcpy(c, &sums[0], sizeof(V));
-    if constexpr (Vectors == 2) __builtin_memcpy(c + sizeof(V) / sizeof(C), &sums[1], sizeof(V));
+    if constexpr (has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64)) last.load(before, c + (Vectors - 1) * lanes);
+    else __builtin_memcpy(&before, c + (Vectors - 1) * lanes, sizeof(V));
+    sums[Vectors - 1] += before;
+  }
+  template <bool Masked, class V, int Vectors, class Last>
+  SITU_INLINE static void put(V (&sums)[Vectors], C* c, Last const& last) {
+    constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(C));
+    if constexpr (Vectors == 2) __builtin_memcpy(c, &sums[0], sizeof(V));
+    if constexpr (Masked) last.store(sums[Vectors - 1], c + (Vectors - 1) * lanes);
+    else __builtin_memcpy(c + (Vectors - 1) * lanes, &sums[Vectors - 1], sizeof(V));
+  }
+
+  SITU_NOINLINE static void copy(C* to, int64_t to_i, C const* from, int64_t width, int64_t rows, int64_t columns, bool adds) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t s = 0; s < columns; ++s) to[r * to_i + s] = adds ? to[r * to_i + s] + from[r * width + s] : from[r * width + s];
+    }
   }
 
   /// All tiles of one panel of rows.
   template <class Isa, int Rows>
-  SITU_INLINE static void panel(Block<C> const& block, int64_t i) {
+  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* all_b, C* c, int64_t i) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
     using Sequence = std::make_integer_sequence<int, Rows>;
     int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
-    C const* const a = block.a_packed ? block.a + i * block.depth : block.a + i * block.a_i;
+    a += i * (block.a_packed ? block.depth : block.a_i);
     int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
+    C* const to = c ? c + i * block.c_i : nullptr;
     for (int64_t j = 0; j < block.columns;) {
       int64_t width = panel_columns(block.columns - j, sizes);
-      if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
-      if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
+      if constexpr (!has_masks<Isa> || Isa::bytes < 64) {
+        if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
+        if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
+      }
       int64_t const left = block.columns - j, columns = left < width ? left : width;
-      C const* b = block.b_packed ? block.b + j * block.depth : block.b + j;
+      C const* b = all_b + (block.b_packed ? j * block.depth : j);
       int64_t b_k = block.b_packed ? width : block.b_k;
-      if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
-      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, i, j, rows, columns, Sequence{});
+      if constexpr (!has_masks<Isa>) {
+        if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
+      }
+      C* const tile_c = to ? to + j : nullptr;
+      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
       j += width;
     }
   }

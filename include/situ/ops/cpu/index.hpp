@@ -61,20 +61,34 @@ struct GatherKernel : GatherProgram<Word, I> {
   void row(Word* out, Word const* from, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
-    int64_t const stride = this->axis_stride;
-    I const* const index = this->index;
-    IndexBounds const bounds = this->bounds;
-    for (int64_t k = 0; k < count; ++k, position += index_step) {
-      int64_t i = static_cast<int64_t>(index[position]);
-      if (SITU_LIKELY(bounds.resolve(i))) {
-        out[k] = from[k * step + i * stride];
-      } else {
-        record_fault(bounds, static_cast<int64_t>(index[position]), position);
-        out[k] = Word{};
-      }
+    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(out, from, 0, 1, position, 1, count);
+    else pick(out, from, step, this->axis_stride, position, index_step, count);
+  }
+  SITU_INLINE void pick(Word* out, Word const* from, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
+    I const* index = this->index + position;
+    int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
+    for (int64_t k = 0; k < count; ++k, index += index_step, from += step) {
+      int64_t i = static_cast<int64_t>(*index);
+      if (i < 0) i += extent;
+      out[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? from[i * stride] : left_out(position + k * index_step);
     }
   }
+  SITU_NOINLINE Word left_out(int64_t position) const {
+    record_fault(this->bounds, static_cast<int64_t>(this->index[position]), position);
+    return Word{};
+  }
 };
+
+/// Joins `count` elements to others, one by one.
+template <class Join, class T>
+inline void join_run(T* to, int64_t step, T const* from, int64_t from_step, int64_t count) {
+  int64_t k = 0;
+  if constexpr (Join::adds && !std::is_same_v<T, bool>) {
+    using P = pack<T, 16 / static_cast<int>(sizeof(T)), isa::baseline>;
+    for (; step == 1 && from_step == 1 && k + P::lanes <= count; k += P::lanes) (P::load(to + k) + P::load(from + k)).store(to + k);
+  }
+  for (; k < count; ++k) Join::join(to[k * step], from[k * from_step]);
+}
 
 template <class Join, class I>
 struct ScatterKernel : ScatterProgram<Join, I> {
@@ -95,30 +109,41 @@ struct ScatterKernel : ScatterProgram<Join, I> {
     } else {
       low = first, high = last;
     }
-    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner];
+    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner], index_step = space.strides[Base::indices][inner];
     bool const all = low == 0 && high == this->bounds.extent;
     IndexPlace<3> place(space, begin);
     for (int64_t p = begin; p < end; p += space.sizes[inner]) {
       T* const to = this->to + place.offset(Base::target) + column * step;
       T const* const from = this->from + place.offset(Base::source) + column * from_step;
-      if (all) row<false>(to, step, from, from_step, p + column, columns, 0, 0);
-      else row<true>(to, step, from, from_step, p + column, columns, low, static_cast<uint64_t>(high - low));
+      I const* const index = this->index + place.offset(Base::indices) + column * index_step;
+      if (all) row<false>(to, step, from, from_step, index, p + column, columns, 0, 0);
+      else row<true>(to, step, from, from_step, index, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
     }
   }
 
-  /// Indices [position, position + count), or those of them that point to [low, low + width).
+  /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, int64_t position, int64_t count, int64_t low, uint64_t width) const {
-    I const* const index = this->index + position;
-    int64_t const stride = this->axis_stride;
-    IndexBounds const bounds = this->bounds;
-    for (int64_t k = 0; k < count; ++k) {
-      int64_t i = static_cast<int64_t>(index[k]);
-      if (SITU_UNLIKELY(!bounds.resolve(i))) record_fault(bounds, static_cast<int64_t>(index[k]), position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[k * step + i * stride], from[k * from_step]);
+  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, I const* index, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+    int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
+    int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
+    auto const resolved = [extent](I found) {
+      int64_t const i = static_cast<int64_t>(found);
+      return i < 0 ? i + extent : i;
+    };
+    if (index_step == 0 && count > 0) {
+      int64_t const i = resolved(*index);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(to + i * stride, step, from, from_step, count);
+      return;
+    }
+    for (int64_t k = 0; k < count; ++k, index += index_step, to += step, from += from_step) {
+      int64_t const i = resolved(*index);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position + k);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[i * stride], *from);
     }
   }
+  SITU_NOINLINE void left_out(I index, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(index), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
@@ -131,12 +156,12 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   T* targets;
 
   void operator()(int64_t first, int64_t last) const {
-    int64_t const from_step = this->space.strides[Base::source][0], count = this->space.sizes[0];
+    int64_t const from_step = this->space.strides[Base::source][0], index_step = this->space.strides[Base::indices][0], count = this->space.sizes[0];
     for (int64_t c = first; c < last; ++c) {
       T* const mine = targets + c * this->target_size;
       for (int64_t k = 0; k < this->target_size; ++k) mine[k] = T(0);
       int64_t const begin = c * private_chunk, left = count - begin;
-      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
+      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, this->index + begin * index_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
     }
   }
 };

@@ -1,5 +1,7 @@
-/// Pooling on the CPU: rows of the input are evaluated into a buffer, reduced over the window's height by packs, then over its width.
+/// Pooling on the CPU, by packs: rows of the input, evaluated into a buffer where they are formulas, are reduced over the window's height, then over its width.
 #pragma once
+
+#include <limits>
 
 #include <situ/device/cpu/scratch.hpp>
 #include <situ/expr/cpu/launch.hpp>
@@ -12,6 +14,11 @@ namespace detail {
 /// The largest element of a window; NaN where there is one.
 struct max_pooling {
   static constexpr bool counts = false;
+  /// What padding is.
+  template <class X>
+  static constexpr X least() {
+    return std::numeric_limits<X>::has_infinity ? -std::numeric_limits<X>::infinity() : std::numeric_limits<X>::lowest();
+  }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return math::maximum(a, b);
@@ -20,6 +27,10 @@ struct max_pooling {
 /// The mean of a window.
 struct mean_pooling {
   static constexpr bool counts = true;
+  template <class X>
+  static constexpr X least() {
+    return X(0);
+  }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return a + b;
@@ -71,7 +82,14 @@ SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K.
 #endif
 }
 
-/// Rows of whole packs. Vertical: to[i] = combine(a[i], b[i]). Pairs: to[i] = combine(a[2 i], a[2 i + 1]).
+/// Elements 0, Stride, 2 Stride, … as a pack; reads up to Stride packs.
+template <int Stride, class P, class C>
+SITU_INLINE P strided_lanes(C const* from) {
+  if constexpr (Stride == 1) return P::load(from);
+  else return every_second<0>(P::load(from), P::load(from + P::lanes), std::make_integer_sequence<int, P::lanes>{});
+}
+
+/// to[i] = combine(a[i], b[i]), in whole packs.
 template <class Pooling, class C>
 struct PoolRowsBody {
   template <class Isa>
@@ -82,18 +100,37 @@ struct PoolRowsBody {
     return 0;
   }
 };
-template <class Pooling, class C>
-struct PoolPairsBody {
+/// Windows along a row that has its padding around it, and up to two packs behind; `from` is the padding's first element. Stride 1 or 2.
+template <class Pooling, class T>
+struct PoolColumnsBody {
+  using C = compute_t<T>;
+  /// What counts in window j are rows * columns[j] elements.
   template <class Isa>
-  SITU_INLINE static int run(C* to, C const* from, int64_t count) {
+  SITU_INLINE static int run(T* to, C const* from, C const* columns, C rows, WindowAxis const& x) {
+    if (x.stride == 1) strided<Isa, 1>(to, from, columns, rows, x);
+    else strided<Isa, 2>(to, from, columns, rows, x);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(T* to, C const* from, C const* columns, C rows, WindowAxis const& x) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, lanes, Isa>;
-    constexpr std::make_integer_sequence<int, lanes> steps{};
-    for (int64_t k = 0; k < count; k += lanes) {
-      P const a = P::load(from + 2 * k), b = P::load(from + 2 * k + lanes);
-      Pooling::combine(every_second<0>(a, b, steps), every_second<1>(a, b, steps)).store(to + k);
+    int64_t const reach = x.kernel * x.dilation;
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      C const* const at = from + Stride * j;
+      P value = strided_lanes<Stride, P>(at);
+      for (int64_t k = x.dilation; k < reach; k += x.dilation) value = Pooling::combine(value, strided_lanes<Stride, P>(at + k));
+      if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
+      if (j + lanes <= x.windows) {
+        store_lanes<T, lanes, Isa>(value, to + j);
+      } else {
+        T some[lanes];
+        store_lanes<T, lanes, Isa>(value, some);
+        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
+      }
     }
-    return 0;
   }
 };
 
@@ -168,17 +205,21 @@ struct PoolKernel {
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
-    int64_t const padded = (x.extent + 63) / 64 * 64 + 64;
+    bool const by_packs = !plan.x.adaptive && x.stride <= 2;
+    int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
+    int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
+    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
-    bool const small = 3 * padded <= fixed_elements;
-    Scratch const block(small ? 0 : 3 * padded * static_cast<int64_t>(sizeof(C)));
-    C* const buffer = small ? fixed : reinterpret_cast<C*>(block.get());
-    C* const row = buffer;
-    C* const other = row + padded;
-    C* const pairs = other + padded;
-    for (int64_t k = 0; k < 3 * padded; ++k) buffer[k] = C(0);
-    bool const in_pairs = !plan.x.adaptive && x.kernel == 2 && x.stride == 2 && x.padding == 0 && x.dilation == 1 && x.extent % 2 == 0;
+    int64_t const all = row_size + padded + columns_padded;
+    Scratch const block(all <= fixed_elements ? 0 : all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = all <= fixed_elements ? fixed : reinterpret_cast<C*>(block.get());
+    C* const row = buffer + before;
+    C* const other = buffer + row_size;
+    C* const columns = other + padded;
+    for (int64_t k = 0; k < all; ++k) buffer[k] = Pooling::template least<C>();
+    for (int64_t j = 0; j < columns_padded; ++j) columns[j] = static_cast<C>(j < x.windows ? count_of_columns(j) : 1);
     for (int64_t item = first; item < last; ++item) {
       int64_t const window = item % plan.y.axis.windows, first_row = item / plan.y.axis.windows * plan.y.axis.extent;
       int64_t from, behind;
@@ -190,33 +231,37 @@ struct PoolKernel {
         if (rows > 0) dispatch<PoolRowsBody<Pooling, C>>(row, top, next, x.extent);
         top = rows > 0 ? row : next;
       }
+      if (top != row) {
+        if (top) std::memcpy(row, top, static_cast<std::size_t>(x.extent) * sizeof(C));
+        else for (int64_t k = 0; k < x.extent; ++k) row[k] = Pooling::template least<C>();  // dilated windows may lie in the padding
+      }
+      for (int64_t k = 0; k < hang; ++k) row[x.extent + k] = Pooling::template least<C>();
       T* const to = result + item * x.windows;
       int64_t const counted_rows = plan.count_padding ? plan.y.padded_count(window) : rows;
-      if (in_pairs) {
-        dispatch<PoolPairsBody<Pooling, C>>(pairs, top, x.windows);
-        C const share = Pooling::counts ? C(2 * counted_rows) : C(1);
-        for (int64_t j = 0; j < x.windows; ++j) {
-          if constexpr (Pooling::counts) to[j] = convert_scalar<T>(pairs[j] / share);
-          else to[j] = convert_scalar<T>(pairs[j]);
-        }
+      if (by_packs) {
+        dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;
         plan.x.range(j, left, right);
-        C value = top[left];
-        int64_t columns = 1;
-        for (int64_t k = left + x.dilation; k < right; k += x.dilation, ++columns) value = Pooling::combine(value, top[k]);
-        if constexpr (Pooling::counts) {
-          int64_t const count = counted_rows * (plan.count_padding ? plan.x.padded_count(j) : columns);
-          value = value / static_cast<C>(count);
-        }
+        C value = left < right ? row[left] : Pooling::template least<C>();
+        for (int64_t k = left + x.dilation; k < right; k += x.dilation) value = Pooling::combine(value, row[k]);
+        if constexpr (Pooling::counts) value = value / static_cast<C>(counted_rows * count_of_columns(j));
         to[j] = convert_scalar<T>(value);
       }
     }
   }
 
  private:
+  static int64_t whole_packs(int64_t count) { return (count + longest_pack - 1) / longest_pack * longest_pack; }
+  /// How many columns of a window count.
+  int64_t count_of_columns(int64_t window) const {
+    if (plan.count_padding) return plan.x.padded_count(window);
+    int64_t left, right;
+    plan.x.range(window, left, right);
+    return (right - left + plan.x.axis.dilation - 1) / plan.x.axis.dilation;
+  }
   /// Whether windows of 2 x 2 lie side by side.
   bool in_fours() const {
     auto const halves = [](PoolAxis const& a) {
@@ -245,10 +290,10 @@ struct PoolKernel {
       first += rows;
     }
   }
-  /// One row of the input: where it lies, when that is in whole packs of what is asked for, else evaluated into `to`, which is padded.
+  /// One row of the input: where it lies, when whole packs of it lie in the input, else evaluated into `to`, which is padded.
   C const* read_row(C* to, int64_t number) const {
     int64_t const offset = number * plan.x.axis.extent;
-    if (direct && plan.x.axis.extent % longest_pack == 0) return static_cast<C const*>(bound.data[1]) + offset;
+    if (direct && offset + whole_packs(plan.x.axis.extent) <= plan.planes * plan.y.axis.extent * plan.x.axis.extent) return static_cast<C const*>(bound.data[1]) + offset;
     read(to, offset, plan.x.axis.extent);
     return to;
   }

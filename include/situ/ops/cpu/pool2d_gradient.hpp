@@ -1,4 +1,6 @@
-/// The gradients of pooling on the CPU: planes, window by window. Sums of 16-bit floats are made in float.
+/// The gradients of pooling on the CPU, plane by plane. Sums of 16-bit floats are made in float.
+///
+/// Each element gathers from the windows that it belongs to: rows of gradients, and of the places of the largest elements, with room around them.
 #pragma once
 
 #include <situ/ops/cpu/gemm.hpp>
@@ -99,6 +101,112 @@ struct LargestOfFourBody {
   }
 };
 
+/// What is gathered from in one plane: rows of windows with `before` columns, of which no window is, in front of them and enough behind.
+template <class C>
+struct PoolGatherPlan {
+  static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
+  WindowAxis y, x;
+  int64_t before, step;      ///< of a row of windows
+  int64_t image_step;        ///< of a row of the image with its padding
+
+  PoolGatherPlan(WindowAxis const& rows, WindowAxis const& columns) : y(rows), x(columns) {
+    int64_t const reach = (x.kernel - 1) * x.dilation + 1, most = x.extent / x.stride + 1 > x.windows ? x.extent / x.stride + 1 : x.windows;
+    before = reach;
+    step = before + most + x.padding + reach + 2 * longest_pack;
+    image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
+  }
+  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && !plan.x.adaptive && plan.x.axis.stride <= 2; }
+  int64_t windows_size() const { return y.windows * step + longest_pack; }
+  int64_t image_size() const { return y.extent * image_step + longest_pack; }
+};
+
+/// For a row of windows: which of a window's elements is the largest, counted by rows; the first that stands in the image, and less than 0 where none does, are
+/// in `begin`.
+template <class C>
+struct PoolLargestBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(chosen, image, begin, first, last, plan);
+    else strided<Isa, 2>(chosen, image, begin, first, last, plan);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    WindowAxis const& x = plan.x;
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      P most(max_pooling::least<C>()), at = P::load(begin + j) + P(static_cast<C>(first * x.kernel));
+      C const* row = image + Stride * j;
+      for (int64_t u = first; u < last; ++u, row += plan.y.dilation * plan.image_step) {
+        for (int64_t v = 0; v < x.kernel; ++v) {
+          P const value = strided_lanes<Stride, P>(row + v * x.dilation);
+          auto const larger = (value > most) | math::isnan(value);
+          most = select(larger, value, most);
+          at = select(larger, P(static_cast<C>(u * x.kernel + v)), at);
+        }
+      }
+      at.store(chosen + j);
+    }
+  }
+};
+
+/// A row of the image: the sum of the gradients of its windows, where Largest of those that have chosen the element.
+template <class C, bool Largest>
+struct PoolGatherBody {
+  /// `gradients` and `chosen` are those of row 0, column 0 of the windows.
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, chosen, row, plan);
+    else strided<Isa, 2>(to, gradients, chosen, row, plan);
+    return 0;
+  }
+
+ private:
+  /// For columns Stride m + Phase.
+  template <class P, int Stride, int Phase>
+  SITU_INLINE static P sum(C const* gradients, C const* chosen, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
+    P result(C(0));
+    WindowAxis const &y = plan.y, &x = plan.x;
+    for (int64_t u = y.kernel - 1; u >= 0; --u) {  // windows in their order
+      int64_t const behind = row + y.padding - u * y.dilation, i = behind / y.stride;
+      if (behind < 0 || behind % y.stride != 0 || i >= y.windows) continue;
+      for (int64_t v = x.kernel - 1; v >= 0; --v) {
+        int64_t const shift = Phase + x.padding - v * x.dilation;
+        if constexpr (Stride == 2) {
+          if (shift & 1) continue;
+        }
+        int64_t const at = i * plan.step + m + (Stride == 2 ? shift >> 1 : shift);
+        P const g = P::load(gradients + at);
+        if constexpr (Largest) result = result + select(P::load(chosen + at) == P(static_cast<C>(u * x.kernel + v)), g, P(C(0)));
+        else result = result + g;
+      }
+    }
+    return result;
+  }
+  template <class Isa, int Stride>
+  SITU_INLINE static void strided(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C)), some = Stride * lanes;
+    using P = pack<C, lanes, Isa>;
+    for (int64_t k = 0; k < plan.x.extent; k += some) {
+      C last[some];
+      C* const at = k + some <= plan.x.extent ? to + k : last;
+      P const even = sum<P, Stride, 0>(gradients, chosen, row, k / Stride, plan);
+      if constexpr (Stride == 1) {
+        even.store(at);
+      } else {
+        constexpr std::make_integer_sequence<int, lanes> steps{};
+        P const odd = sum<P, Stride, 1>(gradients, chosen, row, k / Stride, plan);
+        interleaved<0>(even, odd, steps).store(at);
+        interleaved<1>(even, odd, steps).store(at + lanes);
+      }
+      if (at == last) std::memcpy(to + k, last, static_cast<std::size_t>(plan.x.extent - k) * sizeof(C));
+    }
+  }
+};
+
 /// Items are planes. The places of the largest elements are found again.
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
@@ -114,6 +222,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
+    if (!in_fours && PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -135,6 +244,44 @@ struct MaxPoolGradientKernel {
   }
 
  private:
+  /// By packs; false where there is no memory for it.
+  bool gather(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    PoolGatherPlan<C> const shape(y, x);
+    int64_t const windows_size = shape.windows_size(), image_size = shape.image_size(), all = 2 * windows_size + image_size + shape.step;
+    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = static_cast<C*>(memory.get());
+    if (!buffer) return false;
+    C *const chosen = buffer + shape.before, *const g = chosen + windows_size, *const image = buffer + 2 * windows_size, *const begin = image + image_size;
+    for (int64_t k = 0; k < all; ++k) buffer[k] = k < windows_size ? C(-1) : k < 2 * windows_size ? C(0) : max_pooling::least<C>();
+    for (int64_t j = 0; j < x.windows; ++j) {
+      int64_t left, right;
+      plan.x.range(j, left, right);
+      begin[j] = left < right ? static_cast<C>((left - x.start(j)) / x.dilation) : -static_cast<C>(y.kernel * x.kernel);
+    }
+    for (int64_t plane = first; plane < last; ++plane) {
+      for (int64_t row = 0; row < y.extent; ++row) {
+        int64_t const offset = (plane * y.extent + row) * x.extent;
+        C* const to = image + row * shape.image_step + x.padding;
+        if (direct) std::memcpy(to, static_cast<C const*>(bound.data[1]) + offset, static_cast<std::size_t>(x.extent) * sizeof(C));
+        else read(to, offset, x.extent);
+      }
+      T const* from = gradients + plane * y.windows * x.windows;
+      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+        int64_t top, bottom;
+        plan.y.range(i, top, bottom);
+        C *const places = chosen + i * shape.step, *const values = g + i * shape.step;
+        for (int64_t j = 0; j < x.windows; ++j) values[j] = static_cast<C>(from[j]);
+        int64_t const skipped = (top - y.start(i)) / y.dilation, rows = top < bottom ? (bottom - top + y.dilation - 1) / y.dilation : 0;
+        dispatch<PoolLargestBody<C>>(places, image + top * shape.image_step, begin, skipped, skipped + rows, shape);
+        for (int64_t j = x.windows; j < x.windows + shape.longest_pack; ++j) places[j] = C(-1);
+        if (rows == 0) for (int64_t j = 0; j < x.windows; ++j) places[j] = C(-1);
+      }
+      C* const to = result + plane * y.extent * x.extent;
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, true>>(to + row * x.extent, g, chosen, row, shape);
+    }
+    return true;
+  }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
@@ -156,7 +303,7 @@ struct MaxPoolGradientKernel {
             largest = value, place = at, any = true;
           }
         }
-        to[place] += static_cast<C>(g[j]);
+        if (any) to[place] += static_cast<C>(g[j]);  // dilated windows may lie in the padding
       }
     }
   }
@@ -184,6 +331,7 @@ struct MeanPoolGradientKernel {
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
     int64_t const size = y.extent * x.extent;
+    if (PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
       T const* g = gradients + plane * y.windows * x.windows;
@@ -203,6 +351,36 @@ struct MeanPoolGradientKernel {
         }
       }
     }
+  }
+
+ private:
+  /// By packs; false where there is no memory for it.
+  bool gather(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    PoolGatherPlan<C> const shape(y, x);
+    int64_t const all = shape.windows_size() + x.windows;
+    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
+    C* const buffer = static_cast<C*>(memory.get());
+    if (!buffer) return false;
+    C *const shares = buffer + shape.before, *const columns = buffer + shape.windows_size();
+    for (int64_t k = 0; k < all; ++k) buffer[k] = C(0);
+    auto const count = [this](PoolAxis const& axis, int64_t window) {
+      if (plan.count_padding) return axis.padded_count(window);
+      int64_t from, behind;
+      axis.range(window, from, behind);
+      return behind - from;
+    };
+    for (int64_t j = 0; j < x.windows; ++j) columns[j] = static_cast<C>(count(plan.x, j));
+    for (int64_t plane = first; plane < last; ++plane) {
+      T const* from = gradients + plane * y.windows * x.windows;
+      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+        C const rows = static_cast<C>(count(plan.y, i));
+        for (int64_t j = 0; j < x.windows; ++j) shares[i * shape.step + j] = static_cast<C>(from[j]) / (rows * columns[j]);
+      }
+      C* const to = result + plane * y.extent * x.extent;
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, false>>(to + row * x.extent, shares, shares, row, shape);
+    }
+    return true;
   }
 };
 

@@ -32,7 +32,7 @@ struct ReduceCode {
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
-  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, bool stream);  ///< the tree; null where it is read where it is reduced
+  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, int how);  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
@@ -45,7 +45,8 @@ struct BoundReduction {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = void (*)(void const* tree, void const* run, Found* result);
+  using Row = std::conditional_t<indexed, void (*)(void const* tree, void const* run, Found* result),
+                                 void (*)(void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -60,9 +61,9 @@ struct BoundReduction {
 };
 
 /// `run` is a Run of as many operands as the kernel has.
-template <class Body, class Tree, class Run, class Found>
-SITU_NOINLINE void reduce_row(void const* tree, void const* run, Found* result) {
-  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), result);
+template <class Body, class Tree, class Run, class... Args>
+SITU_NOINLINE void reduce_row(void const* tree, void const* run, Args... args) {
+  dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
 }
 template <class Body, class Tree, class Run, class... Args>
 SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
@@ -157,7 +158,12 @@ struct ReduceKernel {
     if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+      for (int64_t unit = first; unit < last;) {
+        int64_t const rows = rows_side_by_side(space, unit, last);
+        if (rows > 1) run_rows_side_by_side(space, unit, rows);
+        else run_rows(space, feed, evaluation, scratch, unit);
+        unit += rows;
+      }
     }
   }
 
@@ -209,13 +215,44 @@ struct ReduceKernel {
           total = merged(total, widened(found));
         } else {
           A sum;
-          bound.code->row(bound.tree, evaluation.read(run), &sum);
+          int64_t const row_bytes[operands] = {};
+          bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
           total = merged(total, widened(sum));
         }
         i += count;
       }
     }
     deliver(output, part, total);
+  }
+
+  /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
+  int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
+    constexpr int64_t most = 64, longest = 4096;
+    if (indexed || parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
+    if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
+    for (int o = 1; o < operands; ++o) {
+      if (space.stride(o, space.kept) != 1) return 1;
+    }
+    int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
+    return rows < most ? rows : most;
+  }
+  void run_rows_side_by_side([[maybe_unused]] ReduceSpace const& space, [[maybe_unused]] int64_t output, [[maybe_unused]] int64_t rows) const {
+    if constexpr (!indexed) {
+      char* place[max_operands];
+      int64_t row_bytes[operands] = {};
+      Run<operands> run{};
+      for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
+      space.advance(place, 0, space.kept, output);
+      for (int o = 1; o < operands; ++o) {
+        run.data[o] = place[o];
+        run.mask[o] = -1;
+        row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
+      }
+      run.count = space.sizes[space.kept];
+      A results[64];
+      bound.code->row(bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+      for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
+    }
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {

@@ -7,6 +7,44 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// The lanes of a, `Steps` places down, those at the end from the beginning.
+template <int Steps, class P, int... K>
+SITU_INLINE P lanes_down(P const& a, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+  constexpr int N = P::lanes;
+  P result;
+#if defined(__clang__)
+  result.v = __builtin_shufflevector(a.v, a.v, ((K + Steps) % N)...);
+#else
+  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
+  Indices const from = {((K + Steps) % N)...};
+  result.v = __builtin_shuffle(a.v, from);
+#endif
+  return result;
+}
+
+/// All lanes of a pack in one, as a balanced tree.
+template <class R, class P>
+SITU_INLINE typename P::value_type folded(P const& a) {
+  using A = typename P::value_type;
+  constexpr int N = P::lanes;
+  if constexpr (sizeof(A) >= 4 && N <= 16) {
+    constexpr std::make_integer_sequence<int, N> places{};
+    P y = a;
+    if constexpr (N > 8) y = R::combine(y, lanes_down<8>(y, places));
+    if constexpr (N > 4) y = R::combine(y, lanes_down<4>(y, places));
+    if constexpr (N > 2) y = R::combine(y, lanes_down<2>(y, places));
+    if constexpr (N > 1) y = R::combine(y, lanes_down<1>(y, places));
+    return y[0];
+  } else {
+    A lanes[N];
+    a.store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
+    }
+    return lanes[0];
+  }
+}
+
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
 struct CombineBody {
@@ -64,20 +102,31 @@ struct CombineBody {
     return P::load(lanes);
   }
 
-  /// A row of elements to one number.
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number each.
   struct Row {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* result) {
-      constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
+      for (int row = 0; row < rows; ++row) {
+        results[row] = one<Isa>(tree, run);
+        if (row + 1 == rows) return;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa>
+    SITU_INLINE static A one(Tree const& tree, Run<Operands> run) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
       int64_t i = 0;
       P const none(static_cast<A>(R::identity()));
       P a = none;
       while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        constexpr int64_t longest = finds_extremum ? 256 * N : 64 * N;
+        int64_t const stop = i + (whole < longest ? whole : longest);
         P b = none, c = none, d = none, e = none;
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
           int64_t const start = i;
@@ -89,7 +138,14 @@ struct CombineBody {
             quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
             quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
           }
-          if (SITU_UNLIKELY(any_of(math::isnan(odd + even)))) i = start, b = c = d = e = none;
+          if (SITU_LIKELY(!any_of(math::isnan(odd + even)))) {
+            quickly(b, odd, c, zero);
+            quickly(d, odd, e, zero);
+            quickly(b, odd, d, zero);
+            quickly(a, odd, b, zero);  // a NaN of a stays
+            continue;
+          }
+          i = start, b = c = d = e = none;
         }
         for (; i < stop; i += 4 * N) {
           b = R::combine(b, value<Isa, N>(tree, run, i));
@@ -97,7 +153,7 @@ struct CombineBody {
           d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
           e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
         }
-        a = R::combine(a, apart(R::combine(R::combine(b, c), R::combine(d, e))));
+        a = R::combine(a, apart(R::combine(apart(R::combine(b, c)), apart(R::combine(d, e)))));
       }
       alignas(64) unsigned char buffers[Operands][64];
       int tail = 0;
@@ -115,12 +171,7 @@ struct CombineBody {
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
         i = 0, n = N;
       }
-      A lanes[N];
-      a.store(lanes);
-      for (int half = N / 2; half > 0; half /= 2) {
-        for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
-      }
-      *result = lanes[0];
+      return folded<R>(a);
     }
   };
 

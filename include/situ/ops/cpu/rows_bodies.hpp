@@ -81,43 +81,61 @@ struct NormGroups {
   using Out = typename Op::result;
   template <class Isa>
   SITU_INLINE static void run(RowsArguments<Op> const& a) {
-    RowCut<C, Isa> const cut(a.count);
+    using Cut = RowCut<C, Isa>;
+    constexpr int N = Cut::N;
+    Cut const cut(a.count);
     int64_t const most = rows_of_group<C, Isa>(a.count);
-    bool const dense = a.out_pitch == a.count, streams = a.stream && dense && std::is_same_v<C, Out>;
+    bool const streams = a.stream && a.out_pitch == a.count && std::is_same_v<C, Out>;
     NormGroup<RowMath<Op>::centred, C, Isa> group;
     alignas(64) Out held[group_elements + 64];
+    alignas(64) C short_x[N * N], short_weight[N], short_bias[N];
+    C const *weight = a.op.weight, *bias = a.op.bias;
+    if (SITU_UNLIKELY(cut.is_short)) {
+      if (weight) weight = padded<N>(weight, 0, cut.n, 1, short_weight);
+      if (bias) bias = padded<N>(bias, 0, cut.n, 1, short_bias);
+    }
     for (int64_t row = 0; row < a.rows; row += most) {
       int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const* const x = a.x + row * a.pitch;
-      Out* const out = a.out + row * a.out_pitch;
-      int64_t const readable = a.count + a.slack + (a.pitch > 0 ? (a.rows - row - 1) * a.pitch : 0);
-      group.gather(cut, x, a.pitch, streams ? held : out, streams ? 0 : a.out_pitch, rows, readable, a.op.eps);
+      C const* x = a.x + row * a.pitch;
+      Out *const out = a.out + row * a.out_pitch, *to = out;
+      int64_t pitch = a.pitch, to_pitch = a.out_pitch;
+      if (streams) to = held;
+      if (SITU_UNLIKELY(cut.is_short)) x = padded<N>(x, pitch, cut.n, rows, short_x), pitch = N, to = held, to_pitch = N;
+      group.gather(cut, x, pitch, rows, a.op.eps);
       if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
       for (int64_t r = 0; r < rows; ++r) {
-        int64_t const writable = streams ? group_elements + 64 - r * a.count : a.count + (dense ? (a.rows - row - r - 1) * a.count : 0);
-        Out* const to = streams ? held + r * a.count : out + r * a.out_pitch;
-        RowCoefficients<C> const of_row{group.shift[r], group.low[r], group.scale[r]};
-        if (a.op.weight || a.op.bias) write<Isa, true>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
-        else write<Isa, false>(a.op, cut, x + r * a.pitch, readable - r * a.pitch, of_row, to, writable);
+        if (weight || bias) write<Isa, true>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
+        else write<Isa, false>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
       }
-      if constexpr (std::is_same_v<C, Out>) {
+      if (SITU_UNLIKELY(cut.is_short)) {
+        unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
+      } else if constexpr (std::is_same_v<C, Out>) {
         if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
       }
     }
   }
 
  private:
-  template <class Isa, bool Weighed>
-  SITU_INLINE static void write(Op const& op, RowCut<C, Isa> const& cut, C const* x, int64_t readable, RowCoefficients<C> const& row, Out* out, int64_t writable) {
+  template <class Isa, bool Weighed, class Group>
+  SITU_INLINE static void write(C const* weight, C const* bias, RowCut<C, Isa> const& cut, C const* x, Group const& group, int64_t row, Out* out) {
     constexpr int N = RowCut<C, Isa>::N;
     using P = pack<C, N, Isa>;
-    P const shift(row.shift), low(row.low), scale(row.scale);
-    for (int64_t i = 0; i < cut.whole; i += N) {
-      store_lanes<Out, N, Isa>(weighed<Weighed>(op, RowMath<Op>::template value<Isa, false, N>(P::load(x + i), shift, low, scale), i, N), out + i);
+    P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
+    P last(shift);
+    if (cut.has_rest()) last = made<Isa, Weighed>(weight, bias, cut.rest(x), shift, low, scale, cut.last);
+    for (int64_t i = 0; i < cut.whole; i += N) store_lanes<Out, N, Isa>(made<Isa, Weighed>(weight, bias, P::load(x + i), shift, low, scale, i), out + i);
+    if (cut.has_rest()) store_lanes<Out, N, Isa>(last, out + cut.last);
+  }
+  template <class Isa, bool Weighed, int N>
+  SITU_INLINE static pack<C, N, Isa> made(C const* weight, C const* bias, pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low,
+                                          pack<C, N, Isa> const& scale, int64_t i) {
+    using P = pack<C, N, Isa>;
+    P y = RowMath<Op>::template value<Isa, false, N>(x, shift, low, scale);
+    if constexpr (Weighed) {
+      if (weight) y = y * P::load(weight + i);
+      if (bias) y = y + P::load(bias + i);
     }
-    if (!cut.has_rest()) return;
-    P const y = RowMath<Op>::template value<Isa, false, N>(cut.rest(x, readable), shift, low, scale);
-    cut.store_rest(weighed<Weighed>(op, y, cut.last, cut.n - cut.last), out, writable);
+    return y;
   }
 };
 

@@ -10,30 +10,37 @@ namespace detail::cpu {
 inline constexpr int64_t group_elements = row_block;  ///< of a group; longer rows are taken one by one
 inline constexpr int64_t least_grouped_rows = 4;      ///< fewer of them are taken one by one
 
-/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them where the row is long enough.
+/// How a row of n elements is cut into packs: whole ones, and one for the rest of it, which reaches back into them. Rows shorter than a pack are
+/// copied to rows as long as one, by `padded`, before anything is done with them.
 template <class C, class Isa>
 struct RowCut {
   static constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
   using P = pack<C, N, Isa>;
   int64_t n, whole, last;
-  bool reaches_back;
+  bool is_short;
   typename P::mask_type inside;  ///< lanes of the last pack that no whole one has
 
   SITU_INLINE explicit RowCut(int64_t count)
-      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), reaches_back(count >= N),
+      : n(count), whole(count / N * N), last(count >= N ? count - N : 0), is_short(count < N),
         inside(count >= N ? !lanes_below<C, N, Isa>(N - (count - whole)) : lanes_below<C, N, Isa>(count)) {}
   bool has_rest() const { return whole < n; }
-  SITU_INLINE P rest(C const* row, int64_t readable) const {
-    if (SITU_LIKELY(reaches_back)) return P::load(row + last);
-    return load_tail<C, N, Isa>(row, n, readable, C(0));
-  }
+  SITU_INLINE P rest(C const* row) const { return P::load(row + last); }
   SITU_INLINE P inside_only(P const& x) const { return select(inside, x, P(C(0))); }
-  template <class Out>
-  SITU_INLINE void store_rest(P const& x, Out* row, int64_t writable) const {
-    if (SITU_LIKELY(reaches_back)) return store_lanes<Out, N, Isa>(x, row + last);
-    store_tail<Out>(x, row, n, writable);
-  }
 };
+/// Rows of n < N elements as rows of N, and back.
+template <int N, class T>
+SITU_NOINLINE T const* padded(T const* from, int64_t pitch, int64_t n, int64_t rows, T* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < N; ++k) to[r * N + k] = k < n ? from[r * pitch + k] : T(0.0f);
+  }
+  return to;
+}
+template <int N, class T>
+SITU_NOINLINE void unpadded(T const* from, int64_t n, int64_t rows, T* to, int64_t pitch) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < n; ++k) to[r * pitch + k] = from[r * N + k];
+  }
+}
 
 /// Rows of a group.
 template <class C, class Isa>
@@ -51,46 +58,38 @@ struct NormGroup {
   static constexpr int N = Cut::N;
   alignas(64) C shift[N], low[N], scale[N];
 
-  /// `readable` elements may be read from x on. What comes after the group is asked for, and where the result goes.
-  template <class Out>
-  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, Out const* out, int64_t out_pitch, int64_t rows, int64_t readable, double eps) {
+  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps) {
     P const zero(C(0)), n(static_cast<C>(cut.n));
     P sums[N], squares[N];
+    int64_t const whole = cut.whole;
     for (int64_t r = 0; Centred && r < rows; ++r) {
       C const* const row = x + r * pitch;
       P s(zero), t(zero);
-      if (cut.has_rest()) s = cut.inside_only(cut.rest(row, readable - r * pitch));
+      if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
+      for (; i + 2 * N <= whole; i += 2 * N) {
         s = s + P::load(row + i);
         t = t + P::load(row + i + N);
       }
-      if (i < cut.whole) s = s + P::load(row + i);
+      if (i < whole) t = t + P::load(row + i);
       sums[r] = s + t;
     }
-    for (int64_t r = Centred ? rows : 0; r < N; ++r) sums[r] = zero;
-    P mean(zero);
     if constexpr (Centred) {
-      mean = sums_of_packs(sums) / n;
-      mean.store(shift);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
+      (sums_of_packs(sums) / n).store(shift);
     }
-    int64_t const ahead = rows * pitch;
-    for (int64_t r = 0; r < rows; ++r, out += out_pitch) {
+    for (int64_t r = 0; r < rows; ++r) {
       C const* const row = x + r * pitch;
       P const centre(Centred ? shift[r] : C(0));
       P s(zero), q(zero), t(zero), p(zero);
       if (cut.has_rest()) {
-        P d = cut.rest(row, readable - r * pitch);
+        P d = cut.rest(row);
         if constexpr (Centred) d = keep_order(d - centre);
         s = cut.inside_only(d);
         q = s * s;
       }
       int64_t i = 0;
-      for (; i + 2 * N <= cut.whole; i += 2 * N) {
-        for (int64_t k = i; k < i + 2 * N; k += N) {
-          __builtin_prefetch(row + ahead + k);
-          __builtin_prefetch(out + k, 1);
-        }
+      for (; i + 2 * N <= whole; i += 2 * N) {
         P d = P::load(row + i), e = P::load(row + i + N);
         if constexpr (Centred) {
           d = keep_order(d - centre), e = keep_order(e - centre);
@@ -99,15 +98,18 @@ struct NormGroup {
         q = multiply_add(d, d, q);
         p = multiply_add(e, e, p);
       }
-      if (i < cut.whole) {
+      if (i < whole) {
         P d = P::load(row + i);
-        if constexpr (Centred) d = keep_order(d - centre), s = s + d;
-        q = multiply_add(d, d, q);
+        if constexpr (Centred) d = keep_order(d - centre), t = t + d;
+        p = multiply_add(d, d, p);
       }
       if constexpr (Centred) sums[r] = s + t;
       squares[r] = q + p;
     }
-    for (int64_t r = rows; r < N; ++r) sums[r] = squares[r] = zero;
+    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
+      squares[r] = zero;
+      if constexpr (Centred) sums[r] = zero;
+    }
     P const square = sums_of_packs(squares);
     if constexpr (Centred) {  // about the rounded mean the rest is small
       P const rest = sums_of_packs(sums), off = rest / n;
@@ -129,7 +131,7 @@ struct NormGroup {
   SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
     std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
     for (C* field : {shift, low, scale}) {
-      for (int64_t r = rows; r < N; ++r) field[r] = C(0);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) field[r] = C(0);
       std::memcpy(field, from, bytes);
       from += all;
     }

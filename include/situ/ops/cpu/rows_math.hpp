@@ -59,29 +59,48 @@ SITU_INLINE T sum_of_lanes(pack<T, N, Isa> const& a) {
     return sum_of_lanes(pack<T, N / 2, Isa>(low) + pack<T, N / 2, Isa>(high));
   }
 }
-/// The sums of pairs of neighbouring lanes, those of a and then those of b. The indices are written out because nvcc loses a pack expansion
-/// among the builtin's arguments.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> sums_of_pairs(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+/// One step of sums_of_packs: lanes of a and b in turns, `Unit` bytes of each, added to those that are left out. Only within 128 bits, or whole
+/// 128 bits, which is what vectors shuffle best. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
+template <int Unit, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> woven_sums(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
   using V = typename pack<T, N, Isa>::vector;
   V even, odd;
-  if constexpr (N == 2) even = __builtin_shufflevector(a.v, b.v, 0, 2), odd = __builtin_shufflevector(a.v, b.v, 1, 3);
-  else if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6), odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7);
-  else if constexpr (N == 8) {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15);
+  if constexpr (Unit == 4) {
+    if constexpr (N == 4) even = __builtin_shufflevector(a.v, b.v, 0, 4, 1, 5), odd = __builtin_shufflevector(a.v, b.v, 2, 6, 3, 7);
+    else if constexpr (N == 8) {
+      even = __builtin_shufflevector(a.v, b.v, 0, 8, 1, 9, 4, 12, 5, 13), odd = __builtin_shufflevector(a.v, b.v, 2, 10, 3, 11, 6, 14, 7, 15);
+    } else {
+      even = __builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+      odd = __builtin_shufflevector(a.v, b.v, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    }
   } else {
-    even = __builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    odd = __builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    constexpr int M = N * static_cast<int>(sizeof(T)) / 8;
+    using D = typename vector_of<double, M>::type;
+    D const c = D(a.v), d = D(b.v);
+    if constexpr (M == 2) even = V(__builtin_shufflevector(c, d, 0, 2)), odd = V(__builtin_shufflevector(c, d, 1, 3));
+    else if constexpr (M == 4 && Unit == 8) even = V(__builtin_shufflevector(c, d, 0, 4, 2, 6)), odd = V(__builtin_shufflevector(c, d, 1, 5, 3, 7));
+    else if constexpr (M == 4) even = V(__builtin_shufflevector(c, d, 0, 1, 4, 5)), odd = V(__builtin_shufflevector(c, d, 2, 3, 6, 7));
+    else if constexpr (Unit == 8) {
+      even = V(__builtin_shufflevector(c, d, 0, 8, 2, 10, 4, 12, 6, 14)), odd = V(__builtin_shufflevector(c, d, 1, 9, 3, 11, 5, 13, 7, 15));
+    } else {
+      even = V(__builtin_shufflevector(c, d, 0, 1, 4, 5, 8, 9, 12, 13)), odd = V(__builtin_shufflevector(c, d, 2, 3, 6, 7, 10, 11, 14, 15));
+    }
   }
   return pack<T, N, Isa>(V(even + odd));
 }
 /// The sum of each of N packs, which are overwritten.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
-  for (int m = N; m > 1; m /= 2) {
-    for (int k = 0; k < m / 2; ++k) parts[k] = sums_of_pairs(parts[2 * k], parts[2 * k + 1]);
+  int m = N / 2;
+  if constexpr (sizeof(T) == 4) {
+    for (int k = 0; k < m; ++k) parts[k] = woven_sums<4>(parts[2 * k], parts[2 * k + 1]);
+    m /= 2;
+  }
+  for (int k = 0; k < m; ++k) parts[k] = woven_sums<8>(parts[2 * k], parts[2 * k + 1]);
+  if constexpr (N * sizeof(T) > 16) {
+    for (m /= 2; m > 0; m /= 2) {
+      for (int k = 0; k < m; ++k) parts[k] = woven_sums<16>(parts[2 * k], parts[2 * k + 1]);
+    }
   }
   return parts[0];
 }

@@ -1,199 +1,16 @@
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Along an axis that is dense in memory, a pack is scanned in its register, in log2 of its lanes steps, and the chain so far is put
-/// in front. Along another one, rows are added to a strip of chains. With several threads, long lines are done in two passes: the totals of
-/// their parts, then the parts.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. With several
+/// threads, long lines are done in two passes: the totals of their parts, then the parts.
 #pragma once
 
 #include <situ/core/storage.hpp>
-#include <situ/expr/cpu/evaluate.hpp>
 #include <situ/expr/cpu/tiles.hpp>
 #include <situ/ops/cpu/reduce_plan.hpp>
-#include <situ/ops/scan_program.hpp>
+#include <situ/ops/cpu/scan_lanes.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-
-/// The lanes of a, `Steps` places up; those of `fill` come in.
-template <int Steps, class P, int... K>
-SITU_INLINE P lanes_up(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
-  constexpr int N = P::lanes;
-  P result;
-#if defined(__clang__)
-  result.v = __builtin_shufflevector(a.v, fill.v, (K < Steps ? N : K - Steps)...);
-#else
-  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
-  Indices const from = {(K < Steps ? N : K - Steps)...};
-  result.v = __builtin_shuffle(a.v, fill.v, from);
-#endif
-  return result;
-}
-
-/// The scan of the lanes of a pack.
-template <class S, class P>
-SITU_INLINE P scanned(P const& x) {
-  constexpr int N = P::lanes;
-  static_assert(N <= 16);
-  constexpr std::make_integer_sequence<int, N> places{};
-  P const none(static_cast<typename P::value_type>(S::identity()));
-  P y = x;
-  if constexpr (N > 1) y = S::combine(lanes_up<1>(y, none, places), y);
-  if constexpr (N > 2) y = S::combine(lanes_up<2>(y, none, places), y);
-  if constexpr (N > 4) y = S::combine(lanes_up<4>(y, none, places), y);
-  if constexpr (N > 8) y = S::combine(lanes_up<8>(y, none, places), y);
-  return y;
-}
-
-/// Lanes in another type.
-template <class To, class From, int N, class Isa>
-SITU_INLINE pack<To, N, Isa> widened_lanes(pack<From, N, Isa> const& x) {
-#if SITU_MATH_X86_ASM
-  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N == 8 && Isa::bytes == 64) {  // g++ 12 takes it apart
-    auto const from = x.v;
-    pack<double, 8, Isa> result;
-    __asm__("vcvtps2pd {%1, %0|%0, %1}" : "=v"(result.v) : "v"(from));
-    return result;
-  }
-#endif
-  return convert_unchecked<To>(x);
-}
-
-template <class S, class Tree, int Operands>
-struct ScanBody {
-  using T = typename Tree::value_type;
-  using A = typename S::element;
-  using L = typename S::lane;
-  using Out = typename S::result;
-  static constexpr int widest_line = widest<Tree> > static_cast<int>(sizeof(L)) ? widest<Tree> : static_cast<int>(sizeof(L));
-  static constexpr int widest_strip = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
-
-  template <class To, class Isa, int N>
-  SITU_INLINE static pack<To, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
-    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
-    if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
-    else return widened_lanes<To>(x);
-  }
-  /// Writes a scanned pack, of which `lanes` are the values, behind `front`.
-  template <class Isa, int N>
-  SITU_INLINE static void put_behind(A front, L const* lanes, Out* to, bool stream) {
-    constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
-    pack<A, M, Isa> const before(front);
-    for (int k = 0; k < N; k += M) put<Isa, M>(S::combine(before, widened_lanes<A>(pack<L, M, Isa>::load(lanes + k))), to + k, stream);
-  }
-  template <class Isa, int N>
-  SITU_INLINE static void put(pack<A, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
-    auto const lanes = convert_lanes<Out, A, Isa, N>(y);
-    if constexpr (std::is_arithmetic_v<Out> && N * static_cast<int>(sizeof(Out)) >= 16) {
-      if (SITU_UNLIKELY(stream)) return stream_to(lanes, to);
-    }
-    store_lanes<Out, N, Isa>(lanes, to);
-  }
-
-  /// `rows` lines of run.count elements, `bytes` apart operand by operand, each with `base` in front; `chain` goes on, from line to line it
-  /// starts again. `output` says whether to write.
-  struct Line {
-    template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int64_t rows, int64_t const* bytes, A base, A* chain_, int flags) {
-      constexpr int N = Isa::bytes / widest_line;
-      using P = pack<L, N, Isa>;
-      Tree const tree = *tree_;
-      bool const writes = flags & 1, stream = flags & 2;
-      int64_t const n = run_->count, rounded = (n + N - 1) / N * N;
-      alignas(64) L lanes[N];
-      A chain = *chain_;
-      for (int64_t row = 0; row < rows; ++row) {
-        Run<Operands> run = *run_;
-        bool room = !stream;  // for whole packs: what they write too much belongs to the next line, which comes later
-        for (int o = 0; o < Operands; ++o) {
-          if (row > 0) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
-          int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-          if (run.mask[o] != 0) room = room && bytes[o] > 0 && (rows - 1 - row) * bytes[o] >= (rounded - n) * size;
-        }
-        if (row > 0) chain = S::identity();
-        Out* out = static_cast<Out*>(run.data[0]);
-        int64_t i = 0;
-        int64_t const whole = room ? rounded : n / N * N;
-        for (; i < whole; i += N) {
-          scanned<S>(value<L, Isa, N>(tree, run, i)).store(lanes);
-          if (writes) put_behind<Isa, N>(S::combine(base, chain), lanes, out + i, stream);
-          chain = S::combine(chain, static_cast<A>(lanes[N - 1]));
-        }
-        if (i >= n) continue;
-        alignas(64) unsigned char buffers[Operands][64];
-        int const tail = static_cast<int>(n - i);
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
-        P const y = scanned<S>(value<L, Isa, N>(tree, run, 0));
-        y.store(lanes);
-        if (writes) {
-          alignas(64) Out last[N];
-          put_behind<Isa, N>(S::combine(base, chain), lanes, last, false);
-          copy_short(out + i, last, tail * static_cast<int64_t>(sizeof(Out)));
-        }
-        chain = S::combine(chain, static_cast<A>(lanes[tail - 1]));
-      }
-      *chain_ = chain;
-    }
-  };
-
-  /// A few rows onto a strip of chains, with `bases` in front; both are padded to whole packs. The rows that come next are asked for at the
-  /// same time.
-  struct Strip {
-    template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int rows, int64_t const* bytes_, A const* bases, A* chains, int flags) {
-      constexpr int N = Isa::bytes / widest_strip;
-      using P = pack<A, N, Isa>;
-      Tree const tree = *tree_;
-      bool const writes = flags & 1, stream = flags & 2;
-      Run<Operands> run = *run_;
-      int64_t bytes[Operands];
-      for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
-      int64_t i = 0;
-      for (; i + 2 * N <= run.count; i += 2 * N) {  // two packs: whole cache lines of floats
-        P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-        P const base = P::load(bases + i), base2 = P::load(bases + i + N);
-        Run<Operands> at = run;
-        for (int row = 0; row < rows; ++row) {
-          for (int o = 1; o < Operands; ++o) {
-            int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-            if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
-          }
-          chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
-          chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
-          if (writes) {
-            put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
-            put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
-          }
-          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
-        }
-        chain.store(chains + i);
-        chain2.store(chains + i + N);
-      }
-      for (; i < run.count; i += N) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes);
-    }
-
-    /// The last columns: a pack, or less.
-    template <class Isa, int N>
-    SITU_INLINE static void add_columns(Tree const& tree, Run<Operands> const& run, int rows, int64_t const* bytes, A const* bases, A* chains, int64_t i, bool writes) {
-      using P = pack<A, N, Isa>;
-      int const tail = run.count - i < N ? static_cast<int>(run.count - i) : N;
-      P chain = P::load(chains + i);
-      P const base = P::load(bases + i);
-      for (int row = 0; row < rows; ++row) {
-        Run<Operands> at = run;
-        alignas(64) unsigned char buffers[Operands][64];
-        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + row * bytes[o];
-        Out* const out = static_cast<Out*>(at.data[0]) + i;
-        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, i, tail);
-        chain = S::combine(chain, value<A, Isa, N>(tree, at, 0));
-        if (!writes) continue;
-        alignas(64) Out last[N];
-        put<Isa, N>(S::combine(base, chain), last, false);
-        copy_short(out, last, tail * static_cast<int64_t>(sizeof(Out)));
-      }
-      chain.store(chains + i);
-    }
-  };
-};
 
 /// How a scan is cut: groups of lines, or strips of them, and parts of their length.
 struct ScanPlan {
@@ -461,7 +278,8 @@ struct ScanKernel {
   void run_strip(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept(), across = along - 1;
     bool const boxed = is_boxed();
-    int64_t const most_rows = boxed ? most_lines : rows_together, most_columns = boxed ? tile_columns : strip_columns;
+    int64_t const narrow = 16384 / lines < 32 ? 16384 / lines : 32;  // rows of a narrow strip lie close
+    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_columns = boxed ? tile_columns : strip_columns;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {

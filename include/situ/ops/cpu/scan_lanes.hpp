@@ -1,0 +1,248 @@
+/// The pack code of scans: along a line, and across a strip of them.
+///
+/// Along a line, a pack is scanned in its register, in log2 of its lanes steps, and the chain so far is put in front. Across, rows are added to a
+/// strip of chains.
+#pragma once
+
+#include <situ/expr/cpu/evaluate.hpp>
+#include <situ/ops/scan_program.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The lanes of a, `Steps` places up; those of `fill` come in.
+template <int Steps, class P, int... K>
+SITU_INLINE P lanes_up(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+  constexpr int N = P::lanes;
+  P result;
+#if defined(__clang__)
+  result.v = __builtin_shufflevector(a.v, fill.v, (K < Steps ? N : K - Steps)...);
+#else
+  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
+  Indices const from = {(K < Steps ? N : K - Steps)...};
+  result.v = __builtin_shuffle(a.v, fill.v, from);
+#endif
+  return result;
+}
+
+/// The scan of the lanes of a pack.
+template <class S, class P>
+SITU_INLINE P scanned(P const& x) {
+  constexpr int N = P::lanes;
+  static_assert(N <= 16);
+  constexpr std::make_integer_sequence<int, N> places{};
+  P const none(static_cast<typename P::value_type>(S::identity()));
+  P y = x;
+  if constexpr (N > 1) y = S::combine(lanes_up<1>(y, none, places), y);
+  if constexpr (N > 2) y = S::combine(lanes_up<2>(y, none, places), y);
+  if constexpr (N > 4) y = S::combine(lanes_up<4>(y, none, places), y);
+  if constexpr (N > 8) y = S::combine(lanes_up<8>(y, none, places), y);
+  return y;
+}
+
+/// Lanes in another type.
+template <class To, class From, int N, class Isa>
+SITU_INLINE pack<To, N, Isa> widened_lanes(pack<From, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N == 8 && Isa::bytes == 64) {  // g++ 12 takes it apart
+    auto const from = x.v;
+    pack<double, 8, Isa> result;
+    __asm__("vcvtps2pd {%1, %0|%0, %1}" : "=v"(result.v) : "v"(from));
+    return result;
+  }
+#endif
+  return convert_unchecked<To>(x);
+}
+
+template <class S, class Tree, int Operands>
+struct ScanBody {
+  using T = typename Tree::value_type;
+  using A = typename S::element;
+  using L = typename S::lane;
+  using Out = typename S::result;
+  static constexpr int widest_line = widest<Tree> > static_cast<int>(sizeof(L)) ? widest<Tree> : static_cast<int>(sizeof(L));
+  static constexpr int widest_strip = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+
+  template <class To, class Isa, int N>
+  SITU_INLINE static pack<To, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+    if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
+    else return widened_lanes<To>(x);
+  }
+  /// Packs of a line that are scanned one after the other, before they are put behind what stands in front of them.
+  static constexpr int block = 32;
+  /// Sums of floats go on in double, but are written as floats: what stands in front of a pack is then two floats, whose sum it is.
+  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && std::is_same_v<Out, float>;
+
+  /// Writes scanned packs, each behind its front.
+  template <class Isa, int N>
+  SITU_INLINE static void put_behind(A const* fronts, L const* scans, int packs, Out* to, bool stream) {
+    if constexpr (in_two_floats) {
+      constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
+      alignas(64) L high[block], low[block];
+      bool huge = false;
+      pack<L, M, Isa> const limit(1.5e38f);
+      for (int k = 0; k < packs; k += M) {
+        auto const front = pack<A, M, Isa>::load(fronts + k);
+        auto const h = keep_order(convert_unchecked<L>(front));
+        huge = huge || any_of((h > limit) | (h < -limit));
+        h.store(high + k);
+        convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
+      }
+      for (int k = 0; SITU_LIKELY(!huge) && k < packs; ++k) {
+        auto const sum = pack<L, N, Isa>(high[k]) + keep_order(pack<L, N, Isa>::load(scans + k * N) + pack<L, N, Isa>(low[k]));
+        if (SITU_UNLIKELY(stream)) stream_to(sum, to + k * N);
+        else sum.store(to + k * N);
+      }
+      if (SITU_LIKELY(!huge)) return;
+    }
+    constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
+    for (int k = 0; k < packs * N; k += M) {
+      put<Isa, M>(S::combine(pack<A, M, Isa>(fronts[k / N]), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
+    }
+  }
+  template <class Isa, int N>
+  SITU_INLINE static void put(pack<A, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
+    auto const lanes = convert_lanes<Out, A, Isa, N>(y);
+    if constexpr (std::is_arithmetic_v<Out> && N * static_cast<int>(sizeof(Out)) >= 16) {
+      if (SITU_UNLIKELY(stream)) return stream_to(lanes, to);
+    }
+    store_lanes<Out, N, Isa>(lanes, to);
+  }
+
+  /// `rows` lines of run.count elements, `bytes` apart operand by operand, each with `base` in front; `chain` goes on, from line to line it
+  /// starts again. `output` says whether to write.
+  struct Line {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int64_t rows, int64_t const* bytes, A base, A* chain_, int flags) {
+      constexpr int N = Isa::bytes / widest_line;
+      Tree const tree = *tree_;
+      bool const writes = flags & 1, stream = flags & 2;
+      int64_t const n = run_->count, rounded = (n + N - 1) / N * N;
+      alignas(64) L scans[block * N];
+      alignas(64) A fronts[block] = {};
+      A chain = *chain_;
+      for (int64_t row = 0; row < rows; ++row) {
+        Run<Operands> run = *run_;
+        bool room = !stream;  // for whole packs: what they write too much belongs to the next line, which comes later
+        for (int o = 0; o < Operands; ++o) {
+          if (row > 0) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
+          int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+          if (run.mask[o] != 0) room = room && bytes[o] > 0 && (rows - 1 - row) * bytes[o] >= (rounded - n) * size;
+        }
+        if (row > 0) chain = S::identity();
+        Out* out = static_cast<Out*>(run.data[0]);
+        int64_t i = 0;
+        int64_t const whole = room ? rounded : n / N * N;
+        while (i < whole) {
+          int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
+          for (int k = 0; k < packs; ++k) {
+            auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
+            y.store(scans + k * N);
+            fronts[k] = S::combine(base, chain);
+            if constexpr (std::is_same_v<L, A>) {
+              if (writes) put<Isa, N>(S::combine(pack<A, N, Isa>(fronts[k]), y), out + i + k * N, stream);
+            }
+            chain = S::combine(chain, static_cast<A>(scans[k * N + N - 1]));
+          }
+          if (writes && !std::is_same_v<L, A>) put_behind<Isa, N>(fronts, scans, packs, out + i, stream);
+          i += packs * N;
+        }
+        if (i >= n) continue;
+        alignas(64) unsigned char buffers[Operands][64];
+        int const tail = static_cast<int>(n - i);
+        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        scanned<S>(value<L, Isa, N>(tree, run, 0)).store(scans);
+        if (writes) {
+          alignas(64) Out last[N];
+          fronts[0] = S::combine(base, chain);
+          put_behind<Isa, N>(fronts, scans, 1, last, false);
+          copy_short(out + i, last, tail * static_cast<int64_t>(sizeof(Out)));
+        }
+        chain = S::combine(chain, static_cast<A>(scans[tail - 1]));
+      }
+      *chain_ = chain;
+    }
+  };
+
+  /// A few rows onto a strip of chains, with `bases` in front; both are padded to whole packs. The rows that come next are asked for at the
+  /// same time.
+  struct Strip {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int rows, int64_t const* bytes_, A const* bases, A* chains, int flags) {
+      constexpr int N = Isa::bytes / widest_strip;
+      using P = pack<A, N, Isa>;
+      Tree const tree = *tree_;
+      bool const writes = flags & 1, stream = flags & 2;
+      Run<Operands> run = *run_;
+      int64_t bytes[Operands];
+      for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
+      int64_t i = 0;
+      int64_t const left = run.count % (2 * N), end = run.count - N;
+      bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
+      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
+      for (; i + 2 * N <= run.count; i += 2 * N) {  // two packs: whole cache lines of floats
+        P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
+        P const base = P::load(bases + i), base2 = P::load(bases + i + N);
+        Run<Operands> at = run;
+        for (int row = 0; row < rows; ++row) {
+          for (int o = 1; o < Operands; ++o) {
+            int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+            if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+          }
+          if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
+          chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
+          chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
+          if (writes) {
+            put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
+            put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
+          }
+          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+        }
+        chain.store(chains + i);
+        chain2.store(chains + i + N);
+      }
+      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
+      if (overlaps) last.store(chains + end);
+      else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
+    }
+
+    /// A pack of columns; gives its chains.
+    template <class Isa, int N>
+    SITU_INLINE static pack<A, N, Isa> add_pack(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A const* chains, int64_t i, bool writes) {
+      using P = pack<A, N, Isa>;
+      P chain = P::load(chains + i);
+      P const base = P::load(bases + i);
+      for (int row = 0; row < rows; ++row) {
+        chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
+        if (writes) put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, false);
+        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+      return chain;
+    }
+
+    /// Fewer columns than a pack has.
+    template <class Isa, int N>
+    SITU_INLINE static void add_columns(Tree const& tree, Run<Operands> const& run, int rows, int64_t const* bytes, A const* bases, A* chains, bool writes) {
+      using P = pack<A, N, Isa>;
+      int const count = static_cast<int>(run.count);
+      P chain = P::load(chains);
+      P const base = P::load(bases);
+      for (int row = 0; row < rows; ++row) {
+        Run<Operands> at = run;
+        alignas(64) unsigned char buffers[Operands][64];
+        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + row * bytes[o];
+        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, 0, count);
+        chain = S::combine(chain, value<A, Isa, N>(tree, at, 0));
+        if (!writes) continue;
+        alignas(64) Out last[N];
+        put<Isa, N>(S::combine(base, chain), last, false);
+        copy_short(at.data[0], last, count * static_cast<int64_t>(sizeof(Out)));
+      }
+      chain.store(chains);
+    }
+  };
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI

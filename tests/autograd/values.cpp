@@ -1,0 +1,68 @@
+#include <situ/autograd/index.hpp>
+#include <situ/autograd/reduce.hpp>
+#include <situ/autograd/values.hpp>
+
+#include <doctest/doctest.h>
+
+#include <support/devices.hpp>
+
+using namespace situ;
+
+namespace {
+
+template <class D>
+void values_only(D) {
+  using V = std::vector<float>;
+  using I = std::vector<int64_t>;
+  Tensor<float, D> const t(std::vector<float>{1, 2, 0, 2}, {4});
+  Variable const v{t.clone()};
+  CHECK(equal(v, t));
+  CHECK(equal(t, v));
+  CHECK(!equal(v * 2, v));
+  CHECK(allclose(v, v + 1e-9));
+  CHECK(!allclose(t, v * 1.01));
+  CHECK(allclose(t, v * 1.01, {.rtol = 0.1}));
+  CHECK(eval(isclose(v, t)).to_vector() == std::vector<bool>{true, true, true, true});
+  CHECK(nonzero(v).to_vector() == I{0, 1, 3});
+  CHECK(unique(v).to_vector() == V{0, 1, 2});
+  CHECK(unique_counts(v * 1).counts.to_vector() == I{1, 1, 2});
+  CHECK(searchsorted(t(range(0, 2)), v).to_vector() == I{0, 1, 0, 1});
+  CHECK(zeros_like(v).to_vector() == V{0, 0, 0, 0});
+  CHECK(full_like(v * 2, 3).to_vector() == V{3, 3, 3, 3});
+  static_assert(std::is_same_v<decltype(ones_like(v)), Tensor<float, D>>);
+  CHECK(explain(v * 2) == explain(t * 2));
+}
+
+template <class D>
+void formulas(D d) {
+  using V = std::vector<float>;
+  Variable v{arange(6, d).view({2, 3})};
+  auto const w = eval(v * 2);
+  static_assert(std::is_same_v<decltype(w), Variable<float, D> const>);
+  CHECK(eval(v).value().data() == v.value().data());
+  sum(w * w).backward();
+  CHECK(v.grad().to_vector() == V{0, 8, 16, 24, 32, 40});
+  v.zero_grad();
+  auto const row = (v * v)[1];
+  static_assert(std::is_same_v<decltype(row), Variable<float, D> const>);
+  sum(row + relu(v * 2).reshape({-1})(range(0, 3))).backward();
+  CHECK(v.grad().to_vector() == V{0, 2, 2, 6, 8, 10});
+}
+
+template <class A, class B>
+concept comparable = requires(A a, B b) { equal(a, b); } || requires(A a, B b) { allclose(a, b); } || requires(A a, B b) { isclose(a, b); };
+
+}  // namespace
+
+TEST_CASE("functions without gradients read the values of Variables") {
+  values_only(Cpu{});
+  values_only(Emulated<0>{});
+  static_assert(comparable<Variable<float, Cpu>, Tensor<float>>);
+  static_assert(!comparable<Variable<float, Cpu>, Tensor<float, Emulated<0>>>);
+  static_assert(!comparable<Variable<float, Emulated<0>>, Variable<float, Emulated<1>>>);
+}
+
+TEST_CASE("a formula that records is evaluated to a Variable, and so are views of it") {
+  formulas(Cpu{});
+  formulas(Emulated<0>{});
+}
