@@ -15895,9 +15895,9 @@ class PrintedElements {
   int width_ = 1;
 };
 
-/// Appends `, suffix`, on a new line where it would not fit; `column` is how PyTorch counts the last line.
-[[gnu::cold]] SITU_NOINLINE inline void put_suffix(std::string& out, int indent, int& column, char const* suffix) {
-  int const length = static_cast<int>(__builtin_strlen(suffix));
+/// Appends `, suffix`, on a new line where it would not fit; `column` is how PyTorch counts the last line, with what it writes there besides.
+[[gnu::cold]] SITU_NOINLINE inline void put_suffix(std::string& out, int indent, int& column, char const* suffix, char const* besides = "") {
+  int const length = static_cast<int>(__builtin_strlen(suffix) + __builtin_strlen(besides));
   if (column + length + 2 > print_options::line_width) {
     put(out, ",\n");
     put(out, ' ', indent);
@@ -15942,14 +15942,14 @@ class PrintedElements {
     suffix.clear();
     put(suffix, "dtype=");
     put(suffix, name(type));
-    put_suffix(out, indent, column, suffix.c_str());
+    put_suffix(out, indent, column, suffix.c_str(), "torch.");
   }
   for (std::string const& extra : suffixes) put_suffix(out, indent, column, extra.c_str());
   put(out, ")");
   return out;
 }
 
-/// A tensor as PyTorch prints it, but that a dtype is written without `torch.`: `dtype=float64`.
+/// A tensor as PyTorch prints it, line by line, but that a dtype is written without `torch.`: `dtype=float64`.
 ///
 /// `data` is contiguous, row-major and in host memory; only what is printed is read. `device` is empty for the host,
 /// else `cuda:0`; `suffixes` are further texts such as `requires_grad=True`, in the order given.

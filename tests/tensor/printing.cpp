@@ -31,6 +31,12 @@ TEST_CASE_TEMPLATE("tensors print as in PyTorch, with their device", D, SITU_TES
   CHECK(to_string(Tensor<float, D>{{1, 2}, {3, 4}}.t()) == "tensor([[1., 3.],\n        [2., 4.]]" + suffix<D>() + ")");
 }
 
+TEST_CASE("a line ends where PyTorch's ends, which counts the dtype's `torch.`") {
+  CHECK(to_string(arange<int32_t>(1000, 1009, 1)) == "tensor([1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008],\n       dtype=int32)");
+  CHECK(to_string(arange<int32_t>(10000, 10008, 1)) == "tensor([10000, 10001, 10002, 10003, 10004, 10005, 10006, 10007],\n       dtype=int32)");
+  CHECK(to_string(arange<int32_t>(1000, 1007, 1)) == "tensor([1000, 1001, 1002, 1003, 1004, 1005, 1006], dtype=int32)");
+}
+
 TEST_CASE("expressions print their value") {
   Tensor<float> const x{1, 2};
   std::ostringstream out;
