@@ -57399,9 +57399,7 @@ struct JoinHitsKernel {
 
 /// The share of hits, in one launch, or two where rows are cut into blocks.
 template <class D, class T, class DX, class I, class DI>
-Tensor<float, D> label_hits(Tensor<T, DX> const& scores, Tensor<I, DI> const& labels) {
-  ScoreSpace const space = score_space(scores.shape(), "accuracy");
-  check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", "accuracy");
+Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores, Tensor<I, DI> const& labels) {
   auto result = Tensor<float, D>::uninitialized(Shape{}, "accuracy");
   Tensor<T, DX> const x = class_rows(scores);
   int64_t const block_rows = cpu::loss_rows_per_block(space.rows, space.classes), blocks = space.rows > block_rows ? (space.rows + block_rows - 1) / block_rows : 1;
@@ -57423,8 +57421,10 @@ struct Accuracy {
   template <class Scores, class Labels>
   auto operator()(Scores const& scores, Labels const& labels) const {
     using D = detail::result_device_t<device_of<Scores>>;
+    detail::ScoreSpace const space = detail::score_space(scores.shape(), "accuracy");
+    detail::check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", "accuracy");
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-      return detail::label_hits<D>(detail::evaluated(detail::values_of(scores)), detail::evaluated(labels).contiguous());
+      return detail::label_hits<D>(space, detail::evaluated(detail::values_of(scores)), detail::evaluated(labels).contiguous());
     } else {
       return mean(cast<float>(argmax(scores, 1) == labels));
     }

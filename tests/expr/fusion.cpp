@@ -340,3 +340,13 @@ TEST_CASE("what is allocated is given back") {
   }
   CHECK(Probe::live == live);
 }
+
+TEST_CASE("an element of an operand begins where the operand does, and is another operand") {
+  Tensor<float> const a = arange<float>(1, 65, 1), b = ones<float>({64}), c = zeros<float>({64});
+  Tensor<float> const y = a * b + c - 0.5f * a[0], z = a[0] * b + c - 0.5f * a, w = a * b + c - 0.5f * a.slice(0, 0, 1).expand({64});
+  for (int k = 0; k < 64; ++k) {
+    CHECK(y(k) == static_cast<float>(k) + 0.5f);
+    CHECK(z(k) == 1 - 0.5f * static_cast<float>(k + 1));
+    CHECK(w(k) == static_cast<float>(k) + 0.5f);
+  }
+}
