@@ -111,5 +111,6 @@ void training_transformer(State& state) {
 }
 
 void training_digits(State& state) { lacking(state); }
+void loading(State& state) { lacking(state); }
 
 }  // namespace workloads

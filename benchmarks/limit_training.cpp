@@ -5,6 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "limit_simd.hpp"
 
@@ -100,5 +106,20 @@ void training_images(State& state) { lacking(state); }
 void training_transformer(State& state) { lacking(state); }
 
 void training_digits(State& state) { lacking(state); }
+
+void loading(State& state) {
+  std::string const path = loaded_path();
+  std::vector<char> memory(loaded_bytes(state.range(0)) + 65536, 1);
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (!file || std::fwrite(memory.data(), 1, memory.size(), file) != memory.size() || std::fclose(file) != 0) return state.SkipWithError("no file can be written");
+  for (auto _ : state) {
+    int const opened = ::open(path.c_str(), O_RDONLY);
+    std::size_t at = 0;
+    for (ssize_t got; at < memory.size() && (got = ::read(opened, memory.data() + at, memory.size() - at)) > 0;) at += static_cast<std::size_t>(got);
+    ::close(opened);
+    if (at != memory.size()) return state.SkipWithError("the file cannot be read");
+  }
+  std::remove(path.c_str());
+}
 
 }  // namespace workloads

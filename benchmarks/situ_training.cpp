@@ -4,7 +4,10 @@
 #include "training.hpp"
 
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <string>
+#include <vector>
 
 namespace workloads {
 namespace {
@@ -141,6 +144,23 @@ void training_digits(State& state) {
   for (auto _ : state) epoch();
   state.counters["waiting"] = 100 * waited / all;
   if (!(loss < 0.5)) state.SkipWithError("the digits are not learned");
+}
+
+void loading(State& state) {
+  std::int64_t const tensors = state.range(0), side = tensors == 500 ? 64 : 512;
+  std::vector<situ::io::NamedTensor> saved, loaded;
+  for (std::int64_t k = 0; k < tensors; ++k) {
+    std::string const name = "layers." + std::to_string(k) + ".attention.weight";
+    saved.push_back({name, situ::rand<float>({side, side})});
+    loaded.push_back({name, situ::zeros<float>({side, side})});
+  }
+  std::string const path = loaded_path();
+  situ::io::save_safetensors(path, saved);
+  for (auto _ : state) situ::io::load_safetensors(path, loaded);
+  std::remove(path.c_str());
+  for (std::size_t k = 0; k < saved.size(); ++k) {
+    if (std::memcmp(saved[k].first(), loaded[k].first(), static_cast<std::size_t>(side * side) * sizeof(float)) != 0) return state.SkipWithError("what was loaded is not what was saved");
+  }
 }
 
 }  // namespace workloads

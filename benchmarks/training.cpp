@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include <unistd.h>
 
 namespace workloads {
 namespace {
@@ -182,6 +186,8 @@ void verify_transformer(State& state, const float* output) {
   for (std::size_t i = 0; i < n * d; i += 61) compare(state, "output", static_cast<double>(output[i]), x[i], 2e-3);
 }
 
+std::string loaded_path() { return (std::filesystem::temp_directory_path() / ("situ_benchmark_" + std::to_string(::getpid()) + ".safetensors")).string(); }
+
 void add_training() {
   auto add = [](const char* name, void (*workload)(State&), std::int64_t n) { benchmark::RegisterBenchmark(name, workload)->UseRealTime()->Arg(n); };
   add("training_small", training_small, static_cast<std::int64_t>(small_step.batch));
@@ -190,6 +196,8 @@ void add_training() {
   add("training_transformer", training_transformer, static_cast<std::int64_t>(Encoder::sequences));
   add("training_digits", training_digits, 0);
   add("training_digits", training_digits, 1);
+  add("loading", loading, 100);
+  add("loading", loading, 500);
 }
 
 }  // namespace workloads

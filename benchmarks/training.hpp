@@ -2,6 +2,9 @@
 /// hand-written limit implement them, each in a file of its own.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "gradients.hpp"
 
 namespace workloads {
@@ -35,6 +38,11 @@ void training_transformer(State& state);  ///< Encoder
 /// Epochs of a perceptron 64-128-10 on the digits of examples/data, batches of 64, Adam; n threads make the batches. The counter `waiting` is the share of the
 /// time, in percent, that steps wait for their batch.
 void training_digits(State& state);
+/// n tensors of a safetensors file, 100 of a megabyte or 500 of 16 KB, into tensors that exist. The limit is `read` of such a file into memory that exists.
+void loading(State& state);
+inline std::size_t loaded_bytes(std::int64_t tensors) { return static_cast<std::size_t>(tensors) * (tensors == 500 ? std::size_t{1} << 14 : std::size_t{1} << 20); }
+/// A name in the temporary folder.
+std::string loaded_path();
 
 /// Compares the loss of step number compared_steps (from 0) with one computed in double precision.
 void verify_training(State& state, Step const& step, double loss);

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <iostream>
 #include <string>
 #include <vector>
 
@@ -24,12 +22,17 @@ struct Net {
   SITU_MODULE(fc1, fc2)
 };
 
+bool holds_data(std::string const& folder) {
+  std::FILE* const file = std::fopen((folder + "digits_images.npy").c_str(), "rb");
+  return file && std::fclose(file) == 0;
+}
 std::string data_folder(int argc, char** argv) {
   if (argc > 1) return std::string(argv[1]) + "/";
   for (char const* place : {"data/", "examples/data/"}) {
-    if (std::filesystem::exists(std::string(place) + "digits_images.npy")) return place;
+    if (holds_data(place)) return place;
   }
-  return (std::filesystem::path(argv[0]).parent_path() / "data/").string();
+  std::string const program = argv[0];
+  return program.substr(0, program.rfind('/') + 1) + "data/";
 }
 
 int main(int argc, char** argv) try {
@@ -53,7 +56,7 @@ int main(int argc, char** argv) try {
                                                 .checkpoint = "train_digits.safetensors",
                                                 .svg = "train_digits.svg",
                                                 .progress = seed == 0 ? stdout : nullptr}};
-    if (seed == 0) std::cout << net << "\ntrained on " << trainer.device() << "\n" << std::flush;
+    if (seed == 0) std::printf("%s\ntrained on %s\n", summary(net).c_str(), to_string(trainer.device()).c_str());
     auto const history = trainer.fit(
         net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
         [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
@@ -65,6 +68,6 @@ int main(int argc, char** argv) try {
   std::printf("held-out accuracy: %.4f\n", median);
   return median >= 0.96 ? 0 : 1;
 } catch (Error const& error) {
-  std::cerr << error.what() << "\n";
+  std::fprintf(stderr, "%s\n", error.what());
   return 1;
 }

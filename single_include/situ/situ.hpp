@@ -260,6 +260,7 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 // ---- <situ/core/error.hpp>
 /// The exceptions that situ throws, and how their messages are put together.
 
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -333,49 +334,82 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
   to.append(digits + at, static_cast<std::size_t>(24 - at));
 }
 
+/// How an argument of a message travels: a word, and the function that writes what it stands for.
+using MessageWord = void const*;
+using WriteWord = void (*)(std::string& to, MessageWord word);
+static_assert(sizeof(MessageWord) == 8, "situ: pointers have 64 bits");
+
+#define SITU_WRITES_WORD __attribute__((noinline, cold)) inline void
+SITU_WRITES_WORD write_text(std::string& to, MessageWord word) { to += static_cast<char const*>(word); }
+SITU_WRITES_WORD write_string(std::string& to, MessageWord word) { to += *static_cast<std::string const*>(word); }
+SITU_WRITES_WORD write_natural(std::string& to, MessageWord word) { append_integer(to, reinterpret_cast<std::uintptr_t>(word), false); }
+SITU_WRITES_WORD write_whole(std::string& to, MessageWord word) {
+  auto const bits = reinterpret_cast<std::uintptr_t>(word);
+  bool const negative = bits >> 63 != 0;
+  append_integer(to, negative ? 0 - bits : bits, negative);
+}
+SITU_WRITES_WORD write_floating(std::string& to, MessageWord word) {
+  auto const bits = reinterpret_cast<std::uintptr_t>(word);
+  double number;
+  __builtin_memcpy(&number, &bits, sizeof number);
+  char buffer[32];
+  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
+  to += buffer;
+}
+/// What to_string() writes.
+template <class X>
+SITU_WRITES_WORD write_any(std::string& to, MessageWord word) {
+  to += to_string(*static_cast<X const*>(word));
+}
+#undef SITU_WRITES_WORD
+
+SITU_INLINE MessageWord message_word(char const* text) { return text; }
+SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
+SITU_INLINE MessageWord message_word(double number) {
+  std::uintptr_t bits;
+  __builtin_memcpy(&bits, &number, sizeof bits);
+  return reinterpret_cast<MessageWord>(bits);
+}
+template <class I>
+  requires std::is_integral_v<I>
+SITU_INLINE MessageWord message_word(I number) {
+  return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
+}
+template <class X>
+  requires requires(X const& x) { to_string(x); }
+SITU_INLINE MessageWord message_word(X const& x) {
+  return &x;
+}
+/// What writes an X.
+template <class X>
+constexpr WriteWord writer_of() {
+  if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
+  else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
+  else if constexpr (std::is_same_v<X, std::string>) return &write_string;
+  else if constexpr (requires(X const& x) { to_string(x); }) return &write_any<X>;
+  else return &write_floating;
+}
+
 /// A piece of a message: a text, a number, or what to_string() writes. What it is given must outlive it. Messages are put together from
 /// arrays of these, so that nothing but the array is compiled for each.
 class MessagePart {
  public:
-  MessagePart(char const* text) : text_(text), write_(&write_text) {}
-  MessagePart(std::string const& text) : any_(&text), write_(&write_string) {}
-  MessagePart(double number) : floating_(number), write_(&write_floating) {}
+  MessagePart(char const* text) : word_(text), write_(&write_text) {}
+  MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
+  MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>
-  MessagePart(I number) : whole_(static_cast<long long>(number)), write_(std::is_signed_v<I> ? &write_whole : &write_natural) {}
+  MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
   template <class X>
     requires requires(X const& x) { to_string(x); }
-  MessagePart(X const& x) : any_(&x), write_(&write_any<X>) {}
+  MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
+  MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}
 
-  void append_to(std::string& to) const { write_(to, *this); }
+  void append_to(std::string& to) const { write_(to, word_); }
 
  private:
-  union {
-    char const* text_;
-    void const* any_;
-    long long whole_;
-    double floating_;
-  };
-  void (*write_)(std::string& to, MessagePart const& part);
-
-#define SITU_WRITES_PART __attribute__((noinline, cold)) static void
-  SITU_WRITES_PART write_text(std::string& to, MessagePart const& part) { to += part.text_; }
-  SITU_WRITES_PART write_string(std::string& to, MessagePart const& part) { to += *static_cast<std::string const*>(part.any_); }
-  SITU_WRITES_PART write_natural(std::string& to, MessagePart const& part) { append_integer(to, static_cast<unsigned long long>(part.whole_), false); }
-  SITU_WRITES_PART write_whole(std::string& to, MessagePart const& part) {
-    auto const bits = static_cast<unsigned long long>(part.whole_);
-    append_integer(to, part.whole_ < 0 ? 0ull - bits : bits, part.whole_ < 0);
-  }
-  SITU_WRITES_PART write_floating(std::string& to, MessagePart const& part) {
-    char buffer[32];
-    __builtin_snprintf(buffer, sizeof buffer, "%g", part.floating_);
-    to += buffer;
-  }
-  template <class X>
-  SITU_WRITES_PART write_any(std::string& to, MessagePart const& part) {
-    to += to_string(*static_cast<X const*>(part.any_));
-  }
-#undef SITU_WRITES_PART
+  MessageWord word_;
+  WriteWord write_;
 };
 
 using MessageParts = std::initializer_list<MessagePart>;
@@ -403,9 +437,26 @@ template <class E>
 [[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
   throw E(message(parts));
 }
+template <class E>
+[[noreturn]] __attribute__((noinline, cold)) void throw_message(std::string const& text) {
+  throw E(text);
+}
+template <class... Xs>
+inline constexpr WriteWord word_writers[] = {writer_of<Xs>()...};
+/// The words of a message, as many as there are writers.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_with_words(void (*raise)(std::string const&), WriteWord const* writers, int count, ...) {
+  std::string text;
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  for (int k = 0; k < count; ++k) writers[k](text, __builtin_va_arg(words, MessageWord));
+  __builtin_va_end(words);
+  raise(text);
+  __builtin_unreachable();
+}
+/// The same of arguments: no code is compiled for their types.
 template <class E, class... Parts>
-[[noreturn]] __attribute__((noinline, cold)) void fail(Parts const&... parts) {
-  fail_with<E>({parts...});
+[[noreturn]] SITU_INLINE void fail(Parts const&... parts) {
+  fail_with_words(&throw_message<E>, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
 }
 
 }  // namespace detail
@@ -1079,6 +1130,118 @@ inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/core/list.hpp>
+/// A row of elements that grows at its end, for code that is not hot.
+///
+/// std::vector has a compiler instantiate and optimise some sixty functions for each element type; this has five, and what moves the elements is shared.
+
+#include <cstddef>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The memory of a List, the type of its elements forgotten.
+struct ListMemory {
+  char* first = nullptr;
+  std::size_t size = 0, room = 0;  ///< in elements
+};
+/// Moves the elements to memory for `room` of them. `move` makes one of another and ends that; null where their bytes do.
+__attribute__((noinline, cold)) inline void grow_list(ListMemory& list, std::size_t room, std::size_t item, void (*move)(void* to, void* from) noexcept) {
+  char* const to = static_cast<char*>(::operator new(room * item));
+  if (move) {
+    for (std::size_t k = 0; k < list.size; ++k) move(to + k * item, list.first + k * item);
+  } else if (list.size > 0) {
+    std::memcpy(to, list.first, list.size * item);
+  }
+  ::operator delete(list.first);
+  list.first = to, list.room = room;
+}
+
+/// A place at the end.
+__attribute__((noinline)) inline void* list_place(ListMemory& list, std::size_t item, void (*move)(void* to, void* from) noexcept) {
+  if (list.size == list.room) grow_list(list, 2 * list.room + 4, item, move);
+  return list.first + list.size * item;
+}
+/// Ends the elements from number `count` on.
+__attribute__((noinline)) inline void cut_list(ListMemory& list, std::size_t count, std::size_t item, void (*end)(void*) noexcept) noexcept {
+  for (std::size_t k = count; end && k < list.size; ++k) end(list.first + k * item);
+  list.size = count;
+}
+
+/// Elements are moved when there is no more room.
+template <class T>
+class List {
+ public:
+  static_assert(std::is_nothrow_move_constructible_v<T> && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  List() = default;
+  List(List&& other) noexcept : memory_(std::exchange(other.memory_, ListMemory())) {}
+  List(List const& other) : List() {
+    reserve(other.size());
+    for (T const& x : other) push_back(x);
+  }
+  List& operator=(List other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~List() {
+    if (!memory_.first) return;
+    clear();
+    ::operator delete(memory_.first);
+  }
+
+  std::size_t size() const { return memory_.size; }
+  bool empty() const { return memory_.size == 0; }
+  T* data() { return reinterpret_cast<T*>(memory_.first); }
+  T const* data() const { return reinterpret_cast<T const*>(memory_.first); }
+  T* begin() { return reinterpret_cast<T*>(memory_.first); }
+  T const* begin() const { return reinterpret_cast<T const*>(memory_.first); }
+  T* end() { return reinterpret_cast<T*>(memory_.first) + memory_.size; }
+  T const* end() const { return reinterpret_cast<T const*>(memory_.first) + memory_.size; }
+  T& operator[](std::size_t k) { return reinterpret_cast<T*>(memory_.first)[k]; }
+  T const& operator[](std::size_t k) const { return reinterpret_cast<T const*>(memory_.first)[k]; }
+  T& back() { return reinterpret_cast<T*>(memory_.first)[memory_.size - 1]; }
+
+  /// Room for `count` elements in all, so that so many can be added without an exception.
+  void reserve(std::size_t count) {
+    if (count > memory_.room) grow_list(memory_, count, sizeof(T), mover);
+  }
+  SITU_NOINLINE void push_back(T x) {
+    ::new (list_place(memory_, sizeof(T), mover)) T(static_cast<T&&>(x));
+    ++memory_.size;
+  }
+  void pop_back() { cut_list(memory_, memory_.size - 1, sizeof(T), ender); }
+  void clear() noexcept { cut_list(memory_, 0, sizeof(T), ender); }
+  /// Keeps the first `count` elements.
+  void truncate(std::size_t count) noexcept { cut_list(memory_, count, sizeof(T), ender); }
+  /// Of numbers and pointers; new ones are 0.
+  void resize(std::size_t count)
+    requires std::is_trivially_copyable_v<T>
+  {
+    reserve(count);
+    if (count > memory_.size) std::memset(static_cast<void*>(end()), 0, (count - memory_.size) * sizeof(T));
+    memory_.size = count;
+  }
+
+ private:
+  static void move(void* to, void* from) noexcept {
+    ::new (to) T(static_cast<T&&>(*static_cast<T*>(from)));
+    static_cast<T*>(from)->~T();
+  }
+  static void destroy(void* x) noexcept { static_cast<T*>(x)->~T(); }
+  static constexpr void (*mover)(void*, void*) noexcept = std::is_trivially_copyable_v<T> ? nullptr : &move;
+  static constexpr void (*ender)(void*) noexcept = std::is_trivially_destructible_v<T> ? nullptr : &destroy;
+
+  ListMemory memory_;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 // ---- <situ/core/storage.hpp>
 /// Storage: a reference-counted piece of one device's memory, and the counted description of a tensor in it.
 
@@ -1188,8 +1351,11 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 // Counts are atomic, because handles may be copied from several threads; a process that has only one pays nothing for it.
+SITU_INLINE void count_up_alone(int64_t& count) noexcept {
+  ++count;  // plainly, so that the compiler knows what it leaves alone
+}
 SITU_INLINE void count_up(int64_t& count) noexcept {
-  if (SITU_SINGLE_THREADED) __atomic_store_n(&count, __atomic_load_n(&count, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+  if (SITU_SINGLE_THREADED) count_up_alone(count);
   else __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
 }
 /// Whether this was the last one. The only owner needs no atomic operation: nobody else can see the count.
@@ -1288,7 +1454,9 @@ class Handle {
  public:
   constexpr Handle() = default;
   explicit Handle(Body* adopted) : body_(adopted) {}
-  Handle(Handle const& other) noexcept : body_(other.body_) { hold(body_); }
+  Handle(Handle const& other) noexcept : body_(other.body_) {
+    hold(body_);
+  }
   Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
   Handle& operator=(Handle other) noexcept {
     std::swap(body_, other.body_);
@@ -1312,10 +1480,10 @@ class Handle {
   }
 
  private:
-  // Out of line: expressions make and end many handles, and each end would be inlined twice, once for exceptions.
   static SITU_NOINLINE void hold(Body* body) noexcept {
     if (SITU_LIKELY(body != nullptr)) count_up(body->handles);
   }
+  // Out of line: expressions end many handles, and each end would be inlined twice, once for exceptions.
   static SITU_NOINLINE void drop(Body* body) noexcept {
     if (body && SITU_UNLIKELY(count_down(body->handles))) end(body);
   }
@@ -7890,6 +8058,15 @@ inline constexpr bool is_mask<mask<Bytes, N, Isa>> = true;
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// Four passes of the loop that follows become one. (nvcc would warn of what it does not know; its host compiler then does without.)
+#if defined(__CUDACC__)
+#define SITU_UNROLL
+#elif defined(__clang__)
+#define SITU_UNROLL _Pragma("clang loop unroll_count(4)")
+#else
+#define SITU_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 // Programs that test rules and not kernels define SITU_TEST_BASELINE_ONLY, in all of their files: they compile in half of the time.
 #if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
 #if defined(__clang__)
@@ -7933,6 +8110,21 @@ SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
   return run_baseline<Body>(args...);
 #endif
 }
+
+/// Body::run for each instruction set, where it is called by those that do not know the body.
+template <class R, class... Args>
+struct Variants {
+  R (*of[3])(Args...);
+  SITU_INLINE R operator()(Args... args) const { return of[static_cast<int>(current_instruction_set())](args...); }
+};
+template <class Body, class R, class... Args>
+#if defined(__CUDA_ARCH__)
+inline constexpr Variants<R, Args...> variants_of{};
+#elif SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
+inline constexpr Variants<R, Args...> variants_of{{&run_baseline<Body, Args...>, &run_avx2<Body, Args...>, &run_avx512<Body, Args...>}};
+#else
+inline constexpr Variants<R, Args...> variants_of{{&run_baseline<Body, Args...>, &run_baseline<Body, Args...>, &run_baseline<Body, Args...>}};
+#endif
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -8204,50 +8396,64 @@ SITU_INLINE lanes_t<T, N, Isa> rounded_to(lanes_t<T, N, Isa> const& x) {
 // ---- <situ/expr/common_shape.hpp>
 /// The shape that a formula carries.
 
+#include <utility>
+
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// A shape that formulas share.
+struct SharedShape {
+  Shape shape;
+  int64_t holders = 1;
+
+  static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  static void operator delete(void* block) noexcept { give_block(block); }
+};
 
 /// The shape of a formula: that of a tensor in it while all of them have the same, else one of its own.
 class CommonShape {
  public:
   /// `leaf` is held by a tensor of the formula, wherever the formula is moved.
   explicit CommonShape(Shape const* leaf) noexcept : shape_(leaf) {}
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // own_ is set where shape_ is null, which g++ does not always see
-#endif
   // Nothing here takes the address of a formula: the compiler then keeps what is between two operators in registers.
-  CommonShape(CommonShape const& other) noexcept : shape_(other.shape_) {
-    if (SITU_UNLIKELY(!shape_)) own_ = other.own_;
+  CommonShape(CommonShape const& other) noexcept : shape_(other.shape_), own_(other.own_) {
+    if (SITU_UNLIKELY(own_ != nullptr)) hold(own_);
   }
-  CommonShape& operator=(CommonShape const& other) noexcept {
-    shape_ = other.shape_;
-    if (SITU_UNLIKELY(!shape_)) own_ = other.own_;
+  CommonShape(CommonShape&& other) noexcept : shape_(other.shape_), own_(std::exchange(other.own_, nullptr)) {}
+  CommonShape& operator=(CommonShape other) noexcept {
+    std::swap(shape_, other.shape_);
+    std::swap(own_, other.own_);
     return *this;
   }
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-  Shape const& get() const { return SITU_LIKELY(shape_ != nullptr) ? *shape_ : own_; }
-  /// That of all tensors; a null pointer where something is broadcast.
-  Shape const* leaf() const { return shape_; }
-  /// Whether nothing is broadcast.
-  bool uniform() const { return shape_ != nullptr; }
+  ~CommonShape() {
+    if (SITU_UNLIKELY(own_ != nullptr)) drop(own_);
+  }
 
-  /// The shapes of operands, broadcast. Throws ShapeError that names two of them.
-  static SITU_NOINLINE CommonShape broadcast(Shape const* operands, int count, char const* who) {
-    CommonShape result(nullptr);
-    result.own_ = operands[0];
-    for (int k = 1; k < count; ++k) result.own_ = detail::broadcast(result.own_, operands[k], who);
-    return result;
+  Shape const& get() const { return *shape_; }
+  /// That of all tensors; a null pointer where something is broadcast.
+  Shape const* leaf() const { return SITU_LIKELY(own_ == nullptr) ? shape_ : nullptr; }
+  /// Whether nothing is broadcast.
+  bool uniform() const { return own_ == nullptr; }
+
+  /// The shapes of operands, broadcast; a null pointer is that of a constant. Throws ShapeError that names two of them.
+  __attribute__((cold)) static SITU_NOINLINE CommonShape broadcast(Shape const* const* operands, int count, char const* who) {
+    Shape result;
+    for (int k = 0; k < count; ++k) {
+      if (operands[k]) result = k == 0 ? *operands[k] : detail::broadcast(result, *operands[k], who);
+    }
+    return CommonShape(new SharedShape{result});
   }
 
  private:
-  Shape const* shape_;  ///< a null pointer: its own
-  union {
-    Shape own_;
-  };
+  explicit CommonShape(SharedShape* own) noexcept : shape_(&own->shape), own_(own) {}
+  __attribute__((cold)) static SITU_NOINLINE void hold(SharedShape* own) noexcept { __atomic_fetch_add(&own->holders, 1, __ATOMIC_RELAXED); }
+  __attribute__((cold)) static SITU_NOINLINE void drop(SharedShape* own) noexcept {
+    if (__atomic_fetch_sub(&own->holders, 1, __ATOMIC_ACQ_REL) == 1) delete own;
+  }
+
+  Shape const* shape_;
+  SharedShape* own_ = nullptr;  ///< what shape_ lies in, where no tensor has it
 };
 
 }  // namespace detail
@@ -8582,8 +8788,13 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
 
-  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
-      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}
+  Map(Map const&) = default;
+  Map(Map&&) = default;
+  Map& operator=(Map const&) = default;
+  Map& operator=(Map&&) = default;
+  SITU_INLINE ~Map() = default;
 };
 
 namespace detail {
@@ -8611,15 +8822,13 @@ SITU_INLINE Shape const* uniform_shape(E const& operand) {
   if constexpr (requires { operand.common; }) return operand.common.leaf();
   else return &operand.shape();
 }
-/// A copy of an operand's shape; that of constants has no axes.
-template <class E>
-SITU_INLINE Shape copied_shape(E const& operand) {
-  if constexpr (is_constant<E>) return Shape();
-  else return operand.shape();
-}
 
-/// Out of line, because every node of every expression asks for it.
-SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
+SITU_NOINLINE inline bool same_extents(Shape const& a, Shape const& b) { return a == b; }
+/// Every node of every expression asks for it: at hand are the first extents, the others out of line.
+SITU_INLINE bool same_shape(Shape const& a, Shape const& b) {
+  if (a.rank() != b.rank() || a.data()[0] != b.data()[0]) return false;  // there is a first one, though it says nothing without axes
+  return a.rank() <= 1 || same_extents(a, b);
+}
 
 /// Whether an operand has the shape of those before it, the first of which sets it.
 template <class E>
@@ -8642,8 +8851,8 @@ auto value_fields(Fields<E, Es...> const& fields) {
   }(value_fields(fields.tail));
 }
 template <class Op, class... Vs>
-Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape const& common) {
-  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), common);
+Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape common) {
+  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), static_cast<CommonShape&&>(common));
 }
 template <class Op, class... Es>
   requires(is_recorded<Es> || ...)
@@ -8663,10 +8872,10 @@ SITU_INLINE auto make_map(Op op, Es&&... es) {
     bool const uniform = (agrees(first, es) && ...);
     CommonShape common(first);
     if (SITU_UNLIKELY(!uniform)) {
-      Shape const shapes[] = {copied_shape(es)...};
+      Shape const* const shapes[] = {shape_of(es)...};
       common = CommonShape::broadcast(shapes, sizeof...(Es), Op::name);
     }
-    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
+    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), static_cast<CommonShape&&>(common));
   }
 }
 
@@ -9298,7 +9507,7 @@ struct Run {
 
 /// How a run is stored, as bits.
 inline constexpr int streamed = 1;     ///< past the caches
-inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done, some elements a second time
+inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done first, kept, and stored in the end
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -9474,26 +9683,27 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Contiguous inputs, at least a pack of them; whole packs only: gives how many elements that were.
+  /// Contiguous inputs, at least a pack of them; gives how many elements that were.
   template <class Isa>
-  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, int how) {
+  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, int how) {
     constexpr int N = lanes_in<Isa>;
-    Tree const tree = *tree_;
+    Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    Out* const out = static_cast<Out*>(run.data[0]);
     int64_t const last = run.count - N;
+    bool const past_caches = how & streamed, ends_between = how & overlapping;
+    alignas(64) Out kept[N];
     int64_t i = 0;
-    do {
-      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-      bool stored = false;
-      if constexpr (may_stream<Isa>) {
-        if (SITU_UNLIKELY(how & streamed)) stream_to(y, out + i), stored = true;
-      }
-      if (!stored) store_lanes<Out, N, Isa>(y, out + i);
-      i += N;
-      if (SITU_UNLIKELY(i > last) && i != run.count && (how & overlapping)) i = last;
-    } while (i <= last);
-    return i;
+    Out* out = static_cast<Out*>(run.data[0]);
+    if (SITU_UNLIKELY(ends_between)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    for (;;) {
+      for (; i <= last; i += N) step<Isa>(tree, run, out, i, past_caches);
+      if (SITU_LIKELY(i != run.count || !ends_between || out == run.data[0])) break;
+      i = 0;
+      out = static_cast<Out*>(run.data[0]);
+    }
+    if (SITU_LIKELY(!ends_between)) return i;
+    __builtin_memcpy(out + last, kept, sizeof kept);
+    return run.count;
   }
 
   /// The size of an element of operand o.
@@ -9502,6 +9712,16 @@ struct ElementwiseBody {
   }
 
  private:
+  template <class Isa>
+  SITU_INLINE static void step(Tree const& tree, Run<Operands> const& run, Out* out, int64_t i, [[maybe_unused]] bool past_caches) {
+    constexpr int N = lanes_in<Isa>;
+    auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+    if constexpr (may_stream<Isa>) {
+      if (SITU_UNLIKELY(past_caches)) return stream_to(y, out + i);
+    }
+    store_lanes<Out, N, Isa>(y, out + i);
+  }
+
   template <class Isa>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;
@@ -10181,16 +10401,47 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
+/// The loops of a tree for each instruction set: whole packs; gives how many elements.
+template <int Operands>
+using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, int>;
+template <class Tree, class Out, int Operands>
+inline constexpr TreeLoops<Operands> const* tree_loops =
+    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, int>;
+
 /// What a tree does, whatever its operands.
 template <int Operands>
 struct TreeCode {
-  int64_t (*start)(void const* tree, Run<Operands> const* run, int how);  ///< whole packs; gives how many elements
+  TreeLoops<Operands> const* start;
   int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
   Formula const* formula;
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
 };
+
+/// What is left is less than a pack: on padded copies.
+template <int Operands>
+SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done) {
+  Run<Operands> tail;
+  alignas(64) unsigned char buffers[Operands][64];
+  int const left = static_cast<int>(run.count - done);
+  load_tails(buffers, run.data, code.sizes, Operands, done, left);
+  for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
+  tail.count = code.lanes;
+  tail.origin = run.origin + done;
+  (*code.start)(tree, &tail, 0);
+  copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
+}
+/// Runs a tree over contiguous inputs on this thread.
+template <int Operands>
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, bool stream) {
+  int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
+  int64_t done = 0;
+  if (SITU_LIKELY(run.count >= pack_lanes)) {
+    done = (*code.start)(tree, &run, stream ? streamed : (run.count & (pack_lanes - 1)) != 0 ? overlapping : 0);
+  }
+  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+}
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
@@ -10200,32 +10451,7 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t done = 0;
-    if (SITU_LIKELY(run.count >= pack_lanes)) {
-      int how = stream ? streamed : 0;
-      if (run.count % pack_lanes != 0 && !stream) {
-        bool in_place = false;
-        for (int o = 1; o < Operands; ++o) in_place |= run.data[o] == run.data[0];
-        how = in_place ? 0 : overlapping;
-      }
-      done = start(tree, &run, how);
-    }
-    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done);
-  }
-  /// What is left is less than a pack: on padded copies.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
-    Run<Operands> tail;
-    alignas(64) unsigned char buffers[Operands][64];
-    int const left = static_cast<int>(run.count - done);
-    load_tails(buffers, run.data, sizes, Operands, done, left);
-    for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-    tail.count = lanes;
-    tail.origin = run.origin + done;
-    start(tree, &tail, 0);
-    copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
-  }
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const { cpu::run_contiguous(*this, tree, run, stream); }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
   void run(Run<Operands>& run, bool stream) const {
@@ -10255,12 +10481,6 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
     }
   }
 };
-
-/// The loops of a tree for the instruction set in force.
-template <class Tree, class Out, int Operands>
-SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, int how) {
-  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, how);
-}
 
 /// All operands contiguous: elements [first, last).
 template <int Operands, int TreeBytes>
@@ -10373,7 +10593,7 @@ template <class Tree, class Out, int Operands>
 inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
   using Body = ElementwiseBody<Tree, Out, Operands>;
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
-  return TreeCode<Operands>{&start_tree<Tree, Out, Operands>,
+  return TreeCode<Operands>{tree_loops<Tree, Out, Operands>,
                             (int64_t{4000000} / cost + 1023) / 1024 * 1024,
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
@@ -10983,21 +11203,123 @@ void launch_elementwise(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
+/// The tensors of an expression, from left to right, as what their handles hold.
+template <int Leaves>
+struct LeafBodies {
+  Body* of[Leaves > 0 ? Leaves : 1];
+};
+/// Collects them, where their values are about to be read.
+template <class E, int Leaves>
+SITU_INLINE void collect_bodies(E const& e, LeafBodies<Leaves>& bodies) {
+  [[maybe_unused]] int k = 0;
+  for_each_leaf(e, [&](auto const& leaf) {
+    before_read<device_of<decltype(leaf)>>(leaf.storage_head());
+    bodies.of[k++] = leaf.handle().body();
+  });
+}
+
+/// Runs a tree over tensors on a device that has the CPU's kernels, where they are contiguous and it is little work: at once, and from where it is.
+/// False, and nothing was done, elsewhere.
+template <class D, int Operands>
+SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, int64_t count, bool contiguous) {
+  if constexpr (!is_immediate<D>) {
+    return false;
+  } else {
+    cpu::Run<Operands> run;
+    run.data[0] = data;
+    SITU_UNROLL
+    for (int o = 1; o < Operands; ++o) {
+      Body const* const body = bodies.of[o - 1];
+      if (SITU_UNLIKELY(!body)) return false;
+      run.data[o] = body->first;
+      contiguous = contiguous && body->contiguous;
+    }
+    if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
+    run.count = count;
+    run.origin = 0;
+    cpu::run_contiguous(code, tree, run, false);
+    return true;
+  }
+}
+/// The same for any tensors. Programs hold it once for each number of tensors, not for each expression.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void run_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  cpu::BoundTree<Operands, TreeBytes> bound;
+  static_cast<cpu::TreeCode<Operands>&>(bound) = code;
+  __builtin_memcpy(bound.tree, tree, TreeBytes);
+  bound.data[0] = data;
+  Layout const* layouts[Operands] = {&layout};
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies.of[o - 1];
+    bound.data[o] = body ? body->first : nullptr;
+    contiguous = contiguous && (!body || body->contiguous);
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  if (contiguous) return cpu::launch_contiguous<D>(bound, layout.size());
+  cpu::launch_strided<D>(bound, layouts);
+}
+
+/// Whether the value of an expression may be written into a tensor's storage unseen: nobody else holds it but the expression, which ends now and
+/// reads every element only to compute the one that replaces it.
+SITU_INLINE bool can_reuse(Body const* body, Body* const* leaves, int count, bool ends, Shape const& shape) {
+  if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
+  if (int64_t const handles = __atomic_load_n(&body->handles, __ATOMIC_ACQUIRE); handles != 1) {
+    int64_t appearances = 0;  // of this very body: another one would count in the storage
+    for (int k = 0; k < count; ++k) appearances += leaves[k] == body;
+    if (handles != 1 + appearances || !ends) return false;
+  }
+  return same_shape(shape, body->layout.shape);
+}
+/// Whether something is in flight on it: asked before its own appearances in the expression are waited for.
+template <class D>
+SITU_INLINE bool is_busy(Handle const& to) {
+  if constexpr (asynchronous<D> || copied_asynchronously<D>) return to.body() && to.body()->storage && in_flight_elsewhere<D>(to.body()->storage.head());
+  else return false;
+}
+
+/// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
+                                bool ends, bool busy) {
+  Handle fresh;
+  Body* body = to.body();
+  if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
+    before_write<D>(body->storage.head());
+  } else {
+    std::size_t const size = static_cast<std::size_t>(code.sizes[0]);
+    int64_t const count = count_of(shape, "Tensor", static_cast<int64_t>(size));
+    fresh = make_fresh<D>(static_cast<std::size_t>(count) * size, count, shape);
+    body = fresh.body();
+  }
+  if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+  if (fresh.body()) to = std::move(fresh);
+}
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+}
+/// A tree as bytes, with room for as many as are copied.
+template <class Tree>
+union TreeBytesOf {
+  Tree tree;
+  unsigned char bytes[cpu::tree_bytes<Tree>];
+  SITU_INLINE explicit TreeBytesOf(Tree const& from) : tree(from) {}
+};
+
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 /// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
 void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
   constexpr int operands = leaf_count<E> + 1;
-  Layout const* layouts[operands];
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::BoundTree<operands, cpu::tree_bytes<tree_of<E>>> bound;
-    cpu::bind_tree<T>(bound, lower<0>(e));
-    bound.data[0] = data;
-    bool const contiguous = collect_places(e, bound.data) && is_contiguous && same;
-    if (SITU_LIKELY(contiguous)) return cpu::launch_contiguous<D>(bound, layout.size());
-    collect_layouts(e, layout, layouts);
-    cpu::launch_strided<D>(bound, layouts);
+    using Tree = tree_of<E>;
+    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<operands - 1> bodies;
+    collect_bodies(e, bodies);
+    write_bound<D, operands, cpu::tree_bytes<Tree>>(&tree, cpu::tree_code<Tree, T, operands>, bodies, data, layout, is_contiguous && same);
   } else {
+    Layout const* layouts[operands];
     Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
     auto& where = program.where;
     where.data[0] = data;
@@ -11015,8 +11337,36 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, boo
 }
 template <class D, class T, class E>
 SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
-  Shape const* const own = shape_of(e);
-  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!own || same_shape(*own, layout.shape)));
+  Shape const* const shape = shape_of(e);
+  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!shape || same_shape(*shape, layout.shape)));
+}
+
+/// Gives a handle of D the value of an expression as elements of T: in its storage where nobody can tell, else in a new one. `ends`: that the expression
+/// is not used again.
+template <class D, class T, class E>
+SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
+  bool const busy = is_busy<D>(to);
+  Shape const* const shape = shape_of(e);
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    constexpr int operands = leaf_count<E> + 1;
+    using Tree = tree_of<E>;
+    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<operands - 1> bodies;
+    collect_bodies(e, bodies);
+    assign_bound<D, operands, cpu::tree_bytes<Tree>>(to, &tree, cpu::tree_code<Tree, T, operands>, bodies, *shape, is_uniform(e), ends, busy);
+  } else {
+    LeafBodies<leaf_count<E>> bodies;
+    collect_bodies(e, bodies);
+    if (!busy && can_reuse(to.body(), bodies.of, leaf_count<E>, ends, *shape)) {
+      before_write<D>(to.body()->storage.head());
+      return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
+    }
+    int64_t const count = count_of(*shape, "Tensor", sizeof(T));
+    Handle fresh = make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, *shape);
+    evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
+    to = std::move(fresh);
+  }
 }
 
 /// Fills `count` consecutive elements of D from a tree without inputs.
@@ -14925,8 +15275,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Evaluates an expression on its own device, into one kernel and one allocation.
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
-  Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
-    detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
+  Tensor(E&& e) {
+    detail::assign_value<D, T>(handle_, e, true);
   }
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
@@ -14968,12 +15318,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) {
-      detail::before_write<D>(head());
-      detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
-    } else {
-      *this = Tensor(static_cast<E&&>(e));
-    }
+    detail::assign_value<D, T>(handle_, e, !std::is_lvalue_reference_v<E>);
     return *this;
   }
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
@@ -15245,29 +15590,17 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   template <class E>
   Tensor& write(char const* who, E const& e) {
-    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), who);
+    Shape const& from = e.shape();
+    if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(e.shape(), who);
+      Tensor const value = uninitialized(from, who);
       detail::evaluate<D>(value.raw(), value.layout(), true, e);
       detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
     } else {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
-  }
-
-  /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
-  /// every element only to compute the one that replaces it.
-  template <class E, class Expression>
-  bool can_reuse(Expression const& e) const {
-    detail::Body const* const body = handle_.body();
-    if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
-    int64_t appearances = 0;  // of this very body: another one would count in the storage
-    detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
-    if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
-    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape) &&
-           !detail::in_flight_elsewhere<D>(body->storage.head());
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.
@@ -17601,7 +17934,7 @@ struct TileSizes {
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 12 : 6, 4, has_masks<Isa>};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>};
 
 /// How many rows the next panel has when `left` are to be covered.
 constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
@@ -17737,15 +18070,21 @@ struct Block {
 
 template <class C>
 struct BlockBody {
-  /// How many rows down row `r` of a tile is taken from, when the tile has `rows`: of those that are missing, the last two take the place.
-  SITU_INLINE static int64_t row_at(int r, int64_t rows) {
-    int64_t const pair = r - r % 2;
-    return rows < 2 ? 0 : (pair <= rows - 2 ? pair : rows - 2) + r % 2;
-  }
+  /// Where a tile is, and what it is computed from.
+  struct Place {
+    C const* a;
+    int64_t a_i, a_k;
+    C const* b;
+    int64_t b_k;
+    C* c;
+    int64_t i, j, rows, columns;
+  };
 
   template <class Isa, int Rows, int Vectors, int Lanes, int... R>
-  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, C* c, int64_t i, int64_t j, int64_t rows,
-                               int64_t columns, std::integer_sequence<int, R...>) {
+  SITU_INLINE static void tile(Block<C> const& block, Place const& place, std::integer_sequence<int, R...>) {
+    int64_t const rows = place.rows, columns = place.columns, a_k = place.a_k, b_k = place.b_k;
+    C const* b = place.b;
+    C* const c = place.c;
     constexpr int width = Lanes * Vectors;
     constexpr bool masked = has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64);
     using V = typename vector_of<C, Lanes>::type;
@@ -17753,10 +18092,11 @@ struct BlockBody {
     ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
     FirstLanes<Isa, C, Lanes> const last(masked ? columns - (width - Lanes) : Lanes);
     bool const direct = c && (masked || columns == width);
-    int64_t c_i = block.c_i;
-    if (direct && block.depth >= 32) (__builtin_prefetch(c + row_at(R, rows) * c_i, 1), ...), (__builtin_prefetch(c + row_at(R, rows) * c_i + columns - 1, 1), ...);
-    C const* p[] = {(a + row_at(R, rows) * a_i)...};  // of two rows one address is computed, the other is base + index * scale
-    if (rows < 2) a_i = 0;
+    if (direct && block.depth >= 32) prefetch(c, block.c_i, rows, columns);
+    // Of those rows that are missing, the last two take the place. Of two rows one address is computed, the other is base + index * scale.
+    int64_t const a_i = rows < 2 ? 0 : place.a_i, c_i = rows < 2 ? 0 : block.c_i, last_pair = rows < 2 ? 0 : rows - 2;
+    int64_t const pair[] = {(R < last_pair ? R : last_pair)...};
+    C const* p[] = {(place.a + pair[R] * a_i)...};
     for (int64_t k = block.depth; k > 0; --k) {
       V x[Vectors];
       if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
@@ -17767,15 +18107,15 @@ struct BlockBody {
       ((p[R] += a_k), ...);  // those of odd rows are not needed, and not computed
     }
     alignas(64) C buffer[Rows * width];
-    if (direct && block.accumulate) (add<Isa>(sums[R], c + row_at(R, rows) * c_i, last), ...);
+    if (direct && block.accumulate) (add<Isa>(sums[R], c + (pair[R - R % 2] * c_i + R % 2 * c_i), last), ...);
     C* const to = direct ? c : buffer;
-    int64_t const step = direct ? c_i : width;
-    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + row_at(R, rows) * step, last), ...);
-    else (put<false>(sums[R], to + row_at(R, rows) * step, last), ...);
+    int64_t const to_i = direct ? c_i : width;
+    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + (pair[R - R % 2] * to_i + R % 2 * to_i), last), ...);
+    else (put<false>(sums[R], to + (pair[R - R % 2] * to_i + R % 2 * to_i), last), ...);
     if constexpr (!masked || Isa::bytes < 64) {
-      if (SITU_UNLIKELY(c && !direct)) copy(c, c_i, buffer, width, rows, columns, block.accumulate);
+      if (SITU_UNLIKELY(c && !direct)) copy(c, block.c_i, buffer, width, rows, columns, block.accumulate);
     }
-    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? c_i : width, block.i + i, block.j + j, rows, columns);
+    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? block.c_i : width, block.i + place.i, block.j + place.j, rows, columns);
   }
 
   template <class Isa>
@@ -17788,7 +18128,7 @@ struct BlockBody {
       for (int64_t i = 0; i < block.rows;) {
         int const height = panel_rows(block.rows - i, sizes);
         if (height == sizes.high) panel<Isa, sizes.high>(block, a, b, c, i);
-        else panel<Isa, sizes.low>(block, a, b, c, i);
+        else if constexpr (sizes.low < sizes.high) panel<Isa, sizes.low>(block, a, b, c, i);
         i += height;
       }
       a += block.next_a, b += block.next_b, c += block.next_c;
@@ -17826,6 +18166,9 @@ struct BlockBody {
     else __builtin_memcpy(c + (Vectors - 1) * lanes, &sums[Vectors - 1], sizeof(V));
   }
 
+  SITU_NOINLINE static void prefetch(C const* c, int64_t c_i, int64_t rows, int64_t columns) {
+    for (; rows > 0; --rows, c += c_i) __builtin_prefetch(c, 1), __builtin_prefetch(c + columns - 1, 1);
+  }
   SITU_NOINLINE static void copy(C* to, int64_t to_i, C const* from, int64_t width, int64_t rows, int64_t columns, bool adds) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t s = 0; s < columns; ++s) to[r * to_i + s] = adds ? to[r * to_i + s] + from[r * width + s] : from[r * width + s];
@@ -17834,12 +18177,14 @@ struct BlockBody {
 
   /// All tiles of one panel of rows.
   template <class Isa, int Rows>
-  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* all_b, C* c, int64_t i) {
+  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* b, C* c, int64_t i) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
     using Sequence = std::make_integer_sequence<int, Rows>;
-    int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
-    a += i * (block.a_packed ? block.depth : block.a_i);
-    int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
+    Place place;
+    place.i = i;
+    place.rows = block.rows - i < Rows ? block.rows - i : Rows;
+    place.a = a + i * (block.a_packed ? block.depth : block.a_i);
+    place.a_i = block.a_packed ? 1 : block.a_i, place.a_k = block.a_packed ? Rows : block.a_k;
     C* const to = c ? c + i * block.c_i : nullptr;
     for (int64_t j = 0; j < block.columns;) {
       int64_t width = panel_columns(block.columns - j, sizes);
@@ -17847,16 +18192,18 @@ struct BlockBody {
         if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
         if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
       }
-      int64_t const left = block.columns - j, columns = left < width ? left : width;
-      C const* b = all_b + (block.b_packed ? j * block.depth : j);
-      int64_t b_k = block.b_packed ? width : block.b_k;
+      int64_t const left = block.columns - j;
+      place.j = j;
+      place.columns = left < width ? left : width;
+      place.b = b + (block.b_packed ? j * block.depth : j);
+      place.b_k = block.b_packed ? width : block.b_k;
       if constexpr (!has_masks<Isa>) {
-        if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
+        if (!block.b_packed && left < width) place.b = block.b_rest, place.b_k = width;
       }
-      C* const tile_c = to ? to + j : nullptr;
-      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
-      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      place.c = to ? to + j : nullptr;
+      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, place, Sequence{});
+      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, place, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, place, Sequence{});
       j += width;
     }
   }
@@ -18024,7 +18371,9 @@ struct SumRowsBody {
     using V = typename vector_of<C, N>::type;
     T const* const rows[] = {(a + R * step)...};
     if (SITU_UNLIKELY(depth < N)) {
-      for (int64_t k = 0; k < depth; ++k) ((sums[R] += static_cast<C>(rows[R][k]) * x[k]), ...);
+      for (int r = 0; r < vector_rows; ++r) {
+        for (int64_t k = 0; k < depth; ++k) sums[r] += static_cast<C>(a[r * step + k]) * x[k];
+      }
       return;
     }
     V s[] = {((void)R, V{})...}, v;
@@ -18033,12 +18382,13 @@ struct SumRowsBody {
       __builtin_memcpy(&v, x + k, sizeof(V));
       (add_product<Isa, C>(s[R], load_product<T, N, Isa>(rows[R] + k).v, v), ...);
     }
-    if (k < depth) {
-      int const first = static_cast<int>(N - (depth - k));
-      __builtin_memcpy(&v, x + depth - N, sizeof(V));
-      (add_product<Isa, C>(s[R], last_lanes<Isa>(rows[R] + depth, first).v, v), ...);
+    int const first = static_cast<int>(N - (depth - k));
+    __builtin_memcpy(&v, x + depth - N, sizeof(V));
+    V ends[] = {s[R]...};
+    for (int r = 0; r < vector_rows; ++r) {
+      if (first < N) add_product<Isa, C>(ends[r], last_lanes<Isa>(a + r * step + depth, first).v, v);
+      sums[r] += sum_of_lanes(ends[r]);
     }
-    ((sums[R] += sum_of_lanes(s[R])), ...);
   }
   template <class Isa>
   SITU_INLINE static C one(T const* a, C const* x, int64_t depth) {
@@ -18168,13 +18518,8 @@ class PackingBuffer {
   explicit PackingBuffer(int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
     if (bytes <= static_cast<int64_t>(sizeof small_)) {
       memory_ = small_;
-      return;
-    }
-    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
-    try {
-      memory_ = allocate(bytes_);
-    } catch (...) {
-      memory_ = nullptr;
+    } else {
+      memory_ = find();
     }
   }
   PackingBuffer(PackingBuffer const&) = delete;
@@ -18185,6 +18530,15 @@ class PackingBuffer {
   void* get() const { return memory_; }
 
  private:
+  SITU_NOINLINE void* find() {
+    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
+    try {
+      return allocate(bytes_);
+    } catch (...) {
+      return nullptr;
+    }
+  }
+
   std::size_t bytes_;
   void* memory_;
   alignas(64) unsigned char small_[16384];
@@ -18236,6 +18590,7 @@ struct Multiplication {
   /// Without any buffer: for the smallest products, and where there is no memory.
   SITU_NOINLINE void plain(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
     int64_t j = j0;
+    if (SITU_UNLIKELY(product.pack_b != nullptr)) return plain_gathered(i0, i1, j0, j1);
     for (; j1 - j >= 4; j += 4) plain_columns<4>(i0, i1, j);
     if (j1 - j == 3) plain_columns<3>(i0, i1, j);
     else if (j1 - j == 2) plain_columns<2>(i0, i1, j);
@@ -18245,40 +18600,49 @@ struct Multiplication {
   SITU_INLINE void plain_columns(int64_t i0, int64_t i1, int64_t j) const {
     Product<T> const& p = product;
     for (int64_t i = i0; i < i1; ++i) {
-      C tile[N] = {};
-      T const* a = p.a + i * p.a_i;
-      if (SITU_UNLIKELY(p.pack_b != nullptr)) {
-        C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
+      T const *a = p.a + i * p.a_i, *b = p.b + j * p.b_j;
+      C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
+      for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
+        C const x = static_cast<C>(*a);
+        s0 += x * static_cast<C>(b[0]);
+        if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
+        if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
+        if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
+      }
+      C tile[N];
+      tile[0] = s0;
+      if constexpr (N > 1) tile[1] = s1;
+      if constexpr (N > 2) tile[2] = s2;
+      if constexpr (N > 3) tile[3] = s3;
+      plain_store<N>(tile, i, j);
+    }
+  }
+  SITU_NOINLINE void plain_gathered(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    Product<T> const& p = product;
+    for (int64_t i = i0; i < i1; ++i) {
+      for (int64_t j = j0; j < j1; ++j) {
+        C sum = C(0), row[1 + 64 / sizeof(C)];  // pack_b may write behind its end
         for (int64_t k = 0; k < p.k; ++k) {
-          p.pack_b(p.source, row, N, k, 1, j, N);
-          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
+          p.pack_b(p.source, row, 1, k, 1, j, 1);
+          sum += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[0];
         }
-      } else {
-        T const* b = p.b + j * p.b_j;
-        C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
-        for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
-          C const x = static_cast<C>(*a);
-          s0 += x * static_cast<C>(b[0]);
-          if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
-          if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
-          if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
-        }
-        tile[0] = s0;
-        if constexpr (N > 1) tile[1] = s1;
-        if constexpr (N > 2) tile[2] = s2;
-        if constexpr (N > 3) tile[3] = s3;
+        plain_store<1>(&sum, i, j);
       }
-      if (p.finish) p.finish(p, tile, N, i, j, 1, N);
-      T* const to = p.c + i * p.c_i + j * p.c_j;
-      for (int l = 0; l < N; ++l) {
-        if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
-        else to[l * p.c_j] = static_cast<T>(tile[l]);
-      }
+    }
+  }
+  template <int N>
+  SITU_INLINE void plain_store(C* tile, int64_t i, int64_t j) const {
+    Product<T> const& p = product;
+    if (p.finish) p.finish(p, tile, N, i, j, 1, N);
+    T* const to = p.c + i * p.c_i + j * p.c_j;
+    for (int l = 0; l < N; ++l) {
+      if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
+      else to[l * p.c_j] = static_cast<T>(tile[l]);
     }
   }
 
   /// Packs columns [j, j + columns) in panels that lie behind each other.
-  void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
+  SITU_NOINLINE void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
@@ -18287,7 +18651,7 @@ struct Multiplication {
       done += width;
     }
   }
-  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
+  SITU_NOINLINE void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
@@ -21656,27 +22020,31 @@ struct CombineBody {
         int64_t bytes[Operands];
         for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
         for (; i + N <= run.count; i += N) {
-          P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
+          P const sum = joined<Isa, N>(tree, at, bytes, i, std::make_integer_sequence<int, together>{});
           R::combine(P::load(strip + i), sum).store(strip + i);
         }
-        // The last columns are left to the loop below, row by row.
-        for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
-        return 0;
+        if (i == run.count) return 0;
       }
-      add_row<Isa, N>(tree, run, strip, i);
+      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
+        add_row<Isa, N>(tree, run, strip, i);
+        if (row + 1 == rows) break;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
       return 0;
     }
 
-    template <class Isa, int N, int First, int Count>
-    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i) {
-      if constexpr (Count == 1) {
-        for (int o = 1; o < Operands; ++o) {
-          int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-          if (size > 0) __builtin_prefetch(static_cast<char const*>(at[First].data[o]) + (i & at[First].mask[o]) * size + together * bytes[o], 0, 2);
-        }
-        return value<Isa, N>(tree, at[First], i);
-      } else {
-        return R::combine(joined<Isa, N, First, Count / 2>(tree, at, bytes, i), joined<Isa, N, First + Count / 2, Count / 2>(tree, at, bytes, i));
+    template <class Isa, int N, int... Row>
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
+      (ask_for_next(at[Row], bytes, i), ...);
+      pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
+      auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
+      if constexpr (together == 4) return first;
+      else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
+    }
+    SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + together * bytes[o], 0, 2);
       }
     }
 
@@ -21942,7 +22310,7 @@ struct ReduceCode {
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
-  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, int how);  ///< the tree; null where it is read where it is reduced
+  TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
@@ -21992,7 +22360,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
-    code.evaluate = &start_tree<Tree, Value, Bound::operands>;
+    code.evaluate = tree_loops<Tree, Value, Bound::operands>;
     code.value_size = static_cast<int>(sizeof(Value));
     code.lanes = 64 / Evaluated::widest_lane;
   }
@@ -26573,7 +26941,8 @@ struct ScatterKernel : ScatterProgram<Join, I> {
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
 
-/// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order.
+/// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order. Neighbours are added to
+/// different zeros, so that one sum need not wait for the one before.
 template <class Join, class I>
 struct PrivateScatterKernel : ScatterKernel<Join, I> {
   using Base = ScatterKernel<Join, I>;
@@ -26583,11 +26952,34 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   void operator()(int64_t first, int64_t last) const {
     int64_t const from_step = this->space.strides[Base::source][0], index_step = this->space.strides[Base::indices][0], count = this->space.sizes[0];
     for (int64_t c = first; c < last; ++c) {
-      T* const mine = targets + c * this->target_size;
-      for (int64_t k = 0; k < this->target_size; ++k) mine[k] = T(0);
+      T* const mine = targets + c * ways * this->target_size;
+      for (int64_t k = 0; k < ways * this->target_size; ++k) mine[k] = T(0);
       int64_t const begin = c * private_chunk, left = count - begin;
-      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, this->index + begin * index_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
+      add(mine, this->from + begin * from_step, from_step, this->index + begin * index_step, index_step, begin, left < private_chunk ? left : private_chunk);
     }
+  }
+  static constexpr int64_t ways = 2;
+
+ private:
+  SITU_INLINE void add(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t position, int64_t count) const {
+    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, from, 1, index, 1, 1, position, count);
+    else add_stepping(mine, from, from_step, index, index_step, this->axis_stride, position, count);
+  }
+  SITU_INLINE void add_stepping(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+    uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
+    T* const other = mine + this->target_size;
+    int64_t k = 0;
+    for (; k + ways <= count; k += ways) {
+      uint64_t const i = static_cast<uint64_t>(index[k * index_step]), j = static_cast<uint64_t>(index[(k + 1) * index_step]);
+      if (SITU_UNLIKELY(i >= extent || j >= extent)) {
+        this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
+        this->template row<false>(other, 0, from + (k + 1) * from_step, from_step, index + (k + 1) * index_step, position + k + 1, 1, 0, 0);
+        continue;
+      }
+      Join::join(mine[static_cast<int64_t>(i) * stride], from[k * from_step]);
+      Join::join(other[static_cast<int64_t>(j) * stride], from[(k + 1) * from_step]);
+    }
+    if (k < count) this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
   }
 };
 template <class Join>
@@ -26653,11 +27045,14 @@ struct CopyRowsKernel {
       if (SITU_LIKELY(bounds.resolve(i))) {
         __builtin_memcpy(to, from + outer * outer_step + i * axis_step, size);
       } else {
-        record_fault(bounds, static_cast<int64_t>(index[j]), j);
-        __builtin_memset(to, 0, size);
+        left_out(to, j);
       }
       if (++j == selected) j = 0, ++outer;
     }
+  }
+  SITU_NOINLINE void left_out(char* to, int64_t j) const {
+    record_fault(bounds, static_cast<int64_t>(index[j]), j);
+    __builtin_memset(to, 0, static_cast<std::size_t>(bytes));
   }
   static constexpr int64_t ahead = 8;
 };
@@ -26754,10 +27149,11 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
     if (space.rank == 1 && space.strides[Kernel::target][0] == 0 && count >= 4 * cpu::private_chunk && program.target_size <= cpu::private_chunk / 8) {
       using T = typename Join::value_type;
       int64_t const chunks = (count + cpu::private_chunk - 1) / cpu::private_chunk;
-      Temporary<D> const targets(static_cast<std::size_t>(chunks * program.target_size) * sizeof(T));
-      cpu::PrivateScatterKernel<Join, I> const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
+      using Adds = cpu::PrivateScatterKernel<Join, I>;
+      Temporary<D> const targets(static_cast<std::size_t>(Adds::ways * chunks * program.target_size) * sizeof(T));
+      Adds const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
       device_traits<D>::launch(adds, chunks, 1);
-      device_traits<D>::launch(cpu::JoinTargetsKernel<Join>{program.to, adds.targets, program.target_size, chunks}, program.target_size, cpu::index_grain);
+      device_traits<D>::launch(cpu::JoinTargetsKernel<Join>{program.to, adds.targets, program.target_size, Adds::ways * chunks}, program.target_size, cpu::index_grain);
       return;
     }
   }
@@ -32312,8 +32708,10 @@ auto bernoulli(E const& p) {
 // ---- <situ/ops/cpu/scan.hpp>
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. With several
-/// threads, long lines are done in two passes: the totals of their parts, then the parts.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
+/// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
+
+#include <sched.h>
 
 
 // ---- <situ/ops/cpu/scan_lanes.hpp>
@@ -32594,22 +32992,26 @@ struct ScanBody {
       int64_t const left = run.count % (2 * N), end = run.count - N;
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
       P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
-      for (; i + 2 * N <= run.count; i += 2 * N) {  // two packs: whole cache lines of floats
+      constexpr int64_t together = 256 / static_cast<int64_t>(sizeof(Out)) > 2 * N ? 256 / static_cast<int64_t>(sizeof(Out)) : 2 * N;
+      bool const apart = bytes[0] >= 4096;  // rows on pages of their own: four cache lines of each are asked for together
+      for (; apart && i + together <= run.count; i += together) {
+        Run<Operands> at = run;
+        for (int row = 0; row < rows; ++row) {
+          for (int64_t k = i; k < i + together; k += 2 * N) {
+            P chain = P::load(chains + k), chain2 = P::load(chains + k + N);
+            add_pair<Isa, N>(tree, at, rows, bytes, P::load(bases + k), P::load(bases + k + N), chain, chain2, k, writes, stream);
+            chain.store(chains + k);
+            chain2.store(chains + k + N);
+          }
+          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+        }
+      }
+      for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
         P const base = P::load(bases + i), base2 = P::load(bases + i + N);
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
-          for (int o = 1; o < Operands; ++o) {
-            int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-            if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
-          }
-          if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
-          chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
-          chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
-          if (writes) {
-            put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
-            put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
-          }
+          add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
           for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
         }
         chain.store(chains + i);
@@ -32618,6 +33020,22 @@ struct ScanBody {
       if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
       if (overlaps) last.store(chains + end);
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
+    }
+
+    /// Two packs of a row onto their chains: whole cache lines of floats. The row that comes `rows` later is asked for.
+    template <class Isa, int N>
+    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, pack<A, N, Isa> const& base, pack<A, N, Isa> const& base2,
+                                     pack<A, N, Isa>& chain, pack<A, N, Isa>& chain2, int64_t i, bool writes, bool stream) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+      }
+      if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
+      chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
+      chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
+      if (!writes) return;
+      put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
+      put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
     }
 
     /// A pack of columns; gives its chains.
@@ -32671,8 +33089,6 @@ struct ScanPlan {
   int64_t parts, part_length;
 };
 
-enum class scan_pass { whole, totals, parts };
-
 /// The kernel of a scan: groups of lines [first, last), or parts of groups.
 template <class P>
 struct ScanKernel {
@@ -32683,13 +33099,14 @@ struct ScanKernel {
   static constexpr int operands = P::leaves + 1;
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
-  static constexpr int64_t strip_columns = 2048, rows_together = 8, most_lines = 16;
+  static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
+  static constexpr int64_t part_elements = int64_t{1} << 17;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
   ScanPlan plan{};
-  scan_pass pass = scan_pass::whole;
-  A* bases = nullptr;  ///< of the lines of the first part, then of the next one
+  A* bases = nullptr;      ///< where threads share lines: those of the first part, then of the next one
+  int64_t* taken = nullptr;  ///< how many parts are taken; then for each part whether the base of the next one is there
 
   explicit ScanKernel(P const& p) : program(p) {}
   int kept() const { return program.where.rank - 1; }
@@ -32702,7 +33119,7 @@ struct ScanKernel {
   }
 
   /// Cuts the work by shapes and strides alone.
-  void cut(int64_t grain) {
+  void cut() {
     int const along = kept();
     bool dense = true;  // along the scanned axis
     for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
@@ -32719,8 +33136,8 @@ struct ScanKernel {
     }
     int64_t const wide = plan.by_strips ? (plan.columns < strip_columns ? plan.columns : strip_columns) : plan.group_lines;
     plan.part_length = program.length;
-    if (plan.groups < 64) {  // few groups: parts of a grain
-      int64_t const rows = ((grain + wide - 1) / wide + 511) / 512 * 512;
+    if (plan.groups < 64) {  // few groups: parts
+      int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
       if (rows < program.length) plan.part_length = rows;
     }
     plan.parts = (program.length + plan.part_length - 1) / plan.part_length;
@@ -32734,15 +33151,19 @@ struct ScanKernel {
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
     unsigned char* const memory = block.get();
-    Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held};
-    if (pass == scan_pass::whole) {
+    Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held, true};
+    if (!taken) {
       if (plan.group_lines == 1 && plan.parts == 1) {
         run_dense_lines(work, first, last);
       } else {
-        for (int64_t group = first; group < last; ++group) run_group(work, group, 0, plan.parts);
+        for (int64_t group = first; group < last; ++group) run_group(work, group);
       }
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_group(work, unit / plan.parts, unit % plan.parts, unit % plan.parts + 1);
+      for (;;) {
+        int64_t const unit = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+        if (unit >= plan.groups * plan.parts) break;
+        run_part(work, unit);
+      }
     }
     if (plan.stream) finish_streaming();
   }
@@ -32768,11 +33189,12 @@ struct ScanKernel {
     A* chains;
     Out* held;
     unsigned char* scratch;
+    bool writes;
   };
 
   /// What the pack code is told: 1 to write, 2 to do so past the caches.
-  int flags(void const* to) const {
-    if (pass == scan_pass::totals) return 0;
+  int flags(Work const& work, void const* to) const {
+    if (!work.writes) return 0;
     return plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 ? 3 : 1;
   }
   void start(Work const& work, Run<operands>& run, void* to, int64_t count) const {
@@ -32808,7 +33230,7 @@ struct ScanKernel {
         int64_t bytes[operands];
         for (int o = 0; o < operands; ++o) bytes[o] = along > 0 ? stride(o, along - 1) * work.space.element_sizes[o] : 0;
         int64_t const together = count == program.length ? rows : 1;
-        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(to));
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to));
         rows = together;
         i += count;
       }
@@ -32826,33 +33248,66 @@ struct ScanKernel {
     return offset * static_cast<int64_t>(sizeof(Out));
   }
 
-  /// Parts [part, end) of a group of lines, one after the other.
-  void run_group(Work& work, int64_t group, int64_t part, int64_t end) const {
-    int64_t line, lines;
-    if (plan.by_strips) {
-      int64_t const column = group % plan.strips * strip_columns;
-      line = group / plan.strips * plan.columns + column;
-      lines = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
-    } else {
-      line = group * plan.group_lines;
-      lines = program.lines - line < plan.group_lines ? program.lines - line : plan.group_lines;
+  /// The lines of a group.
+  struct Lines {
+    int64_t first, count;
+  };
+  Lines lines_of(int64_t group) const {
+    int64_t const column = plan.by_strips ? group % plan.strips * strip_columns : 0, all = plan.by_strips ? plan.columns : program.lines;
+    int64_t const first = plan.by_strips ? group / plan.strips * plan.columns + column : group * plan.group_lines, left = all - (plan.by_strips ? column : first);
+    return {first, left < plan.group_lines ? left : plan.group_lines};
+  }
+
+  /// A part of a group of lines, behind work.bases; leaves its totals in work.chains.
+  void scan_part(Work& work, Lines const& lines, int64_t part) const {
+    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count, first = part * plan.part_length;
+    int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
+    for (int64_t k = 0; k < padded; ++k) work.chains[k] = S::identity();
+    if (plan.by_strips) run_strip(work, lines.first, lines.count, first, stop);
+    else run_lines(work, lines.first, lines.count, first, stop);
+  }
+  void start_bases(Work& work, Lines const& lines) const {
+    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count;
+    for (int64_t k = 0; k < padded; ++k) work.bases[k] = S::identity();
+  }
+
+  /// All parts of a group of lines, one after the other.
+  void run_group(Work& work, int64_t group) const {
+    Lines const lines = lines_of(group);
+    start_bases(work, lines);
+    for (int64_t part = 0; part < plan.parts; ++part) {
+      scan_part(work, lines, part);
+      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = S::combine(work.bases[k], work.chains[k]);
     }
-    int64_t const padded = plan.by_strips ? (lines + 63) / 64 * 64 : lines;
-    for (int64_t k = 0; k < padded; ++k) work.bases[k] = work.chains[k] = S::identity();
-    for (; part < end; ++part) {
-      int64_t const first = part * plan.part_length;
-      int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
-      if (pass == scan_pass::parts) {
-        for (int64_t k = 0; k < lines; ++k) work.bases[k] = bases[part * program.lines + line + k];
-      }
-      if (plan.by_strips) run_strip(work, line, lines, first, stop);
-      else run_lines(work, line, lines, first, stop);
-      for (int64_t k = 0; k < lines; ++k) {
-        if (pass == scan_pass::totals) bases[part * program.lines + line + k] = work.chains[k];
-        work.bases[k] = S::combine(work.bases[k], work.chains[k]);
-        work.chains[k] = S::identity();
-      }
+  }
+
+  /// One part of a group. Those before it are taken, by threads that run: their bases will come.
+  void run_part(Work& work, int64_t unit) const {
+    int64_t const part = unit % plan.parts;
+    Lines const lines = lines_of(unit / plan.parts);
+    A* const mine = bases + part * program.lines + lines.first;
+    A* const next = mine + program.lines;
+    bool const last = part + 1 == plan.parts;
+    start_bases(work, lines);
+    if (!last) {
+      work.writes = false;
+      scan_part(work, lines, part);
+      work.writes = true;
     }
+    if (part > 0) {
+      for (int tries = 0; __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; ++tries) {
+#if SITU_X86
+        __builtin_ia32_pause();
+#endif
+        if (tries > 1000) ::sched_yield();
+      }
+      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = mine[k];
+    }
+    if (!last) {
+      for (int64_t k = 0; k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
+      __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
+    }
+    scan_part(work, lines, part);
   }
 
   /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.
@@ -32912,11 +33367,11 @@ struct ScanKernel {
         bind(work, run, place, along, k - boxed, count);
         run.data[0] = out;
         int64_t const bytes[operands] = {};
-        int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
+        int const told = out_stride == 1 ? flags(work, out) : flags(work, out) & 1;
         dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
-        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
+        if (out_stride != 1 && !side_by_side && work.writes) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
-      if (out_stride == 1 || !side_by_side || pass == scan_pass::totals) continue;
+      if (out_stride == 1 || !side_by_side || !work.writes) continue;
       char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line, begin);
       constexpr int64_t places = 16;
       for (int64_t i = 0; i < count; i += places) {
@@ -32945,7 +33400,7 @@ struct ScanKernel {
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
         run.data[0] = place[0];
-        int const told = bytes[0] % 64 == 0 ? flags(place[0]) : flags(place[0]) & 1;
+        int const told = bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1;
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + i), work.chains + i, told);
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
@@ -32956,48 +33411,28 @@ struct ScanKernel {
   }
 };
 
-/// Makes totals of the parts of lines [first, last) their bases.
-template <class S>
-struct ScanBasesKernel {
-  typename S::element* bases;
-  int64_t lines, parts;
-  void operator()(int64_t first, int64_t last) const {
-    for (int64_t line = first; line < last; ++line) {
-      typename S::element base = S::identity();
-      for (int64_t part = 0; part < parts; ++part) {
-        auto& mine = bases[part * lines + line];
-        auto const total = mine;
-        mine = base;
-        base = S::combine(base, total);
-      }
-    }
-  }
-};
-
 }  // namespace detail::cpu
 
 namespace detail {
 inline namespace SITU_ABI_THREADS {
 
-/// Runs a bound scan on D, which has the CPU's kernels: one launch, or three where several threads share long lines.
+/// Runs a bound scan on D, which has the CPU's kernels: in one launch, also where several threads share long lines.
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
-  using S = typename P::scanner;
+  using A = typename P::scanner::element;
   constexpr int64_t cost = cost_of<typename P::tree_type> + static_cast<int>(sizeof(typename P::out_type)) + 4;
   constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
   cpu::ScanKernel<P> kernel(program);
-  kernel.cut(grain);
+  kernel.cut();
   auto const& plan = kernel.plan;
-  int64_t const unit = program.lines * program.length / (plan.groups * plan.parts) + 1;
-  bool const shared = host_device<D> && plan.parts > 1 && plan.groups < num_threads();
+  int64_t const units = plan.groups * plan.parts, unit = program.lines * program.length / units + 1;
+  bool const shared = host_device<D> && plan.parts > 1 && plan.groups < num_threads() && plan.stream;  // in the caches, waiting costs more than it gains
   if (!shared) return device_traits<D>::launch(kernel, plan.groups, grain / (unit * plan.parts) + 1);
-  Temporary<D> const bases(static_cast<std::size_t>(program.lines * plan.parts) * sizeof(typename S::element));
-  kernel.bases = static_cast<typename S::element*>(bases.get());
-  kernel.pass = cpu::scan_pass::totals;
-  device_traits<D>::launch(kernel, plan.groups * plan.parts, grain / unit + 1);
-  device_traits<D>::launch(cpu::ScanBasesKernel<S>{kernel.bases, program.lines, plan.parts}, program.lines, grain / plan.parts + 1);
-  kernel.pass = cpu::scan_pass::parts;
-  device_traits<D>::launch(kernel, plan.groups * plan.parts, grain / unit + 1);
+  Temporary<D> const bases(static_cast<std::size_t>(program.lines * plan.parts) * sizeof(A)), taken(static_cast<std::size_t>(units + 1) * sizeof(int64_t));
+  kernel.bases = static_cast<A*>(bases.get());
+  kernel.taken = static_cast<int64_t*>(taken.get());
+  for (int64_t k = 0; k <= units; ++k) kernel.taken[k] = 0;
+  device_traits<D>::launch(kernel, units, grain / unit + 1);
 }
 
 }  // namespace SITU_ABI_THREADS
@@ -33276,7 +33711,7 @@ auto scan(E const& e, int64_t axis) {
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
 ///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
-///           else x is read twice. The results are the same from run to run, and for any number of threads.
+///           else x is read twice, on the CPU the second time from a cache. The results are the same from run to run, and for any number of threads.
 /// Gradient  the running sum of the gradient, from the end.
 template <class E>
   requires expression<E>
@@ -38419,13 +38854,19 @@ void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& 
   }
 }
 
+/// Where a gradient of 0 meets a slope that is no number: of a value that did not matter. Where the slope is a number the product is 0 by itself, and its
+/// own derivative by the gradient is that number.
+template <class C, class D>
+SITU_SELDOM LaneMask<D> are_dead(Lane<C, D> const& gradient, Lane<C, D> const& slope) {
+  return LaneMask<D>(Tensor<bool, D>(gradient.tensor() == C(0) && !isfinite(slope.tensor())));
+}
 /// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
 template <class C, class D>
 SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
   if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
   Lane<C, D> const zero(C(0));
-  if (guarded && chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
-  return select((guarded ? seed : slope) == zero, zero, seed * slope);
+  Lane<C, D> const product = seed * (guarded ? select(are_dead(seed, slope), zero, slope) : slope);
+  return chooses ? select(slope == zero, zero, product) : product;
 }
 /// The same where nothing chooses.
 template <class C, class D>
@@ -38456,7 +38897,7 @@ struct LaneFunction {
   void (*slopes)(L const* xs, L const& y, L* partials);
   L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
   Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
-  int64_t (*start)(void const* tree, cpu::Run<4> const* run, int how) = nullptr;  ///< the CPU's kernel
+  cpu::TreeLoops<4> const* start = nullptr;  ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
 };
@@ -38464,11 +38905,11 @@ struct LaneFunction {
 /// On the CPU all functions share what brings operands to a kernel.
 template <class C, class D>
 SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
-  Shape shapes[3];
+  Shape const* shapes[3];
   Layout const* layouts[4];
   int const n = function.operands;
   bool uniform = true;
-  for (int k = 0; k < n; ++k) shapes[k] = xs[k].shape(), uniform = uniform && same_shape(shapes[0], shapes[k]);
+  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
   CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
   Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
   cpu::BoundTree<4, 64> bound;
@@ -38518,7 +38959,7 @@ struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
       using Tree = Apply<Op, Input<C, static_cast<int>(Ks)>...>;
       result.evaluate = &evaluate_lanes<C, D>;
-      result.start = &cpu::start_tree<Tree, C, 4>;
+      result.start = cpu::tree_loops<Tree, C, 4>;
       result.formula = &formula_of<Tree>;
       result.cost = Op::cost;
     } else {
@@ -46208,6 +46649,45 @@ std::vector<Named<V>> named_parameters_of(M const& net) {
   });
   return result;
 }
+/// Whether a module in X may have no state yet.
+template <class X>
+constexpr bool may_lack_state() {
+  if constexpr (is_optional<X>) {
+    return may_lack_state<typename X::value_type>();
+  } else if constexpr (several<X>) {
+    return may_lack_state<typename element_of_several<X>::type>();
+  } else if constexpr (any_module<X>) {
+    if constexpr (requires(X const& x) { x.situ_check_state(std::string()); }) return true;
+    else return []<class... Ms>(Types<Ms...>*) { return (may_lack_state<Ms>() || ...); }(static_cast<typename X::situ_member_types*>(nullptr));
+  } else {
+    return false;
+  }
+}
+/// Without making names.
+template <class X, class V>
+void collect_parameters(X const& x, List<V>& to) {
+  if constexpr (is_parameter<X>) {
+    if constexpr (std::is_same_v<X, V>) {
+      for (V const& earlier : to) {
+        if (earlier.state() == x.state()) return;
+      }
+      to.push_back(x);
+    }
+  } else if constexpr (any_module<X>) {
+    for_each_member(x, [&](auto const& member) { collect_parameters(member, to); });
+  } else if constexpr (is_optional<X>) {
+    if (x) collect_parameters(*x, to);
+  } else if constexpr (several<X>) {
+    for (auto const& each : x) collect_parameters(each, to);
+  }
+}
+template <class V, class M>
+std::vector<V> parameters_of(M const& net) {
+  if constexpr (may_lack_state<M>()) for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
+  List<V> found;
+  collect_parameters(net, found);
+  return std::vector<V>(std::as_const(found).begin(), std::as_const(found).end());
+}
 }  // namespace detail
 
 /// The parameters with their names, in the order of the members; one that stands in several places once, under its first name.
@@ -46224,16 +46704,11 @@ auto named_parameters(M const& net) {
 /// The same without names.
 template <any_module M>
 auto parameters(M const& net) {
-  std::vector<detail::parameter_type<M>> result;
-  for (auto& each : named_parameters(net)) result.push_back(std::move(each.value));
-  return result;
+  return detail::parameters_of<detail::parameter_type<M>>(net);
 }
 template <floating T, any_module M>
 auto parameters(M const& net) {
-  using V = typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type;
-  std::vector<V> result;
-  for (auto& each : named_parameters<T>(net)) result.push_back(std::move(each.value));
-  return result;
+  return detail::parameters_of<typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type>(net);
 }
 
 /// The buffers of element type T, with their names: what belongs to the state and is not trained, as a running mean.
@@ -46442,13 +46917,15 @@ struct Softmax {
 /// Initial values of parameters.
 ///
 ///     nn::init::kaiming_normal(conv.weight, {.mode = nn::init::fan::out, .nonlinearity = nn::init::nonlinearity::relu});
-///     nn::init::zeros(*conv.bias);
+///     nn::init::zeros(conv.bias);                        // nothing where the layer has none
 ///     nn::init::orthogonal(rnn.weight_hh_l0, 1.0, generator);
 ///
 /// Each function writes to a Variable, or to a Tensor, in place, without being recorded, and gives it back. What is random is drawn on the host, from the
 /// default generator where none is given, and moved once: the same seed gives the same numbers on every device.
 /// Throws    ShapeError for a shape that the distribution is not defined for, LayoutError for a broadcast view, TypeError for read-only storage; nothing is
 ///           written then.
+
+#include <optional>
 
 
 namespace situ::inline SITU_ABI {
@@ -46475,7 +46952,7 @@ V const& write_from_host(V const& v, Tensor<typename V::value_type> const& from,
     to.assign(from.to(D{}));
   } else if (to.size() > 0) {
     auto* const memory = to.data();
-    to.storage().head()->note_write(who);
+    if (auto* const head = to.storage().head()) head->note_write(who);
     copy_bytes<D, Cpu>(memory, from.data(), static_cast<std::size_t>(from.size()) * sizeof(*memory));
   }
   return v;
@@ -46668,6 +47145,31 @@ V zeros(V const& v) {
 template <detail::can_be_initialized V>
 V ones(V const& v) {
   return init::constant(v, 1);
+}
+
+/// The same for what a layer may have or not, as a bias: nothing where there is none.
+template <detail::can_be_initialized V>
+std::optional<V> constant(std::optional<V> const& v, double value) {
+  if (v) init::constant(*v, value);
+  return v;
+}
+template <detail::can_be_initialized V>
+std::optional<V> zeros(std::optional<V> const& v) {
+  return init::constant(v, 0);
+}
+template <detail::can_be_initialized V>
+std::optional<V> ones(std::optional<V> const& v) {
+  return init::constant(v, 1);
+}
+template <detail::can_be_initialized V>
+std::optional<V> uniform(std::optional<V> const& v, double low = 0, double high = 1, Generator& generator = detail::default_generator()) {
+  if (v) init::uniform(*v, low, high, generator);
+  return v;
+}
+template <detail::can_be_initialized V>
+std::optional<V> normal(std::optional<V> const& v, double mean = 0, double deviation = 1, Generator& generator = detail::default_generator()) {
+  if (v) init::normal(*v, mean, deviation, generator);
+  return v;
 }
 
 /// The identity of a linear layer: a matrix with ones on its diagonal.
@@ -47526,7 +48028,8 @@ struct Embedding {
 
 
 // ---- <situ/nn/cpu/cross_entropy.hpp>
-/// Cross entropy on the CPU: the scores are read once in each direction, by packs, and one number is kept for each row.
+/// Cross entropy on the CPU: the scores are read once, by packs. Where the gradient is wanted, it is written from the exponentials while these
+/// are at hand, for the slope that a loss most often has; backward then has nothing to do but to pass it on, or to scale it.
 ///
 /// A row's exponentials are taken about its label's score rather than about its maximum: S = Σ exp(x_c - x_y) is at least 1, and the loss is
 /// log S, without a pass for the maximum. Only a row whose scores lie so far above its label's that S overflows is looked at again. Work is
@@ -47577,7 +48080,7 @@ struct LabelProgram {
   double batch;      ///< what batchmean divides by
   T* losses;         ///< [rows] for reduction::none; else the result
   C* sums;           ///< [rows + 1]: log of a row's sum of exponentials less its label's score; then what the sum was divided by. Or null
-  C* exponentials;   ///< [rows, classes]: exp(x - x_y), where so few are kept for the gradient; or null
+  C* gradient;       ///< [rows, classes]: takes, and has, the gradient of the scores where the result's over the divisor is the usual one; or null
 
   static constexpr int64_t no_part = -1, no_class = -2;
   /// The label of a row, or one of these.
@@ -47595,6 +48098,8 @@ struct LabelProgram {
   }
   /// What smoothing gives to each class.
   SITU_HOST_DEVICE double share() const { return smoothing / static_cast<double>(classes); }
+  /// Of a row's loss, where the result's gradient is 1 and every row counts.
+  SITU_HOST_DEVICE double usual_slope() const { return 1 / static_cast<double>(static_cast<C>(loss_divisor(how, static_cast<double>(rows), batch))); }
 };
 
 /// The loss of a row is  scale (log Σ exp x - x_y) - shares,  its gradient  g (scale softmax(x) - share w - hit [c = y]).
@@ -47699,6 +48204,7 @@ struct LabelRows {
   int64_t readable;           ///< elements from x on that may be read
   int64_t const* labels;
   // forward
+  C limit;                    ///< rows with a greater S are looked at again
   C* sums;                    ///< takes log S of each row
   C const* scales;            ///< of the losses; null where they are 1
   C* shares;                  ///< takes what is subtracted from the losses: share Σ w_c (x_c - x_y); null where that is 0
@@ -47707,11 +48213,10 @@ struct LabelRows {
   C* losses;
   double total;               ///< of the losses
   bool all_count;             ///< every row has a label
+  bool stream;
   // both
-  C* exponentials;            ///< exp(x - x_y), kept for the gradient of few scores; or null
-  int64_t writable;           ///< elements from out and exponentials on that may be overwritten
-  // backward
-  T* out;
+  T* out;                     ///< takes the gradient; forward only where T is C, or null
+  int64_t writable;           ///< elements from out on that may be overwritten
   C const *factors, *hits;    ///< of softmax(x), and of the label's element
   int64_t step;               ///< 0 where one factor and one hit are for all rows, else 1
   C const* bases;             ///< what is subtracted from all elements; null where that is 0
@@ -47725,23 +48230,24 @@ struct ScoreRow {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
 
-  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, unless that is null.
+  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, where `room` elements may be overwritten; where there is no
+  /// room, all to its first N.
   template <class Isa>
-  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep) {
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep, int64_t room) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     P const shift(from);
-    int64_t const whole = n / N * N;
+    int64_t const whole = n / N * N, moves = room > 0 ? -1 : 0;
     P tail(C(0));
     if (whole < n) {
       P const e = term<Isa>(P(load_last<T, N, Isa>(x + whole, n - whole, readable - whole)), shift);
       tail = select(lanes_below<C, N, Isa>(n - whole), e, tail);
-      if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
+      if (room > 0) store_tail<C>(tail, keep + whole, n - whole, room - whole);
     }
     if (whole == 0) return tail;
     double total = 0;
     for (int64_t i = 0; i < whole; i += row_block) {
-      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr);
+      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep + (i & moves), moves);
       if (SITU_LIKELY(whole <= row_block)) return tail + part;
       if (i == 0) total = static_cast<double>(sum_of_lanes(tail));
       total += static_cast<double>(sum_of_lanes(part));
@@ -47750,8 +48256,8 @@ struct ScoreRow {
     result.set(0, static_cast<C>(total));
     return result;
   }
-  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each,
-  /// and keep + N written.
+  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each.
+  /// Exponentials go to rows of N.
   template <class Isa>
   SITU_INLINE static void short_sums(T const* x, int64_t n, int64_t rows, int64_t const* labels, C* keep, pack<C, lanes_in<Isa>, Isa>* sums) {
     constexpr int N = lanes_in<Isa>;
@@ -47761,7 +48267,7 @@ struct ScoreRow {
     for (int64_t k = 0; k < rows; ++k, x += n) {
       int64_t const label = labels[k] < 0 ? 0 : labels[k];
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x)), P(static_cast<C>(x[label])));
-      if (keep) e.store(keep + k * n);
+      e.store(keep + k * N);
       sums[k] = select(inside, e, zero);
     }
   }
@@ -47790,13 +48296,13 @@ struct ScoreRow {
     return exp_of_score(math::detail::at_most(x - shift, C(88)));
   }
   template <class Isa>
-  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep, int64_t moves) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     P s(C(0)), s1 = s;  // take turns
     for (int64_t i = 0; i < n; i += N) {
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
-      if (keep) e.store(keep + i);
+      e.store(keep + (i & moves));
       P const next = s + e;
       s = s1;
       s1 = next;
@@ -47813,30 +48319,35 @@ struct LabelForwardBody {
     constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     LabelRows<T> const a = *given;
-    int64_t const n = a.classes;
+    int64_t const n = a.classes, padded = (n + N - 1) / N * N;
+    bool const holds = N * padded <= group_elements;  // exponentials, of a group of rows; else they go where the gradient will be
+    alignas(64) C held[group_elements];
     double total = 0;
     for (int64_t first = 0; first < a.rows; first += N) {
       P parts[N];
       C bases[N] = {}, shifts[N];
       int64_t const end = a.rows - first < N ? a.rows - first : N;
-      int64_t k = 0;
+      int64_t k = 0, pitch = holds ? padded : 0;
+      C* keep = held;
+      if constexpr (std::is_same_v<T, C>) {
+        if (!holds && a.out) keep = a.out + first * n, pitch = n;
+      }
       P s(C(0));
       if (n <= N) {
-        int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
+        int64_t const room = a.readable - first * n - N;
         int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
-        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
+        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, held, parts);
         k = easy;
       }
       for (int64_t j = k; j < end; ++j) {
         int64_t const label = a.labels[first + j];
         if (label >= 0) shifts[j] = static_cast<C>(a.x[(first + j) * n + label]);
       }
-      C* keep = a.exponentials;
       for (bool again = false;; again = true) {
         for (; k < end; ++k) {
           int64_t const row = first + k;
-          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= C(1e30))) continue;
-          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep ? keep + row * n : nullptr);
+          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= a.limit)) continue;
+          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep + k * pitch, pitch);
           if (again) s.set(static_cast<int>(k), sum_of_lanes(parts[k]));
         }
         if (again) break;
@@ -47845,15 +48356,14 @@ struct LabelForwardBody {
           if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
         }
         s = sums_of_packs(parts);
-        if (SITU_LIKELY(!math::detail::any(!(s <= P(C(1e30)))))) break;
+        if (SITU_LIKELY(!math::detail::any(!(s <= P(a.limit))))) break;
         for (k = 0; k < end; ++k) {  // again about the row's maximum
-          if (s[static_cast<int>(k)] <= C(1e30)) continue;
+          if (s[static_cast<int>(k)] <= a.limit) continue;
           T const* const x = a.x + (first + k) * n;
           shifts[k] = ScoreRow<T>::maximum(x, n);
           bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
         k = 0;
-        keep = nullptr;
       }
       P const log_sums = math::log(s) + P::load(bases);
       P losses(log_sums);
@@ -47862,8 +48372,58 @@ struct LabelForwardBody {
       if (a.shares) losses = losses - P::load(a.shares + first);
       losses.store(a.losses + first);
       total += static_cast<double>(sum_of_lanes(losses));
+      if constexpr (std::is_same_v<T, C>) {
+        C* const to = a.out + first * n;
+        bool const streams = a.stream && holds;
+        if (a.out) write<Isa>(a, first, end, P(C(1)) / s, keep, pitch, streams ? held : to, streams ? group_elements : a.writable - first * n);
+        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n);
+      }
     }
     given->total = total;
+    return 0;
+  }
+
+ private:
+  /// The gradients of rows from their exponentials, `pitch` apart. They may be written over these: a row begins no later than its exponentials.
+  template <class Isa, int N>
+  SITU_INLINE static void write(LabelRows<T> const& a, int64_t first, int64_t rows, pack<C, N, Isa> const& inverses, C const* from, int64_t pitch, C* out, int64_t writable) {
+    using P = pack<C, N, Isa>;
+    int64_t const n = a.classes, whole = n / N * N;
+    alignas(64) C inverse[N];
+    inverses.store(inverse);
+    for (int64_t k = 0; k < rows; ++k, from += pitch, out += n) {
+      int64_t const row = first + k, label = a.labels[row];
+      if (SITU_UNLIKELY(label < 0)) {
+        std::memset(out, 0, static_cast<std::size_t>(n) * sizeof(C));
+        continue;
+      }
+      P const factor(inverse[k] * a.factors[row * a.step]), base(a.bases ? a.bases[row] : C(0));
+      if (n < N) {
+        store_tail<C>(P::load(from) * factor - base, out, n, writable - k * n);  // what is overwritten behind the row is written after it
+      } else {
+        P const last = P::load(from + n - N) * factor - base;  // made first
+        for (int64_t i = 0; i < whole; i += N) (P::load(from + i) * factor - base).store(out + i);
+        last.store(out + n - N);
+      }
+      out[label] -= a.hits[row * a.step];
+    }
+  }
+};
+
+/// Rows of the gradient times factors.
+template <class T>
+struct LabelScaleBody {
+  template <class Isa>
+  SITU_INLINE static int run(T* rows, int64_t count, int64_t n, T const* factors) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    for (int64_t k = 0; k < count; ++k, rows += n) {
+      if (factors[k] == T(1)) continue;
+      P const factor(factors[k]);
+      int64_t i = 0;
+      for (; i + N <= n; i += N) (P::load(rows + i) * factor).store(rows + i);
+      for (; i < n; ++i) rows[i] = rows[i] * factors[k];
+    }
     return 0;
   }
 };
@@ -47887,16 +48447,10 @@ struct LabelBackwardBody {
       }
       C at = static_cast<C>(x[label]), low = a.sums[row];
       C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
-      if constexpr (std::is_same_v<T, C>) {
-        if (a.exponentials && low < C(far_label)) {
-          scaled<Isa>(a.exponentials + row * n, n, a.writable - row * n, factor_of_row * math::exp(-low), a.bases ? a.bases[row] : C(0), out);
-          out[label] -= hit;
-          continue;
-        }
-      }
       if (SITU_UNLIKELY(!(low < C(far_label)))) {
         at = ScoreRow<T>::maximum(x, n);
-        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, nullptr)));
+        alignas(64) C unused[N];
+        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, unused, 0)));
         low = math::log(s)[0];
       }
       P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
@@ -47921,18 +48475,6 @@ struct LabelBackwardBody {
   }
 
  private:
-  /// e * factor - base
-  template <class Isa>
-  SITU_INLINE static void scaled(C const* e, int64_t n, int64_t writable, C factor_of_row, C base_of_row, C* out) {
-    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
-    using P = pack<C, N, Isa>;
-    P const factor(factor_of_row), base(base_of_row);
-    int64_t i = 0;
-    for (; i + N <= n; i += N) (P::load(e + i) * factor - base).store(out + i);
-    if (i == n) return;
-    if (writable - i >= N) return (P::load(e + i) * factor - base).store(out + i);
-    for (; i < n; ++i) out[i] = e[i] * factor_of_row - base_of_row;
-  }
   template <int N, class Isa>
   SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
                                 pack<C, N, Isa> const& base, T* to) {
@@ -47976,15 +48518,22 @@ struct LabelForward {
       if (parts) parts[block] = part;
       else p.finish(part);
     }
+    if (p.gradient && streams()) finish_streaming();
   }
 
  private:
+  bool streams() const { return p.rows * p.classes * static_cast<int64_t>(sizeof(C)) >= streaming_bytes; }
   void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
     alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
+    alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows];
     int64_t labels[label_rows];
     bool const smooths = p.smoothing > 0, scaled = p.weight || smooths;
     T const* const x = p.x + row * p.classes;
-    double total = 0;
+    double total = 0, slope = 0;
+    if (p.gradient) {
+      slope = p.usual_slope();
+      factors[0] = hits[0] = static_cast<C>(slope);
+    }
     int64_t const valid = find_labels<true>(p, row, count, labels);
     if (!p.weight) part.weight += static_cast<double>(valid);
     for (int64_t k = 0; (Logarithms || scaled) && k < count; ++k) {
@@ -47996,7 +48545,9 @@ struct LabelForward {
         losses[k] = -static_cast<C>(x[k * p.classes + label]) * weight;
         total += static_cast<double>(losses[k]);
       } else {
-        scales[k] = static_cast<C>(label_factors(p, label, all_weights).scale);
+        LabelFactors const f = label_factors(p, label, all_weights);
+        scales[k] = static_cast<C>(f.scale);
+        factors[k] = static_cast<C>(slope * f.scale), hits[k] = static_cast<C>(slope * f.hit), bases[k] = static_cast<C>(slope * p.share());
         if (smooths) shares[k] = static_cast<C>(p.share() * ScoreRow<T>::share(x + k * p.classes, p.classes, static_cast<C>(x[k * p.classes + label]), p.weight));
       }
     }
@@ -48006,7 +48557,13 @@ struct LabelForward {
       a.x = x, a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes, a.labels = labels;
       a.sums = sums, a.losses = losses;
       a.all_count = valid == count;
-      a.exponentials = p.exponentials ? p.exponentials + row * p.classes : nullptr, a.writable = (end - row) * p.classes;
+      a.limit = C(1e30);
+      if constexpr (std::is_same_v<T, C>) {
+        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = streams();  // somewhat more than exp(far_label)
+      }
+      a.writable = (end - row) * p.classes;
+      a.factors = factors, a.hits = hits, a.step = scaled;
+      a.bases = smooths ? bases : nullptr;
       a.scales = scaled ? scales : nullptr;
       a.shares = smooths ? shares : nullptr;
       dispatch<LabelForwardBody<T>>(&a);
@@ -48034,6 +48591,7 @@ struct LabelBackward {
       for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
     }
     double const scalar = p.how == reduction::none ? 0 : static_cast<double>(static_cast<C>(*g)) / static_cast<double>(p.sums[p.rows]);
+    if (p.gradient && scalar == p.usual_slope() && p.how != reduction::none) return;
     for (int64_t block = first; block < last; ++block) {
       int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
       for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, scalar);
@@ -48047,6 +48605,13 @@ struct LabelBackward {
     int64_t labels[label_rows];
     bool const smooths = p.smoothing > 0, weighed = smooths && p.weight, each = p.weight || smooths || p.how == reduction::none;
     (void)find_labels<false>(p, row, count, labels);
+    if constexpr (std::is_same_v<T, C> && !Logarithms) {
+      if (p.gradient) {
+        for (int64_t k = 0; k < count; ++k) factors[k] = labels[k] < 0 ? C(1) : static_cast<C>((p.how == reduction::none ? static_cast<double>(g[row + k]) : scalar) / p.usual_slope());
+        dispatch<LabelScaleBody<C>>(out + row * n, count, n, static_cast<C const*>(factors));
+        return;
+      }
+    }
     for (int64_t k = 0; k < (each ? count : 1); ++k) {
       factors[k] = hits[k] = C(0);
       if (each && labels[k] < 0) continue;
@@ -48067,7 +48632,6 @@ struct LabelBackward {
       a.sums = p.sums + row;
       a.out = out + row * n, a.writable = (end - row) * n;
       a.factors = factors, a.hits = hits, a.step = each;
-      a.exponentials = p.exponentials ? p.exponentials + row * n : nullptr;
       a.bases = smooths && !weighed ? bases : nullptr;
       dispatch<LabelBackwardBody<T>>(const_cast<LabelRows<T> const*>(&a));
       for (int64_t k = 0; weighed && k < count; ++k) {
@@ -48760,10 +49324,9 @@ struct LabelCheck {
   }
 };
 
-/// Exponentials that stay in the cache until the gradient asks for them are kept, instead of being computed again.
-inline constexpr int64_t kept_exponentials = int64_t{1} << 17;
+/// Whether the kernel of the loss writes the scores' gradient, too.
 template <class D, class T>
-inline constexpr bool keeps_exponentials = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
+inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
 
 /// A loss of labels: what its kernels need, and its gradient.
 template <bool Logarithms, class T, class D, class I, class DX, class DI>
@@ -48775,7 +49338,8 @@ struct LabelLoss {
   int64_t ignored;
   double smoothing;
   reduction how;
-  Tensor<C, D> sums, exponentials;  // saved for the gradient
+  Tensor<C, D> sums;                // saved for the gradient
+  mutable Tensor<C, D> gradient;    // made with the loss; the first backward gives it away, another one computes it
   Saved<T, DX> x;
 
   LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
@@ -48785,7 +49349,7 @@ struct LabelLoss {
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
     p.sums = const_cast<C*>(std::as_const(sums).data());
-    p.exponentials = exponentials.body() ? const_cast<C*>(std::as_const(exponentials).data()) : nullptr;
+    p.gradient = gradient.body() ? const_cast<C*>(std::as_const(gradient).data()) : nullptr;
     p.bounds.extent = space.classes;
     return p;
   }
@@ -48795,7 +49359,7 @@ struct LabelLoss {
     if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-    if (records && !Logarithms && keeps_exponentials<D, T> && space.rows * space.classes <= kept_exponentials) exponentials = Tensor<C, D>::uninitialized(Shape{space.rows, space.classes}, who);
+    if (records && !Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
@@ -48813,12 +49377,15 @@ struct LabelLoss {
     check_unchanged(labels.storage_head(), version, labels.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
-    auto result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    Tensor<T, D> result;
+    if constexpr (loss_makes_gradient<D, T>) result = gradient;
+    if (!result.body()) result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
     if (result.size() > 0) {
       Tensor<T, DX> const rows = class_rows(x.tensor());
       Tensor<T, D> const slopes = g.contiguous();
       launch_label_gradient<D, Logarithms>(typename device_traits<D>::kernels{}, program(rows, space), slopes.data(), result.data());
     }
+    gradient = {};
     into.add(rows_as_scores(result, shape.rank()));
   }
 };
@@ -48874,8 +49441,9 @@ using nll_loss_options_of = nll_loss_options<value_of<S>, result_device_t<device
 /// Throws    ShapeError where shapes do not fit; IndexError for a label that is no class and not ignore_index: at once on the host, from the
 ///           next synchronisation of an asynchronous device, which takes such a row as one to be ignored.
 /// Special   the mean divides by the sum of w_y over rows that are not ignored: NaN where there are none. A score of -inf has probability 0.
-/// Cost      reads the scores once, one launch (two for many rows); the gradient reads them once and writes once. One number is kept for each
-///           row. Scores with axes behind the classes are copied, rows together, first.
+/// Cost      reads the scores once, one launch (two for many rows). On the CPU a recorded loss of float or double writes its gradient in the same
+///           pass, which backward only scales where it must (a second backward computes it again); elsewhere one number is kept for each row, and
+///           the gradient reads the scores once and writes once. Scores with axes behind the classes are copied, rows together, first.
 /// Gradient  g w_y (softmax(x) - [c = y]).
 template <class S, class L>
   requires detail::scores_with_labels<S, L>
@@ -50532,7 +51100,7 @@ class SummaryTable {
  public:
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
-    rows_.push_back({});
+    rows_.push_back(Row());
     for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
     return rows_.size() - 1;
   }
@@ -50649,10 +51217,10 @@ class SummaryTable {
     return all.substr(begin, end - begin);
   }
 
-  std::vector<Row> rows_;
-  std::vector<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
-  std::vector<void const*> seen_;   ///< parameters and buffers
-  std::vector<std::string> seen_paths_;
+  List<Row> rows_;
+  List<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
+  List<void const*> seen_;   ///< parameters and buffers
+  List<std::string> seen_paths_;
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 
@@ -50956,6 +51524,9 @@ struct NormParts {
   char const* operation;
   Spans spans;
 };
+/// The same where p is 2 whatever happens: no other power is compiled for the CPU.
+template <class T>
+struct SquareParts : NormParts<T> {};
 /// The norm of all, and what brings it down to max_norm: min(1, max_norm / (norm + 1e-6)).
 template <class T>
 struct NormsJoined {
@@ -51091,22 +51662,23 @@ struct OwnSweepKernel {
   void operator()(int64_t first, int64_t last) const { dispatch<SweepBody<Rule>>(&sweep, first, last); }
 };
 
-/// Σ x², Σ |x| or the greatest |x| of each chunk; other powers element by element.
-template <class T>
+/// Σ x², Σ |x| or the greatest |x| of each chunk; other powers element by element. `Squares`: no others than Σ x².
+template <class T, bool Squares>
 struct NormBody {
   using C = compute_t<T>;
 
   template <class Isa>
   SITU_INLINE static int run(NormParts<T> const* work, int64_t first, int64_t last) {
     Span const* span = work->spans.all;
-    double const p = work->p;
+    [[maybe_unused]] double const p = work->p;
     int64_t begin = 0;
     for (int64_t chunk = first; chunk < last; ++chunk) {
       while (span->end <= chunk) begin = span->end, ++span;
       int64_t const i = (chunk - begin) * sweep_chunk;
       int64_t const n = span->size - i < sweep_chunk ? span->size - i : sweep_chunk;
       T const* const x = static_cast<T const*>(span->data[sweep_parameter]) + i;
-      work->parts[chunk] = p == 2 ? total<Isa, 2>(x, n) : p == 1 ? total<Isa, 1>(x, n) : p >= greatest_norm ? total<Isa, 0>(x, n) : powers(x, n, p);
+      if constexpr (Squares) work->parts[chunk] = total<Isa, 2>(x, n);
+      else work->parts[chunk] = p == 2 ? total<Isa, 2>(x, n) : p == 1 ? total<Isa, 1>(x, n) : p >= greatest_norm ? total<Isa, 0>(x, n) : powers(x, n, p);
     }
     return 0;
   }
@@ -51157,11 +51729,11 @@ struct NormBody {
     return sum;
   }
 };
-template <class T>
+template <class T, bool Squares>
 struct NormPartsKernel {
   NormParts<T> work;
   char const* operation = work.operation;
-  void operator()(int64_t first, int64_t last) const { dispatch<NormBody<T>>(&work, first, last); }
+  void operator()(int64_t first, int64_t last) const { dispatch<NormBody<T, Squares>>(&work, first, last); }
 };
 template <class T>
 struct NormsJoinedKernel {
@@ -51187,7 +51759,11 @@ void launch_sweep(cpu_kernels, Sweep<Rule> const& sweep) {
 }
 template <class D, class T>
 void launch_sweep(cpu_kernels, NormParts<T> const& work) {
-  device_traits<D>::launch(cpu::NormPartsKernel<T>{work}, work.spans.chunks(), cpu::sweep_grain);
+  device_traits<D>::launch(cpu::NormPartsKernel<T, false>{work}, work.spans.chunks(), cpu::sweep_grain);
+}
+template <class D, class T>
+void launch_sweep(cpu_kernels, SquareParts<T> const& work) {
+  device_traits<D>::launch(cpu::NormPartsKernel<T, true>{work}, work.spans.chunks(), cpu::sweep_grain);
 }
 template <class D, class T>
 void launch_sweep(cpu_kernels, NormsJoined<T> const& work) {
@@ -51470,19 +52046,26 @@ class Optimizer {
     Rule::check(options);
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
-    std::vector<Parameter> added = parameters_;
-    std::vector<Variable<T, D>> values = values_;
-    int64_t const group = static_cast<int64_t>(groups_.size());
-    for (Variable<T, D> const& v : parameters) {
-      values.push_back(v);
-      added.push_back({group, {}, {}, {}});
-      if (v.requires_grad()) complete(added.back(), *v.state(), options);
-    }
+    List<Variable<T, D>> all;
+    for (Variable<T, D> const& v : values_) all.push_back(v);
+    for (Variable<T, D> const& v : parameters) all.push_back(v);
+    std::vector<Variable<T, D>> values(std::as_const(all).begin(), std::as_const(all).end());
     Options own = options;
     double const* const momentum = Rule::momentum(own);
     groups_.push_back({options, one_number(options.lr), momentum ? one_number(*momentum) : Tensor<double>()});
-    parameters_ = std::move(added);
-    values_ = std::move(values);
+    std::size_t const before = parameters_.size();
+    try {
+      parameters_.reserve(values.size());
+      for (Variable<T, D> const& v : parameters) {
+        parameters_.push_back({static_cast<int64_t>(groups_.size()) - 1, {}, {}, {}});
+        if (v.requires_grad()) complete(parameters_.back(), *v.state(), options);
+      }
+    } catch (...) {  // nothing has been added then
+      parameters_.truncate(before);
+      groups_.pop_back();
+      throw;
+    }
+    values_.swap(values);
   }
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
 
@@ -51500,8 +52083,8 @@ class Optimizer {
     }
     Launches<D, Sweep<Update>> launches;
     launches.work.operation = Rule::name;
-    std::vector<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
-    std::vector<std::size_t> copied;
+    List<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
+    List<std::size_t> copied;
     auto const write_back = [&](int64_t) {
       for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
@@ -51657,8 +52240,8 @@ class Optimizer {
   }
 
   std::vector<Variable<T, D>> values_;
-  std::vector<Parameter> parameters_;  ///< the state of each
-  std::vector<Group> groups_;
+  List<Parameter> parameters_;  ///< the state of each
+  List<Group> groups_;
 };
 
 }  // namespace detail
@@ -51969,7 +52552,7 @@ void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const
   Launches<D, Sweep<Update>> launches;
   launches.work.rule = rule;
   launches.work.operation = name;
-  std::vector<Tensor<T, D>> copies, gradients;  // of what is not contiguous
+  List<Tensor<T, D>> copies, gradients;  // of what is not contiguous
   auto const write_back = [&](int64_t) {
     for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
     copies.clear();
@@ -51992,8 +52575,8 @@ void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const
   if (launches.work.spans.count > 0) launches.launch(write_back);
 }
 
-/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it.
-template <class T, class D>
+/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it. `Squares`: p is 2.
+template <bool Squares, class T, class D>
 Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
   using R = result_device_t<D>;
   using C = compute_t<T>;
@@ -52003,11 +52586,11 @@ Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D
   }
   Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
   Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
-  Launches<D, NormParts<T>> launches;
+  Launches<D, std::conditional_t<Squares, SquareParts<T>, NormParts<T>>> launches;
   launches.work.parts = static_cast<double*>(parts.get());
   launches.work.p = p;
   launches.work.operation = name;
-  std::vector<Tensor<T, D>> copies;
+  List<Tensor<T, D>> copies;
   auto const next = [&](int64_t done) { launches.work.parts += done; };
   for (Variable<T, D> const& v : parameters) {
     State<T, D> const& state = *v.state();
@@ -52031,6 +52614,24 @@ Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D
   return result;
 }
 
+/// clip_grad_norm; the Trainer's asks for p = 2 when it is compiled.
+template <bool Squares, class T, class D>
+auto clip_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double p, bool error_if_nonfinite) {
+  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+  using C = compute_t<T>;
+  Temporary<D> const coefficient(sizeof(C));
+  auto const norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) {
+    C const value = norm.item();
+    if (!math::isfinite(value)) {
+      fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
+    }
+  }
+  sweep_gradients(parameters, ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  return norm;
+}
+
 }  // namespace detail
 
 namespace optim {
@@ -52045,19 +52646,7 @@ namespace optim {
 /// Source    torch.nn.utils.clip_grad_norm_.
 template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
-  if (!(norm_type > 0)) detail::fail_with<Error>({"clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude"});
-  if (!(max_norm >= 0)) detail::fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
-  using C = compute_t<T>;
-  detail::Temporary<D> const coefficient(sizeof(C));
-  auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
-  if (error_if_nonfinite) {
-    C const value = norm.item();
-    if (!math::isfinite(value)) {
-      detail::fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
-    }
-  }
-  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
-  return norm;
+  return detail::clip_norm<false>(parameters, max_norm, norm_type, error_if_nonfinite);
 }
 template <any_module M>
 auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
@@ -52210,7 +52799,7 @@ class GradScaler {
   }
   template <class T, class D>
   static bool all_finite(std::vector<Variable<T, D>> const& parameters) {
-    return math::isfinite(detail::gradient_norm(parameters, 2 * detail::greatest_norm, 0, nullptr, "isfinite").item());
+    return math::isfinite(detail::gradient_norm<false>(parameters, 2 * detail::greatest_norm, 0, nullptr, "isfinite").item());
   }
 
   GradScalerOptions options_;
@@ -53261,9 +53850,11 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
 /// when half of what is ready will be used up, and are woken only for batches that cost more than that.
 
 #include <span>
-#include <vector>
 
 #include <pthread.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
 
 // ---- <situ/data/detail/order.hpp>
@@ -53276,20 +53867,18 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Makes `order` 0, 1, ..., count - 1.
-inline void plain_order(std::vector<int64_t>& order, int64_t count) {
-  order.resize(static_cast<std::size_t>(count));
-  for (int64_t i = 0; i < count; ++i) order[static_cast<std::size_t>(i)] = i;
+/// Makes `at` 0, 1, ..., count - 1.
+inline void plain_order(int64_t* at, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) at[i] = i;
 }
 
 __extension__ using uint128 = unsigned __int128;
 
-/// Makes `order` a permutation of 0, 1, ..., count - 1, each with the same chance to within 2^-24: the exchanges of Fisher and Yates from the end
+/// Makes `at` a permutation of 0, 1, ..., count - 1, each with the same chance to within 2^-24: the exchanges of Fisher and Yates from the end
 /// on, where place i changes with one of 0, ..., i. Places 2 p + 1 and 2 p share draw p of the stream as long as that has bits enough.
 /// Source    Brackett-Rozinsky & Lemire 2024, doi:10.1002/spe.3369, for several numbers from one draw.
-inline void shuffle_order(RandomStream const& stream, std::vector<int64_t>& order, int64_t count) {
-  plain_order(order, count);
-  int64_t* const at = order.data();
+inline void shuffle_order(RandomStream const& stream, int64_t* at, int64_t count) {
+  plain_order(at, count);
   bool const shared = count <= int64_t{1} << 20;
   PhiloxWords words{};
   for (int64_t k = shared ? (count - 1) >> 1 : count - 1, first = k; k >= 0; --k) {
@@ -53304,8 +53893,8 @@ inline void shuffle_order(RandomStream const& stream, std::vector<int64_t>& orde
   }
 }
 inline std::vector<int64_t> random_order(RandomStream const& stream, int64_t count) {
-  std::vector<int64_t> order;
-  shuffle_order(stream, order, count);
+  std::vector<int64_t> order(static_cast<std::size_t>(count));
+  shuffle_order(stream, order.data(), count);
   return order;
 }
 
@@ -53378,6 +53967,7 @@ class BatchPipeline {
   void release() {
     Lock const lock(*this);
     free_.push_back(slot_of(consumed_++));
+    ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
   /// Ends the loop, also before the last batch. No thread is at work when this returns.
@@ -53391,7 +53981,9 @@ class BatchPipeline {
 
  protected:
   [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)
-      : plan_(plan), ahead_(plan.ahead), slot_of_(static_cast<std::size_t>(plan.most_ahead) + 1), made_(static_cast<std::size_t>(plan.most_ahead) + 1) {
+      : plan_(plan), ahead_(plan.ahead) {
+    slot_of_.resize(static_cast<std::size_t>(plan.most_ahead) + 1);
+    made_.resize(static_cast<std::size_t>(plan.most_ahead) + 1);
     pthread_condattr_t attributes;
     ::pthread_condattr_init(&attributes);
     ::pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -53494,12 +54086,16 @@ class BatchPipeline {
   /// The order of an epoch depends on nothing but the seed, the epoch and the number of samples. The numbers are not those of a Generator with the
   /// same seed: its calls count from 0.
   RandomStream stream_of_epoch(int64_t epoch) const { return {plan_.seed, static_cast<uint64_t>(epoch) | uint64_t{1} << 63}; }
+  int64_t* room_for_order(List<int64_t>& order) const {
+    order.resize(static_cast<std::size_t>(plan_.samples));
+    return order.data();
+  }
   void set_order(int64_t epoch) {
     if (!plan_.shuffle) {
-      if (order_epoch_ < 0) plain_order(order_, plan_.samples);
+      if (order_epoch_ < 0) plain_order(room_for_order(order_), plan_.samples);
     } else if (order_epoch_ != epoch) {
-      if (next_order_epoch_ == epoch) order_.swap(next_order_);
-      else shuffle_order(stream_of_epoch(epoch), order_, plan_.samples);
+      if (next_order_epoch_ == epoch) std::swap(order_, next_order_);
+      else shuffle_order(stream_of_epoch(epoch), room_for_order(order_), plan_.samples);
       next_order_epoch_ = -1;
     }
     order_epoch_ = epoch;
@@ -53511,7 +54107,7 @@ class BatchPipeline {
     {
       Unlock const unlocked(*this);
       try {
-        shuffle_order(stream_of_epoch(epoch), next_order_, plan_.samples);
+        shuffle_order(stream_of_epoch(epoch), room_for_order(next_order_), plan_.samples);
       } catch (...) {  // then the next loop finds it, and says what is wrong
         found = false;
       }
@@ -53532,8 +54128,8 @@ class BatchPipeline {
   }
   void work() {
     Lock const lock(*this);
-    double before = 0, nap = 0;  // when it looked last, where the loop was, and how long it slept
-    int64_t seen = 0;
+    double before = 0, nap = 0;  // when it looked last, and how long it slept
+    int64_t seen = 0;            // what had been used up then
     while (!stopping_) {
       if (can_claim()) {
         make_next();
@@ -53548,16 +54144,14 @@ class BatchPipeline {
         if (!running_) {  // the next loop may begin soon
           nap = shortest_nap + idle_;
           idle_ += nap;
-        } else if (consumed_ < seen) {
-          nap = shortest_nap;
-        } else if (consumed_ == seen) {
+        } else if (used_ == seen) {
           nap *= 2;
         } else {
-          double const left = claimed_ < end_ ? 0.5 * static_cast<double>(claimed_ - consumed_) : static_cast<double>(end_ - consumed_);
-          nap = (now - before) / static_cast<double>(consumed_ - seen) * left;
+          double const left = claimed_ < end_ ? 0.5 * static_cast<double>(claimed_ - consumed_) : static_cast<double>(end_ - consumed_) - 0.5;
+          nap = (now - before) / static_cast<double>(used_ - seen) * left;
         }
         before = now;
-        seen = consumed_;
+        seen = used_;
         nap = nap < shortest_nap ? shortest_nap : nap > longest_nap ? longest_nap : nap;
         nap_for(nap);
       }
@@ -53583,13 +54177,14 @@ class BatchPipeline {
   int parked_ = 0, napping_ = 0, making_ = 0;
   double cost_ = 0;  ///< milliseconds for a batch, more or less
   double idle_ = 0;  ///< milliseconds since the last loop, more or less
-  static constexpr double shortest_nap = 0.05, longest_nap = 2, longest_idleness = 20;
+  static constexpr double shortest_nap = 0.02, longest_nap = 2, longest_idleness = 20;
   int64_t claimed_ = 0, consumed_ = 0, end_ = 0;  ///< batches that were begun, that are used up, and all
-  std::vector<int> free_, slot_of_;
-  std::vector<char> made_;
-  std::vector<int64_t> order_, next_order_;
+  int64_t used_ = 0;                              ///< batches that were used up in all loops
+  List<int> free_, slot_of_;
+  List<char> made_;
+  List<int64_t> order_, next_order_;
   int64_t order_epoch_ = -1, next_order_epoch_ = -1;
-  std::vector<pthread_t> threads_;
+  List<pthread_t> threads_;
 };
 
 inline namespace SITU_ABI_THREADS {
@@ -53597,6 +54192,9 @@ inline namespace SITU_ABI_THREADS {
 inline void* run_batch_worker(void* pipeline) {
 #if defined(_OPENMP)
   omp_set_num_threads(1);
+#endif
+#if defined(__linux__)
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps end within a microsecond of their time, not 50: several small batches
 #endif
   static_cast<BatchPipeline*>(pipeline)->work();
   return nullptr;
@@ -54247,6 +54845,7 @@ parsed parse_field(std::string_view field, T& value) {
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdint>
@@ -54371,6 +54970,21 @@ public:
       if (got == 0)
         context_.fail({"became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed"});
       at += got, offset += got, bytes -= got;
+    }
+  }
+
+  /// The same for places of memory whose bytes lie one behind the other in the file: few calls of the system for many of them.
+  [[gnu::cold]] void read_in_a_row(::iovec* places, int count, int64_t offset) const {
+    while (count > 0) {
+      int const some = count < 1024 ? count : 1024;
+      ssize_t const read_bytes = ::preadv(file_.get(), places, some, static_cast<off_t>(offset));
+      int64_t got = read_bytes > 0 ? static_cast<int64_t>(read_bytes) : 0;
+      for (int k = 0; k < some; ++k) {
+        int64_t const bytes = static_cast<int64_t>(places[k].iov_len), here = got < bytes ? got : bytes;
+        if (here < bytes) read(static_cast<unsigned char*>(places[k].iov_base) + here, offset + here, bytes - here);  // the rest, or why not
+        got -= here, offset += bytes;
+      }
+      places += some, count -= some;
     }
   }
 
@@ -55761,8 +56375,8 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;         ///< in the order of their elements
-  std::vector<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
+  List<SafetensorsEntry> entries;         ///< in the order of their elements
+  List<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
   io::Metadata metadata;
   int64_t data_begin = 0;
 
@@ -55825,11 +56439,13 @@ class SafetensorsReader {
   [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
+    List<std::pair<std::string, std::string>> pairs;
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
       std::string key = json_.string("a key of \"__metadata__\" cannot be read");
       json_.need(':', "a key of \"__metadata__\" has no value", "':'");
-      metadata.emplace_back(static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text"));
+      pairs.push_back({static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text")});
     }
+    io::Metadata(std::as_const(pairs).begin(), std::as_const(pairs).end()).swap(metadata);
   }
 
   [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
@@ -55904,15 +56520,14 @@ class SafetensorsReader {
   bool too_large_ = false;
 };
 
-/// Sorts pointers; `before` compares what they point to.
-template <class X>
-void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X const&)) {
-  if (pointers.size() < 2) return;
-  static thread_local int (*comparison)(X const&, X const&) = nullptr;
-  comparison = compare;
-  std::qsort(pointers.data(), pointers.size(), sizeof(X const*), [](void const* a, void const* b) {
-    return comparison(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b));
-  });
+/// Sorts pointers to X; `compare(a, b)` is called with two of them, as qsort calls it.
+template <class X, class Compare>
+void sort_pointers(List<X const*>& pointers, Compare) {
+  bool sorted = true;  // as most are
+  for (size_t k = 1; k < pointers.size() && sorted; ++k) sorted = Compare{}(*pointers[k - 1], *pointers[k]) <= 0;
+  if (sorted) return;
+  std::qsort(pointers.data(), pointers.size(), sizeof(X const*),
+             [](void const* a, void const* b) { return Compare{}(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b)); });
 }
 
 /// Reads a header of `length` bytes, and compares it with the size of the file.
@@ -55932,16 +56547,16 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
   }
   SafetensorsHeader raw;
   SafetensorsReader(bytes, length, context).read(raw);
-  header.metadata = static_cast<io::Metadata&&>(raw.metadata);
+  header.metadata.swap(raw.metadata);
 
-  std::vector<std::pair<std::string, std::string> const*> keys;
+  List<std::pair<std::string, std::string> const*> keys;
   for (auto const& pair : header.metadata) keys.push_back(&pair);
   sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
   for (size_t k = 1; k < keys.size(); ++k) {
     if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
   }
 
-  std::vector<SafetensorsEntry const*> order;
+  List<SafetensorsEntry const*> order;
   order.reserve(raw.entries.size());
   for (SafetensorsEntry const& entry : raw.entries) order.push_back(&entry);
   sort_pointers<SafetensorsEntry>(order, [](SafetensorsEntry const& a, SafetensorsEntry const& b) {
@@ -55983,7 +56598,7 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
-[[gnu::cold]] inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
+[[gnu::cold]] inline std::string safetensors_preamble(List<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
   auto const checked = [&](std::string const& name) -> std::string const& {
     if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
       context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});
@@ -56263,7 +56878,7 @@ class ZipReader {
 
   /// Names are unique, and members do not overlap.
   void check(std::vector<ZipMember> const& members) const {
-    std::vector<ZipMember const*> order;
+    List<ZipMember const*> order;
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
     for (size_t k = 1; k < order.size(); ++k) {
@@ -56524,6 +57139,7 @@ inline Npz load_npz(std::string const& path) { return Npz(path); }
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 
 // ---- <situ/io/state.hpp>
@@ -56940,6 +57556,39 @@ class HostElements {
   elements.write_back();
 }
 
+/// Reads tensors whose elements follow one another in a file. Small ones that lie in the host's memory as in the file are read together.
+class TensorReader {
+ public:
+  TensorReader(InputFile const& file, Staging& staging) : file_(file), staging_(staging) {}
+  TensorReader(TensorReader const&) = delete;
+  TensorReader& operator=(TensorReader const&) = delete;
+
+  [[gnu::cold]] void read(StoredElements const& from, io::NamedTensor const& to) {
+    int64_t const bytes = to.size() * bytes_of_dtype(to.dtype());
+    if (bytes == 0) return;
+    bool const together = bytes <= largest && to.device().host && to.is_contiguous() && to.dtype() == from.dtype && from.dtype != dtype::boolean;
+    if (!together || from.offset != end_ || count_ == most) flush();
+    if (!together) return read_elements(from, to, staging_);
+    to.head()->note_write("load_safetensors");
+    to.device().before_write(to.head());
+    if (count_ == 0) begin_ = from.offset;
+    places_[count_++] = {to.first(), static_cast<std::size_t>(bytes)};
+    end_ = from.offset + bytes;
+  }
+  void flush() {
+    if (count_ > 0) file_.read_in_a_row(places_, std::exchange(count_, 0), begin_);
+  }
+
+ private:
+  static constexpr int64_t largest = 1 << 20;
+  static constexpr int most = 64;
+  InputFile const& file_;
+  Staging& staging_;
+  int64_t begin_ = 0, end_ = -1;  ///< in the file, of what waits
+  int count_ = 0;
+  ::iovec places_[most];
+};
+
 /// Writes all elements of a tensor, packed.
 [[gnu::cold]] inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
   int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
@@ -57053,7 +57702,7 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 
 [[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
-  std::vector<io::NamedTensor const*> order;
+  List<io::NamedTensor const*> order;
   order.reserve(tensors.size());
   for (io::NamedTensor const& tensor : tensors) {
     bool tied = false;
@@ -57066,13 +57715,16 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
     int const difference = safetensors_rank(b.dtype()) - safetensors_rank(a.dtype());
     return difference != 0 ? difference : a.name().compare(b.name());
   });
-  std::vector<SafetensorsEntry> entries(order.size());
-  std::vector<SafetensorsEntry const*> names;
+  List<SafetensorsEntry> entries;
+  entries.reserve(order.size());  // they stay where they are
+  List<SafetensorsEntry const*> names;
   int64_t on_devices = 0;
   for (size_t k = 0; k < order.size(); ++k) {
-    entries[k].name = order[k]->name();
-    entries[k].kind = static_cast<int>(order[k]->dtype());
-    entries[k].shape = order[k]->shape();
+    SafetensorsEntry entry;
+    entry.name = order[k]->name();
+    entry.kind = static_cast<int>(order[k]->dtype());
+    entry.shape = order[k]->shape();
+    entries.push_back(std::move(entry));
     names.push_back(&entries[k]);
     if (!order[k]->device().host) on_devices += order[k]->size() * bytes_of_dtype(order[k]->dtype());
   }
@@ -57091,7 +57743,7 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 
 /// Which element of the file goes to which tensor, and what does not fit.
 struct LoadPlan {
-  std::vector<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
+  List<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
   io::LoadResult result;
   std::string problems;
 };
@@ -57100,6 +57752,7 @@ struct LoadPlan {
   LoadPlan plan;
   plan.targets.resize(header.entries.size());
   std::string missing, unexpected, misshaped, mistyped;
+  List<std::string> missing_names, unexpected_names;
   auto const line = [](std::string& to, std::initializer_list<MessagePart> parts) { to += "\n  " + message(parts); };
   auto const target_of = [&](SafetensorsEntry const* entry) -> io::NamedTensor const*& { return plan.targets[static_cast<size_t>(entry - header.entries.data())]; };
   for (io::NamedTensor const& tensor : tensors) {
@@ -57120,14 +57773,16 @@ struct LoadPlan {
     bool tied = false;
     for (io::NamedTensor const* const other : plan.targets) tied = tied || (other && tensor.is_tied_to(*other));
     if (tied) continue;
-    plan.result.missing.push_back(tensor.name());
+    missing_names.push_back(tensor.name());
     line(missing, {"missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape()});
   }
   for (size_t k = 0; k < header.entries.size(); ++k) {
     if (plan.targets[k]) continue;
-    plan.result.unexpected.push_back(header.entries[k].name);
+    unexpected_names.push_back(header.entries[k].name);
     line(unexpected, {"unexpected in the file: ", quoted_name(header.entries[k].name), ", ", quoted_name(header.entries[k].type), " ", shape_text(header.entries[k])});
   }
+  std::vector<std::string>(std::as_const(missing_names).begin(), std::as_const(missing_names).end()).swap(plan.result.missing);
+  std::vector<std::string>(std::as_const(unexpected_names).begin(), std::as_const(unexpected_names).end()).swap(plan.result.unexpected);
   if (options.strict) plan.problems = missing + unexpected;
   plan.problems += misshaped + mistyped;
   return plan;
@@ -57136,7 +57791,7 @@ struct LoadPlan {
 [[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
-  std::vector<io::NamedTensor const*> names;
+  List<io::NamedTensor const*> names;
   for (io::NamedTensor const& tensor : tensors) names.push_back(&tensor);
   sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
   for (size_t k = 0; k < names.size(); ++k) {
@@ -57155,9 +57810,11 @@ struct LoadPlan {
     if (tensor && !tensor->device().host) on_devices += tensor->size() * bytes_of_dtype(tensor->dtype()) + 64;
   }
   Staging staging(on_devices);
+  TensorReader reader(file.file, staging);
   for (size_t k = 0; k < plan.targets.size(); ++k) {
-    if (plan.targets[k]) read_elements(file.elements(file.header.entries[k]), *plan.targets[k], staging);
+    if (plan.targets[k]) reader.read(file.elements(file.header.entries[k]), *plan.targets[k]);
   }
+  reader.flush();
   staging.wait();
   return static_cast<io::LoadResult&&>(plan.result);
 }
@@ -57516,7 +58173,7 @@ struct CurvePanel {
   struct Curve {
     char const* name;
     char const* color;
-    std::vector<double> values;  // NaN where there is none
+    List<double> values;  // NaN where there is none
   };
   std::string const& title;
   int count;
@@ -57793,7 +58450,7 @@ class TrainingRun {
   /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
   /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
-    model_ = std::move(model), home_ = std::move(home);
+    model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
       for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
@@ -57812,7 +58469,7 @@ class TrainingRun {
   Progress& progress() { return progress_; }
 
   [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
-    history.epochs.push_back(epoch);
+    history.epochs.push_back(train::Epoch(epoch));
     if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
@@ -57879,8 +58536,9 @@ class TrainingRun {
   }
   /// Handles: what is loaded through them is loaded into the parts.
   [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {
-    Tensors all = model_;
-    for (io::NamedTensor const& each : best_) all.push_back(each);
+    Tensors all;
+    for (io::NamedTensor const& each : model_) all.push_back(io::NamedTensor(each));
+    for (io::NamedTensor const& each : best_) all.push_back(io::NamedTensor(each));
     add_others_(others_, all);
     all.push_back({"history", table});
     all.push_back({"generator", generator});
@@ -57928,8 +58586,7 @@ template <class T, class D>
 class LateSum {
  public:
   void begin() {
-    late_.clear();
-    if (!host_device<D>) late_.reserve(most);
+    if constexpr (!host_device<D>) late_.clear(), late_.reserve(most);
     sum_ = weights_ = 0;
   }
   void add(Tensor<T, D> number, int64_t weight) {
@@ -57943,7 +58600,7 @@ class LateSum {
   }
   /// The mean of all; waits for them.
   double mean() {
-    read(late_.size());
+    if constexpr (!host_device<D>) read(late_.size());
     return sum_ / weights_;
   }
 
@@ -57956,10 +58613,12 @@ class LateSum {
   void read(std::size_t count) {
     if (count == 0) return;
     for (std::size_t k = 0; k < count; ++k) read(late_[k]);
-    late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
+    std::size_t const left = late_.size() - count;
+    for (std::size_t k = 0; k < left; ++k) late_[k] = std::move(late_[k + count]);
+    late_.truncate(left);
   }
   static constexpr std::size_t most = 256;
-  std::vector<Late> late_;
+  List<Late> late_;
   double sum_ = 0, weights_ = 0;
 };
 /// A Tensor of a loss or a metric, whatever it comes as.
@@ -58086,7 +58745,7 @@ class Trainer {
               [](void const* f, detail::TrainingRun::Tensors& all) { (*static_cast<decltype(add_others)*>(f))(all); });
 
     detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
-    decltype(optim::clip_grad_norm(weights, 1.)) norm;
+    decltype(detail::clip_norm<true>(weights, 1., 2., false)) norm;
     while (int64_t const number = run.next_epoch()) {
       Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
       epoch.learning_rate = optimizer.lr();
@@ -58114,7 +58773,7 @@ class Trainer {
         if (last) {
           if constexpr (scaled) scaler.unscale(optimizer);
           if (options_.clip_value > 0) optim::clip_grad_value(weights, options_.clip_value);
-          if (options_.clip_norm > 0) norm = optim::clip_grad_norm(weights, options_.clip_norm);
+          if (options_.clip_norm > 0) norm = detail::clip_norm<true>(weights, options_.clip_norm, 2., false);
           if constexpr (scaled) scaler.step(optimizer), scaler.update();
           else optimizer.step();
           if (options_.schedule_steps) schedule.step();

@@ -60,8 +60,9 @@ TEST_CASE("cross entropy is one kernel forward and one backward") {
   V x = leaf({30, 100}, 1);
   auto const labels = arange<int64_t>(30).to(Probe{});
   Variable<float, Probe> loss;
-  CHECK(asked([&] { loss = cross_entropy(x, labels); }).launches == 1);
+  Asked const forward = asked([&] { loss = cross_entropy(x, labels); });
+  CHECK(forward.launches == 1);
   Asked const backward = asked([&] { loss.backward(); });
   CHECK(backward.launches == 2);
-  CHECK(backward.allocations == 2);
+  CHECK(backward.allocations == 1);  // the seed; the gradient was made in the forward pass, of which the test of losses knows that it is right
 }

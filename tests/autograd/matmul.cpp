@@ -1,4 +1,4 @@
-/// Gradients of products: against finite differences, and against PyTorch's.
+/// Gradients of products: PyTorch's, and what is kept for them. gradcheck_products.cpp has the finite differences.
 #include <doctest/doctest.h>
 
 #include <autograd/layouts.hpp>
@@ -7,75 +7,11 @@
 #include <support/compare.hpp>
 
 using namespace situ;
-using situ_test::all_layouts;
 using situ_test::layout;
 using situ_test::leaf;
 using situ_test::sample;
 using situ_test::thrown;
 using situ_test::V;
-
-namespace {
-
-using Two = V (*)(V const&, V const&);
-struct Product {
-  char const* name;
-  Shape a, b;
-  Two f;
-};
-Product const products[] = {
-    {"matmul", {3, 4}, {4, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"matrix and vector", {3, 4}, {4}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"vector and matrix", {3}, {3, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"vectors", {5}, {5}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"batch and matrix", {2, 3, 2}, {2, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"matrix and batch", {3, 2}, {2, 2, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"batches that broadcast", {2, 1, 2, 3}, {3, 3, 1}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"batch and vector", {2, 3, 2}, {2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"vector and batch", {3}, {2, 3, 2}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"nothing to sum", {2, 0}, {0, 3}, [](V const& a, V const& b) -> V { return matmul(a, b); }},
-    {"formulas", {3, 2}, {2, 2}, [](V const& a, V const& b) -> V { return matmul(tanh(a), b * 2 + 1); }},
-    {"itself", {3, 3}, {3}, [](V const& a, V const& b) -> V { return matmul(matmul(a, a.t()), b); }},
-    {"bmm", {2, 3, 2}, {2, 2, 2}, [](V const& a, V const& b) -> V { return bmm(a, b); }},
-    {"dot", {5}, {5}, [](V const& a, V const& b) -> V { return dot(a, b); }},
-    {"dot of formulas", {5}, {5}, [](V const& a, V const& b) -> V { return dot(tanh(a), b * b); }},
-    {"outer", {3}, {4}, [](V const& a, V const& b) -> V { return outer(a, b); }},
-    {"linear", {3, 4}, {2, 4}, [](V const& a, V const& b) -> V { return linear(a, b); }},
-    {"linear of batches", {2, 2, 3}, {2, 3}, [](V const& a, V const& b) -> V { return linear(a, b, b.t()[0]); }},
-    {"linear of a vector", {3}, {2, 3}, [](V const& a, V const& b) -> V { return linear(a, b); }},
-    {"linear of one output", {2, 3}, {3}, [](V const& a, V const& b) -> V { return linear(a, b, b[1]); }},
-    {"linear_relu", {3, 4}, {2, 4}, [](V const& a, V const& b) -> V { return linear_relu(a, b, b.t()[0]); }},
-    {"linear_gelu_tanh", {3, 2}, {2, 2}, [](V const& a, V const& b) -> V { return linear_gelu_tanh(a, b, b[0]); }},
-    {"einsum of a product", {3, 2}, {2, 4}, [](V const& a, V const& b) -> V { return einsum("ij,jk->ik", a, b); }},
-    {"einsum of a batch, transposed", {2, 3, 2}, {2, 2, 2}, [](V const& a, V const& b) -> V { return einsum("bij,bjk->kbi", a, b); }},
-    {"einsum that sums one operand alone", {3, 2}, {4}, [](V const& a, V const& b) -> V { return einsum("ij,k->i", a, b); }},
-    {"einsum elementwise", {3, 2}, {2}, [](V const& a, V const& b) -> V { return einsum("ij,j->ij", a, b); }},
-    {"einsum of a diagonal", {3, 3}, {3}, [](V const& a, V const& b) -> V { return einsum("ii,i->i", a, b); }},
-    {"trace", {3, 3}, {3}, [](V const& a, V const& b) -> V { return einsum("ii", a) * b; }},
-    {"einsum that broadcasts", {3, 1}, {3, 4}, [](V const& a, V const& b) -> V { return einsum("ij,ij->i", a, b); }},
-    {"einsum of ellipses", {2, 3, 2}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("...i,...i->...", a, b); }},
-    {"einsum of three", {2, 3}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("ij,jk,kl->il", a, b, a); }},
-    {"einsum of a constant first", {2, 3}, {3, 2}, [](V const& a, V const& b) -> V { return einsum("xi,ij,jk->xk", sample({2, 2}), a, b); }},
-};
-}  // namespace
-
-TEST_CASE("gradients of products in every layout") {
-  for (Product const& p : products) {
-    CAPTURE(p.name);
-    for (layout how : all_layouts) {
-      CAPTURE(static_cast<int>(how));
-      V const a = leaf(p.a, how, 1), b = leaf(p.b, how, 2);
-      CHECK(gradcheck(p.f, {a, b}));
-    }
-  }
-}
-
-TEST_CASE("second derivatives of products") {
-  for (Product const& p : products) {
-    CAPTURE(p.name);
-    V const a = leaf(p.a), b = leaf(p.b, layout::contiguous, 2);
-    if (detail::product(p.a) * detail::product(p.b) > 0) CHECK(gradgradcheck(p.f, {a, b}));
-  }
-}
 
 TEST_CASE("gradients of products are PyTorch's") {
   // torch 1.13: a = [[1,2,3],[4,5,6]], b = [[1,-1],[2,.5],[0,3]], matmul(a, b).backward([[1,2],[3,-4]])

@@ -1,9 +1,8 @@
-/// Derivatives of operations on rows: against finite differences, and against values of PyTorch 1.13.
+/// Derivatives of operations on rows: against double precision and values of PyTorch 1.13. gradcheck_sums.cpp has the finite differences.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <autograd/inputs.hpp>
-#include <situ/autograd/gradcheck.hpp>
 #include <situ/autograd/rows.hpp>
 #include <situ/ops/random.hpp>
 #include <support/compare.hpp>
@@ -11,7 +10,6 @@
 
 using namespace situ;
 using situ_test::numbers;
-using situ_test::layouts;
 
 namespace {
 
@@ -19,41 +17,6 @@ template <class W>
 concept normalizes = requires(Variable<float> v, W w) { layer_norm(v, {2}, w); };
 
 }  // namespace
-
-TEST_CASE("gradients of softmax and log_softmax agree with finite differences along every axis") {
-  Tensor<double> const weights = numbers({3, 4, 5}, 7);
-  for (auto const& x : layouts(numbers({3, 4, 5}))) {
-    for (int axis = 0; axis < 3; ++axis) {
-      CHECK(gradcheck([&](auto const& v) { return softmax(v, axis) * weights; }, x));
-      CHECK(gradcheck([&](auto const& v) { return log_softmax(v, axis) * weights; }, x));
-    }
-  }
-}
-
-TEST_CASE("softmax's gradient is fused with the formula that it takes") {
-  Variable x{numbers({3, 5})}, row{numbers({5}, 2)};
-  CHECK(gradcheck([&](auto const& a, auto const& b) { return log_softmax(a * b + a, 1); }, std::tuple{x, row}));
-  CHECK(gradcheck([&](auto const& a, auto const& b) { return softmax(a * b + a, 0); }, std::tuple{x, row}));
-}
-
-TEST_CASE("gradients of layer_norm and rms_norm agree with finite differences, by input, weight and bias") {
-  Variable w{numbers({5}, 3)}, b{numbers({5}, 4)};
-  for (auto const& x : layouts(numbers({3, 4, 5}))) {
-    CHECK(gradcheck([&](auto const& v, auto const& u, auto const& c) { return layer_norm(v, {5}, u, c) * v; }, std::tuple{x, w, b}));
-    CHECK(gradcheck([&](auto const& v, auto const& u) { return rms_norm(v, {5}, u, 0.1) * v; }, std::tuple{x, w}));
-  }
-  Variable x{numbers({3, 4, 5})}, square{numbers({3, 5}, 5)};
-  CHECK(gradcheck([&](auto const& v) { return layer_norm(v * 2 + 1, {4, 5}) * v; }, x));
-  CHECK(gradcheck([&](auto const& v, auto const& u) { return layer_norm(v, normalized_axes{{0, 2}}, u) * v; }, std::tuple{x, square}));
-  CHECK(gradcheck([&](auto const& v) { return rms_norm(v, normalized_axes{{1}}) * v; }, x));
-}
-
-TEST_CASE("constant operands of layer_norm get no gradient") {
-  Tensor<double> const x = numbers({6, 5});
-  Variable w{numbers({5}, 3)}, b{numbers({5}, 4)};
-  CHECK(gradcheck([&](auto const& u, auto const& c) { return layer_norm(x, {5}, u, c); }, std::tuple{w, b}));
-  CHECK(gradcheck([&](auto const& c) { return layer_norm(x, {5}, w.value(), c); }, b));
-}
 
 TEST_CASE_TEMPLATE("gradients of rows are the same for every instruction set, length and number of rows", D, Cpu, Emulated<0>) {
   situ_test::with_every_instruction_set<D>([] {

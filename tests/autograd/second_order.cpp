@@ -136,3 +136,20 @@ TEST_CASE("what has no second derivative says so") {
   CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(lgamma(x)), x, create_graph); },
                                          "grad: the derivative of lgamma has no derivative here; call grad without create_graph") == "");
 }
+
+TEST_CASE("the derivative of a gradient by what it began with is the derivative, also where that is 0 and a function chooses") {
+  Tensor<double> const points{0.5, -1.0, 2.0};
+  auto const jacobian = [&](auto const& f) {
+    Variable<double> const x(points, true), v(zeros<double>({3}), true);
+    return grad(sum(grad(sum(f(x) * v), x, create_graph)), v);
+  };
+  Tensor<double> const of_relu = jacobian([](auto const& x) { return relu(exp(x)); });
+  Tensor<double> const of_where = jacobian([](auto const& x) { return where(x > 0., log(x), sin(x)); });
+  Tensor<double> const of_clamp = jacobian([](auto const& x) { return clamp(x * x, 0.5, 3.0); });
+  double const at[] = {0.5, -1.0, 2.0}, clamped[] = {0.0, -2.0, 0.0};
+  for (int k = 0; k < 3; ++k) {
+    CHECK(of_relu(k) == doctest::Approx(std::exp(at[k])));
+    CHECK(of_where(k) == doctest::Approx(at[k] > 0 ? 1 / at[k] : std::cos(at[k])));
+    CHECK(of_clamp(k) == doctest::Approx(clamped[k]));
+  }
+}

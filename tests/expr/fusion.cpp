@@ -350,3 +350,21 @@ TEST_CASE("an element of an operand begins where the operand does, and is anothe
     CHECK(w(k) == static_cast<float>(k) + 0.5f);
   }
 }
+
+TEST_CASE("what is written in place ends with any number of elements, and is computed once") {
+  auto const check = []<class T>(T) {
+    for (int n = 1; n <= 140; ++n) {
+      Tensor<T> y = Tensor<T>::uninitialized({n + 1}, "test"), a = Tensor<T>::uninitialized({n}, "test");
+      for (int k = 0; k <= n; ++k) y(k) = T(k % 7);
+      for (int k = 0; k < n; ++k) a(k) = T(k % 5 + 1);
+      auto part = y.slice(0, 0, n);
+      part += a;
+      part.assign(part * a + part);
+      int wrong = 0;
+      for (int k = 0; k < n; ++k) wrong += double(y(k)) != double(k % 7 + k % 5 + 1) * double(k % 5 + 2);
+      CHECK(wrong == 0);
+      CHECK(double(y(n)) == n % 7);
+    }
+  };
+  situ_test::with_every_instruction_set<Cpu>([&] { check(float()), check(double()), check(int8_t()), check(float16()); });
+}

@@ -121,6 +121,14 @@ TEST_CASE("constants and identities") {
   Tensor<float16> const t = zeros<float16>({2, 2});
   init::eye(t);
   CHECK(static_cast<float>(t(1, 1)) == 1.f);
+
+  std::optional<Variable<float>> const bias(Variable<float>(empty<float>({4}))), no_bias;
+  CHECK(init::ones(bias)->value().to_vector() == std::vector<float>(4, 1.f));
+  CHECK(init::zeros(bias)->value().to_vector() == std::vector<float>(4, 0.f));
+  CHECK(max(init::uniform(bias, 2, 3)->value()).item() >= 2);
+  CHECK(max(init::normal(bias, -9, 0)->value()).item() == -9);
+  CHECK(bias->value().item(0) == -9);
+  CHECK_FALSE(init::normal(init::uniform(init::ones(init::zeros(no_bias)))));
 }
 
 TEST_CASE("a truncated normal distribution") {

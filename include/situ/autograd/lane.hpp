@@ -228,13 +228,19 @@ void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& 
   }
 }
 
+/// Where a gradient of 0 meets a slope that is no number: of a value that did not matter. Where the slope is a number the product is 0 by itself, and its
+/// own derivative by the gradient is that number.
+template <class C, class D>
+SITU_SELDOM LaneMask<D> are_dead(Lane<C, D> const& gradient, Lane<C, D> const& slope) {
+  return LaneMask<D>(Tensor<bool, D>(gradient.tensor() == C(0) && !isfinite(slope.tensor())));
+}
 /// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
 template <class C, class D>
 SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
   if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
   Lane<C, D> const zero(C(0));
-  if (guarded && chooses) return select((seed == zero) | (slope == zero), zero, seed * slope);
-  return select((guarded ? seed : slope) == zero, zero, seed * slope);
+  Lane<C, D> const product = seed * (guarded ? select(are_dead(seed, slope), zero, slope) : slope);
+  return chooses ? select(slope == zero, zero, product) : product;
 }
 /// The same where nothing chooses.
 template <class C, class D>
@@ -265,7 +271,7 @@ struct LaneFunction {
   void (*slopes)(L const* xs, L const& y, L* partials);
   L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
   Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
-  int64_t (*start)(void const* tree, cpu::Run<4> const* run, int how) = nullptr;  ///< the CPU's kernel
+  cpu::TreeLoops<4> const* start = nullptr;  ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
 };
@@ -273,11 +279,11 @@ struct LaneFunction {
 /// On the CPU all functions share what brings operands to a kernel.
 template <class C, class D>
 SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
-  Shape shapes[3];
+  Shape const* shapes[3];
   Layout const* layouts[4];
   int const n = function.operands;
   bool uniform = true;
-  for (int k = 0; k < n; ++k) shapes[k] = xs[k].shape(), uniform = uniform && same_shape(shapes[0], shapes[k]);
+  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
   CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
   Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
   cpu::BoundTree<4, 64> bound;
@@ -327,7 +333,7 @@ struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
       using Tree = Apply<Op, Input<C, static_cast<int>(Ks)>...>;
       result.evaluate = &evaluate_lanes<C, D>;
-      result.start = &cpu::start_tree<Tree, C, 4>;
+      result.start = cpu::tree_loops<Tree, C, 4>;
       result.formula = &formula_of<Tree>;
       result.cost = Op::cost;
     } else {

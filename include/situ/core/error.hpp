@@ -1,6 +1,7 @@
 /// The exceptions that situ throws, and how their messages are put together.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -75,49 +76,82 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
   to.append(digits + at, static_cast<std::size_t>(24 - at));
 }
 
+/// How an argument of a message travels: a word, and the function that writes what it stands for.
+using MessageWord = void const*;
+using WriteWord = void (*)(std::string& to, MessageWord word);
+static_assert(sizeof(MessageWord) == 8, "situ: pointers have 64 bits");
+
+#define SITU_WRITES_WORD __attribute__((noinline, cold)) inline void
+SITU_WRITES_WORD write_text(std::string& to, MessageWord word) { to += static_cast<char const*>(word); }
+SITU_WRITES_WORD write_string(std::string& to, MessageWord word) { to += *static_cast<std::string const*>(word); }
+SITU_WRITES_WORD write_natural(std::string& to, MessageWord word) { append_integer(to, reinterpret_cast<std::uintptr_t>(word), false); }
+SITU_WRITES_WORD write_whole(std::string& to, MessageWord word) {
+  auto const bits = reinterpret_cast<std::uintptr_t>(word);
+  bool const negative = bits >> 63 != 0;
+  append_integer(to, negative ? 0 - bits : bits, negative);
+}
+SITU_WRITES_WORD write_floating(std::string& to, MessageWord word) {
+  auto const bits = reinterpret_cast<std::uintptr_t>(word);
+  double number;
+  __builtin_memcpy(&number, &bits, sizeof number);
+  char buffer[32];
+  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
+  to += buffer;
+}
+/// What to_string() writes.
+template <class X>
+SITU_WRITES_WORD write_any(std::string& to, MessageWord word) {
+  to += to_string(*static_cast<X const*>(word));
+}
+#undef SITU_WRITES_WORD
+
+SITU_INLINE MessageWord message_word(char const* text) { return text; }
+SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
+SITU_INLINE MessageWord message_word(double number) {
+  std::uintptr_t bits;
+  __builtin_memcpy(&bits, &number, sizeof bits);
+  return reinterpret_cast<MessageWord>(bits);
+}
+template <class I>
+  requires std::is_integral_v<I>
+SITU_INLINE MessageWord message_word(I number) {
+  return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
+}
+template <class X>
+  requires requires(X const& x) { to_string(x); }
+SITU_INLINE MessageWord message_word(X const& x) {
+  return &x;
+}
+/// What writes an X.
+template <class X>
+constexpr WriteWord writer_of() {
+  if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
+  else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
+  else if constexpr (std::is_same_v<X, std::string>) return &write_string;
+  else if constexpr (requires(X const& x) { to_string(x); }) return &write_any<X>;
+  else return &write_floating;
+}
+
 /// A piece of a message: a text, a number, or what to_string() writes. What it is given must outlive it. Messages are put together from
 /// arrays of these, so that nothing but the array is compiled for each.
 class MessagePart {
  public:
-  MessagePart(char const* text) : text_(text), write_(&write_text) {}
-  MessagePart(std::string const& text) : any_(&text), write_(&write_string) {}
-  MessagePart(double number) : floating_(number), write_(&write_floating) {}
+  MessagePart(char const* text) : word_(text), write_(&write_text) {}
+  MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
+  MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>
-  MessagePart(I number) : whole_(static_cast<long long>(number)), write_(std::is_signed_v<I> ? &write_whole : &write_natural) {}
+  MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
   template <class X>
     requires requires(X const& x) { to_string(x); }
-  MessagePart(X const& x) : any_(&x), write_(&write_any<X>) {}
+  MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
+  MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}
 
-  void append_to(std::string& to) const { write_(to, *this); }
+  void append_to(std::string& to) const { write_(to, word_); }
 
  private:
-  union {
-    char const* text_;
-    void const* any_;
-    long long whole_;
-    double floating_;
-  };
-  void (*write_)(std::string& to, MessagePart const& part);
-
-#define SITU_WRITES_PART __attribute__((noinline, cold)) static void
-  SITU_WRITES_PART write_text(std::string& to, MessagePart const& part) { to += part.text_; }
-  SITU_WRITES_PART write_string(std::string& to, MessagePart const& part) { to += *static_cast<std::string const*>(part.any_); }
-  SITU_WRITES_PART write_natural(std::string& to, MessagePart const& part) { append_integer(to, static_cast<unsigned long long>(part.whole_), false); }
-  SITU_WRITES_PART write_whole(std::string& to, MessagePart const& part) {
-    auto const bits = static_cast<unsigned long long>(part.whole_);
-    append_integer(to, part.whole_ < 0 ? 0ull - bits : bits, part.whole_ < 0);
-  }
-  SITU_WRITES_PART write_floating(std::string& to, MessagePart const& part) {
-    char buffer[32];
-    __builtin_snprintf(buffer, sizeof buffer, "%g", part.floating_);
-    to += buffer;
-  }
-  template <class X>
-  SITU_WRITES_PART write_any(std::string& to, MessagePart const& part) {
-    to += to_string(*static_cast<X const*>(part.any_));
-  }
-#undef SITU_WRITES_PART
+  MessageWord word_;
+  WriteWord write_;
 };
 
 using MessageParts = std::initializer_list<MessagePart>;
@@ -145,9 +179,26 @@ template <class E>
 [[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
   throw E(message(parts));
 }
+template <class E>
+[[noreturn]] __attribute__((noinline, cold)) void throw_message(std::string const& text) {
+  throw E(text);
+}
+template <class... Xs>
+inline constexpr WriteWord word_writers[] = {writer_of<Xs>()...};
+/// The words of a message, as many as there are writers.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_with_words(void (*raise)(std::string const&), WriteWord const* writers, int count, ...) {
+  std::string text;
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  for (int k = 0; k < count; ++k) writers[k](text, __builtin_va_arg(words, MessageWord));
+  __builtin_va_end(words);
+  raise(text);
+  __builtin_unreachable();
+}
+/// The same of arguments: no code is compiled for their types.
 template <class E, class... Parts>
-[[noreturn]] __attribute__((noinline, cold)) void fail(Parts const&... parts) {
-  fail_with<E>({parts...});
+[[noreturn]] SITU_INLINE void fail(Parts const&... parts) {
+  fail_with_words(&throw_message<E>, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
 }
 
 }  // namespace detail

@@ -24,8 +24,11 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 // Counts are atomic, because handles may be copied from several threads; a process that has only one pays nothing for it.
+SITU_INLINE void count_up_alone(int64_t& count) noexcept {
+  ++count;  // plainly, so that the compiler knows what it leaves alone
+}
 SITU_INLINE void count_up(int64_t& count) noexcept {
-  if (SITU_SINGLE_THREADED) __atomic_store_n(&count, __atomic_load_n(&count, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+  if (SITU_SINGLE_THREADED) count_up_alone(count);
   else __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
 }
 /// Whether this was the last one. The only owner needs no atomic operation: nobody else can see the count.
@@ -124,7 +127,9 @@ class Handle {
  public:
   constexpr Handle() = default;
   explicit Handle(Body* adopted) : body_(adopted) {}
-  Handle(Handle const& other) noexcept : body_(other.body_) { hold(body_); }
+  Handle(Handle const& other) noexcept : body_(other.body_) {
+    hold(body_);
+  }
   Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
   Handle& operator=(Handle other) noexcept {
     std::swap(body_, other.body_);
@@ -148,10 +153,10 @@ class Handle {
   }
 
  private:
-  // Out of line: expressions make and end many handles, and each end would be inlined twice, once for exceptions.
   static SITU_NOINLINE void hold(Body* body) noexcept {
     if (SITU_LIKELY(body != nullptr)) count_up(body->handles);
   }
+  // Out of line: expressions end many handles, and each end would be inlined twice, once for exceptions.
   static SITU_NOINLINE void drop(Body* body) noexcept {
     if (body && SITU_UNLIKELY(count_down(body->handles))) end(body);
   }

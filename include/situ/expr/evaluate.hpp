@@ -1,6 +1,7 @@
 /// Evaluation: an expression is bound to memory and launched on its device, as one kernel.
 #pragma once
 
+#include <situ/core/storage.hpp>
 #include <situ/device/cpu/device.hpp>
 #include <situ/device/cuda/device.hpp>
 #include <situ/expr/cpu/launch.hpp>
@@ -32,21 +33,123 @@ void launch_elementwise(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
+/// The tensors of an expression, from left to right, as what their handles hold.
+template <int Leaves>
+struct LeafBodies {
+  Body* of[Leaves > 0 ? Leaves : 1];
+};
+/// Collects them, where their values are about to be read.
+template <class E, int Leaves>
+SITU_INLINE void collect_bodies(E const& e, LeafBodies<Leaves>& bodies) {
+  [[maybe_unused]] int k = 0;
+  for_each_leaf(e, [&](auto const& leaf) {
+    before_read<device_of<decltype(leaf)>>(leaf.storage_head());
+    bodies.of[k++] = leaf.handle().body();
+  });
+}
+
+/// Runs a tree over tensors on a device that has the CPU's kernels, where they are contiguous and it is little work: at once, and from where it is.
+/// False, and nothing was done, elsewhere.
+template <class D, int Operands>
+SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, int64_t count, bool contiguous) {
+  if constexpr (!is_immediate<D>) {
+    return false;
+  } else {
+    cpu::Run<Operands> run;
+    run.data[0] = data;
+    SITU_UNROLL
+    for (int o = 1; o < Operands; ++o) {
+      Body const* const body = bodies.of[o - 1];
+      if (SITU_UNLIKELY(!body)) return false;
+      run.data[o] = body->first;
+      contiguous = contiguous && body->contiguous;
+    }
+    if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
+    run.count = count;
+    run.origin = 0;
+    cpu::run_contiguous(code, tree, run, false);
+    return true;
+  }
+}
+/// The same for any tensors. Programs hold it once for each number of tensors, not for each expression.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void run_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  cpu::BoundTree<Operands, TreeBytes> bound;
+  static_cast<cpu::TreeCode<Operands>&>(bound) = code;
+  __builtin_memcpy(bound.tree, tree, TreeBytes);
+  bound.data[0] = data;
+  Layout const* layouts[Operands] = {&layout};
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies.of[o - 1];
+    bound.data[o] = body ? body->first : nullptr;
+    contiguous = contiguous && (!body || body->contiguous);
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  if (contiguous) return cpu::launch_contiguous<D>(bound, layout.size());
+  cpu::launch_strided<D>(bound, layouts);
+}
+
+/// Whether the value of an expression may be written into a tensor's storage unseen: nobody else holds it but the expression, which ends now and
+/// reads every element only to compute the one that replaces it.
+SITU_INLINE bool can_reuse(Body const* body, Body* const* leaves, int count, bool ends, Shape const& shape) {
+  if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
+  if (int64_t const handles = __atomic_load_n(&body->handles, __ATOMIC_ACQUIRE); handles != 1) {
+    int64_t appearances = 0;  // of this very body: another one would count in the storage
+    for (int k = 0; k < count; ++k) appearances += leaves[k] == body;
+    if (handles != 1 + appearances || !ends) return false;
+  }
+  return same_shape(shape, body->layout.shape);
+}
+/// Whether something is in flight on it: asked before its own appearances in the expression are waited for.
+template <class D>
+SITU_INLINE bool is_busy(Handle const& to) {
+  if constexpr (asynchronous<D> || copied_asynchronously<D>) return to.body() && to.body()->storage && in_flight_elsewhere<D>(to.body()->storage.head());
+  else return false;
+}
+
+/// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
+                                bool ends, bool busy) {
+  Handle fresh;
+  Body* body = to.body();
+  if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
+    before_write<D>(body->storage.head());
+  } else {
+    std::size_t const size = static_cast<std::size_t>(code.sizes[0]);
+    int64_t const count = count_of(shape, "Tensor", static_cast<int64_t>(size));
+    fresh = make_fresh<D>(static_cast<std::size_t>(count) * size, count, shape);
+    body = fresh.body();
+  }
+  if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+  if (fresh.body()) to = std::move(fresh);
+}
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+}
+/// A tree as bytes, with room for as many as are copied.
+template <class Tree>
+union TreeBytesOf {
+  Tree tree;
+  unsigned char bytes[cpu::tree_bytes<Tree>];
+  SITU_INLINE explicit TreeBytesOf(Tree const& from) : tree(from) {}
+};
+
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 /// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
 void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
   constexpr int operands = leaf_count<E> + 1;
-  Layout const* layouts[operands];
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    cpu::BoundTree<operands, cpu::tree_bytes<tree_of<E>>> bound;
-    cpu::bind_tree<T>(bound, lower<0>(e));
-    bound.data[0] = data;
-    bool const contiguous = collect_places(e, bound.data) && is_contiguous && same;
-    if (SITU_LIKELY(contiguous)) return cpu::launch_contiguous<D>(bound, layout.size());
-    collect_layouts(e, layout, layouts);
-    cpu::launch_strided<D>(bound, layouts);
+    using Tree = tree_of<E>;
+    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<operands - 1> bodies;
+    collect_bodies(e, bodies);
+    write_bound<D, operands, cpu::tree_bytes<Tree>>(&tree, cpu::tree_code<Tree, T, operands>, bodies, data, layout, is_contiguous && same);
   } else {
+    Layout const* layouts[operands];
     Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
     auto& where = program.where;
     where.data[0] = data;
@@ -64,8 +167,36 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, boo
 }
 template <class D, class T, class E>
 SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
-  Shape const* const own = shape_of(e);
-  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!own || same_shape(*own, layout.shape)));
+  Shape const* const shape = shape_of(e);
+  evaluate<D>(data, layout, is_contiguous, e, is_uniform(e) && (!shape || same_shape(*shape, layout.shape)));
+}
+
+/// Gives a handle of D the value of an expression as elements of T: in its storage where nobody can tell, else in a new one. `ends`: that the expression
+/// is not used again.
+template <class D, class T, class E>
+SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
+  bool const busy = is_busy<D>(to);
+  Shape const* const shape = shape_of(e);
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    constexpr int operands = leaf_count<E> + 1;
+    using Tree = tree_of<E>;
+    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<operands - 1> bodies;
+    collect_bodies(e, bodies);
+    assign_bound<D, operands, cpu::tree_bytes<Tree>>(to, &tree, cpu::tree_code<Tree, T, operands>, bodies, *shape, is_uniform(e), ends, busy);
+  } else {
+    LeafBodies<leaf_count<E>> bodies;
+    collect_bodies(e, bodies);
+    if (!busy && can_reuse(to.body(), bodies.of, leaf_count<E>, ends, *shape)) {
+      before_write<D>(to.body()->storage.head());
+      return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
+    }
+    int64_t const count = count_of(*shape, "Tensor", sizeof(T));
+    Handle fresh = make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, *shape);
+    evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
+    to = std::move(fresh);
+  }
 }
 
 /// Fills `count` consecutive elements of D from a tree without inputs.

@@ -343,8 +343,13 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
 
-  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape const& shape)
-      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(shape) {}
+  Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
+      : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}
+  Map(Map const&) = default;
+  Map(Map&&) = default;
+  Map& operator=(Map const&) = default;
+  Map& operator=(Map&&) = default;
+  SITU_INLINE ~Map() = default;
 };
 
 namespace detail {
@@ -372,15 +377,13 @@ SITU_INLINE Shape const* uniform_shape(E const& operand) {
   if constexpr (requires { operand.common; }) return operand.common.leaf();
   else return &operand.shape();
 }
-/// A copy of an operand's shape; that of constants has no axes.
-template <class E>
-SITU_INLINE Shape copied_shape(E const& operand) {
-  if constexpr (is_constant<E>) return Shape();
-  else return operand.shape();
-}
 
-/// Out of line, because every node of every expression asks for it.
-SITU_NOINLINE inline bool same_shape(Shape const& a, Shape const& b) { return a == b; }
+SITU_NOINLINE inline bool same_extents(Shape const& a, Shape const& b) { return a == b; }
+/// Every node of every expression asks for it: at hand are the first extents, the others out of line.
+SITU_INLINE bool same_shape(Shape const& a, Shape const& b) {
+  if (a.rank() != b.rank() || a.data()[0] != b.data()[0]) return false;  // there is a first one, though it says nothing without axes
+  return a.rank() <= 1 || same_extents(a, b);
+}
 
 /// Whether an operand has the shape of those before it, the first of which sets it.
 template <class E>
@@ -403,8 +406,8 @@ auto value_fields(Fields<E, Es...> const& fields) {
   }(value_fields(fields.tail));
 }
 template <class Op, class... Vs>
-Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape const& common) {
-  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), common);
+Map<Op, Vs...> map_of(Op const& op, Fields<Vs...>&& operands, CommonShape common) {
+  return Map<Op, Vs...>(Op(op), static_cast<Fields<Vs...>&&>(operands), static_cast<CommonShape&&>(common));
 }
 template <class Op, class... Es>
   requires(is_recorded<Es> || ...)
@@ -424,10 +427,10 @@ SITU_INLINE auto make_map(Op op, Es&&... es) {
     bool const uniform = (agrees(first, es) && ...);
     CommonShape common(first);
     if (SITU_UNLIKELY(!uniform)) {
-      Shape const shapes[] = {copied_shape(es)...};
+      Shape const* const shapes[] = {shape_of(es)...};
       common = CommonShape::broadcast(shapes, sizeof...(Es), Op::name);
     }
-    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), common);
+    return Node(static_cast<Op&&>(op), operand_fields(static_cast<Es&&>(es)...), static_cast<CommonShape&&>(common));
   }
 }
 

@@ -72,7 +72,7 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 
 [[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
-  std::vector<io::NamedTensor const*> order;
+  List<io::NamedTensor const*> order;
   order.reserve(tensors.size());
   for (io::NamedTensor const& tensor : tensors) {
     bool tied = false;
@@ -85,13 +85,16 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
     int const difference = safetensors_rank(b.dtype()) - safetensors_rank(a.dtype());
     return difference != 0 ? difference : a.name().compare(b.name());
   });
-  std::vector<SafetensorsEntry> entries(order.size());
-  std::vector<SafetensorsEntry const*> names;
+  List<SafetensorsEntry> entries;
+  entries.reserve(order.size());  // they stay where they are
+  List<SafetensorsEntry const*> names;
   int64_t on_devices = 0;
   for (size_t k = 0; k < order.size(); ++k) {
-    entries[k].name = order[k]->name();
-    entries[k].kind = static_cast<int>(order[k]->dtype());
-    entries[k].shape = order[k]->shape();
+    SafetensorsEntry entry;
+    entry.name = order[k]->name();
+    entry.kind = static_cast<int>(order[k]->dtype());
+    entry.shape = order[k]->shape();
+    entries.push_back(std::move(entry));
     names.push_back(&entries[k]);
     if (!order[k]->device().host) on_devices += order[k]->size() * bytes_of_dtype(order[k]->dtype());
   }
@@ -110,7 +113,7 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 
 /// Which element of the file goes to which tensor, and what does not fit.
 struct LoadPlan {
-  std::vector<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
+  List<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
   io::LoadResult result;
   std::string problems;
 };
@@ -119,6 +122,7 @@ struct LoadPlan {
   LoadPlan plan;
   plan.targets.resize(header.entries.size());
   std::string missing, unexpected, misshaped, mistyped;
+  List<std::string> missing_names, unexpected_names;
   auto const line = [](std::string& to, std::initializer_list<MessagePart> parts) { to += "\n  " + message(parts); };
   auto const target_of = [&](SafetensorsEntry const* entry) -> io::NamedTensor const*& { return plan.targets[static_cast<size_t>(entry - header.entries.data())]; };
   for (io::NamedTensor const& tensor : tensors) {
@@ -139,14 +143,16 @@ struct LoadPlan {
     bool tied = false;
     for (io::NamedTensor const* const other : plan.targets) tied = tied || (other && tensor.is_tied_to(*other));
     if (tied) continue;
-    plan.result.missing.push_back(tensor.name());
+    missing_names.push_back(tensor.name());
     line(missing, {"missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape()});
   }
   for (size_t k = 0; k < header.entries.size(); ++k) {
     if (plan.targets[k]) continue;
-    plan.result.unexpected.push_back(header.entries[k].name);
+    unexpected_names.push_back(header.entries[k].name);
     line(unexpected, {"unexpected in the file: ", quoted_name(header.entries[k].name), ", ", quoted_name(header.entries[k].type), " ", shape_text(header.entries[k])});
   }
+  std::vector<std::string>(std::as_const(missing_names).begin(), std::as_const(missing_names).end()).swap(plan.result.missing);
+  std::vector<std::string>(std::as_const(unexpected_names).begin(), std::as_const(unexpected_names).end()).swap(plan.result.unexpected);
   if (options.strict) plan.problems = missing + unexpected;
   plan.problems += misshaped + mistyped;
   return plan;
@@ -155,7 +161,7 @@ struct LoadPlan {
 [[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
-  std::vector<io::NamedTensor const*> names;
+  List<io::NamedTensor const*> names;
   for (io::NamedTensor const& tensor : tensors) names.push_back(&tensor);
   sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
   for (size_t k = 0; k < names.size(); ++k) {
@@ -174,9 +180,11 @@ struct LoadPlan {
     if (tensor && !tensor->device().host) on_devices += tensor->size() * bytes_of_dtype(tensor->dtype()) + 64;
   }
   Staging staging(on_devices);
+  TensorReader reader(file.file, staging);
   for (size_t k = 0; k < plan.targets.size(); ++k) {
-    if (plan.targets[k]) read_elements(file.elements(file.header.entries[k]), *plan.targets[k], staging);
+    if (plan.targets[k]) reader.read(file.elements(file.header.entries[k]), *plan.targets[k]);
   }
+  reader.flush();
   staging.wait();
   return static_cast<io::LoadResult&&>(plan.result);
 }

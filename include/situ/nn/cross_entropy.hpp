@@ -142,10 +142,9 @@ struct LabelCheck {
   }
 };
 
-/// Exponentials that stay in the cache until the gradient asks for them are kept, instead of being computed again.
-inline constexpr int64_t kept_exponentials = int64_t{1} << 17;
+/// Whether the kernel of the loss writes the scores' gradient, too.
 template <class D, class T>
-inline constexpr bool keeps_exponentials = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
+inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
 
 /// A loss of labels: what its kernels need, and its gradient.
 template <bool Logarithms, class T, class D, class I, class DX, class DI>
@@ -157,7 +156,8 @@ struct LabelLoss {
   int64_t ignored;
   double smoothing;
   reduction how;
-  Tensor<C, D> sums, exponentials;  // saved for the gradient
+  Tensor<C, D> sums;                // saved for the gradient
+  mutable Tensor<C, D> gradient;    // made with the loss; the first backward gives it away, another one computes it
   Saved<T, DX> x;
 
   LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
@@ -167,7 +167,7 @@ struct LabelLoss {
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
     p.sums = const_cast<C*>(std::as_const(sums).data());
-    p.exponentials = exponentials.body() ? const_cast<C*>(std::as_const(exponentials).data()) : nullptr;
+    p.gradient = gradient.body() ? const_cast<C*>(std::as_const(gradient).data()) : nullptr;
     p.bounds.extent = space.classes;
     return p;
   }
@@ -177,7 +177,7 @@ struct LabelLoss {
     if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-    if (records && !Logarithms && keeps_exponentials<D, T> && space.rows * space.classes <= kept_exponentials) exponentials = Tensor<C, D>::uninitialized(Shape{space.rows, space.classes}, who);
+    if (records && !Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
@@ -195,12 +195,15 @@ struct LabelLoss {
     check_unchanged(labels.storage_head(), version, labels.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
-    auto result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    Tensor<T, D> result;
+    if constexpr (loss_makes_gradient<D, T>) result = gradient;
+    if (!result.body()) result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
     if (result.size() > 0) {
       Tensor<T, DX> const rows = class_rows(x.tensor());
       Tensor<T, D> const slopes = g.contiguous();
       launch_label_gradient<D, Logarithms>(typename device_traits<D>::kernels{}, program(rows, space), slopes.data(), result.data());
     }
+    gradient = {};
     into.add(rows_as_scores(result, shape.rank()));
   }
 };
@@ -256,8 +259,9 @@ using nll_loss_options_of = nll_loss_options<value_of<S>, result_device_t<device
 /// Throws    ShapeError where shapes do not fit; IndexError for a label that is no class and not ignore_index: at once on the host, from the
 ///           next synchronisation of an asynchronous device, which takes such a row as one to be ignored.
 /// Special   the mean divides by the sum of w_y over rows that are not ignored: NaN where there are none. A score of -inf has probability 0.
-/// Cost      reads the scores once, one launch (two for many rows); the gradient reads them once and writes once. One number is kept for each
-///           row. Scores with axes behind the classes are copied, rows together, first.
+/// Cost      reads the scores once, one launch (two for many rows). On the CPU a recorded loss of float or double writes its gradient in the same
+///           pass, which backward only scales where it must (a second backward computes it again); elsewhere one number is kept for each row, and
+///           the gradient reads the scores once and writes once. Scores with axes behind the classes are copied, rows together, first.
 /// Gradient  g w_y (softmax(x) - [c = y]).
 template <class S, class L>
   requires detail::scores_with_labels<S, L>

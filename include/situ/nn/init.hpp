@@ -1,7 +1,7 @@
 /// Initial values of parameters.
 ///
 ///     nn::init::kaiming_normal(conv.weight, {.mode = nn::init::fan::out, .nonlinearity = nn::init::nonlinearity::relu});
-///     nn::init::zeros(*conv.bias);
+///     nn::init::zeros(conv.bias);                        // nothing where the layer has none
 ///     nn::init::orthogonal(rnn.weight_hh_l0, 1.0, generator);
 ///
 /// Each function writes to a Variable, or to a Tensor, in place, without being recorded, and gives it back. What is random is drawn on the host, from the
@@ -9,6 +9,8 @@
 /// Throws    ShapeError for a shape that the distribution is not defined for, LayoutError for a broadcast view, TypeError for read-only storage; nothing is
 ///           written then.
 #pragma once
+
+#include <optional>
 
 #include <situ/autograd/variable.hpp>
 #include <situ/ops/matmul.hpp>
@@ -38,7 +40,7 @@ V const& write_from_host(V const& v, Tensor<typename V::value_type> const& from,
     to.assign(from.to(D{}));
   } else if (to.size() > 0) {
     auto* const memory = to.data();
-    to.storage().head()->note_write(who);
+    if (auto* const head = to.storage().head()) head->note_write(who);
     copy_bytes<D, Cpu>(memory, from.data(), static_cast<std::size_t>(from.size()) * sizeof(*memory));
   }
   return v;
@@ -231,6 +233,31 @@ V zeros(V const& v) {
 template <detail::can_be_initialized V>
 V ones(V const& v) {
   return init::constant(v, 1);
+}
+
+/// The same for what a layer may have or not, as a bias: nothing where there is none.
+template <detail::can_be_initialized V>
+std::optional<V> constant(std::optional<V> const& v, double value) {
+  if (v) init::constant(*v, value);
+  return v;
+}
+template <detail::can_be_initialized V>
+std::optional<V> zeros(std::optional<V> const& v) {
+  return init::constant(v, 0);
+}
+template <detail::can_be_initialized V>
+std::optional<V> ones(std::optional<V> const& v) {
+  return init::constant(v, 1);
+}
+template <detail::can_be_initialized V>
+std::optional<V> uniform(std::optional<V> const& v, double low = 0, double high = 1, Generator& generator = detail::default_generator()) {
+  if (v) init::uniform(*v, low, high, generator);
+  return v;
+}
+template <detail::can_be_initialized V>
+std::optional<V> normal(std::optional<V> const& v, double mean = 0, double deviation = 1, Generator& generator = detail::default_generator()) {
+  if (v) init::normal(*v, mean, deviation, generator);
+  return v;
 }
 
 /// The identity of a linear layer: a matrix with ones on its diagonal.

@@ -40,7 +40,7 @@ struct LabelProgram {
   double batch;      ///< what batchmean divides by
   T* losses;         ///< [rows] for reduction::none; else the result
   C* sums;           ///< [rows + 1]: log of a row's sum of exponentials less its label's score; then what the sum was divided by. Or null
-  C* exponentials;   ///< [rows, classes]: exp(x - x_y), where so few are kept for the gradient; or null
+  C* gradient;       ///< [rows, classes]: takes, and has, the gradient of the scores where the result's over the divisor is the usual one; or null
 
   static constexpr int64_t no_part = -1, no_class = -2;
   /// The label of a row, or one of these.
@@ -58,6 +58,8 @@ struct LabelProgram {
   }
   /// What smoothing gives to each class.
   SITU_HOST_DEVICE double share() const { return smoothing / static_cast<double>(classes); }
+  /// Of a row's loss, where the result's gradient is 1 and every row counts.
+  SITU_HOST_DEVICE double usual_slope() const { return 1 / static_cast<double>(static_cast<C>(loss_divisor(how, static_cast<double>(rows), batch))); }
 };
 
 /// The loss of a row is  scale (log Σ exp x - x_y) - shares,  its gradient  g (scale softmax(x) - share w - hit [c = y]).

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include <situ/autograd/record.hpp>
+#include <situ/core/list.hpp>
 
 namespace situ::inline SITU_ABI {
 
@@ -369,6 +370,45 @@ std::vector<Named<V>> named_parameters_of(M const& net) {
   });
   return result;
 }
+/// Whether a module in X may have no state yet.
+template <class X>
+constexpr bool may_lack_state() {
+  if constexpr (is_optional<X>) {
+    return may_lack_state<typename X::value_type>();
+  } else if constexpr (several<X>) {
+    return may_lack_state<typename element_of_several<X>::type>();
+  } else if constexpr (any_module<X>) {
+    if constexpr (requires(X const& x) { x.situ_check_state(std::string()); }) return true;
+    else return []<class... Ms>(Types<Ms...>*) { return (may_lack_state<Ms>() || ...); }(static_cast<typename X::situ_member_types*>(nullptr));
+  } else {
+    return false;
+  }
+}
+/// Without making names.
+template <class X, class V>
+void collect_parameters(X const& x, List<V>& to) {
+  if constexpr (is_parameter<X>) {
+    if constexpr (std::is_same_v<X, V>) {
+      for (V const& earlier : to) {
+        if (earlier.state() == x.state()) return;
+      }
+      to.push_back(x);
+    }
+  } else if constexpr (any_module<X>) {
+    for_each_member(x, [&](auto const& member) { collect_parameters(member, to); });
+  } else if constexpr (is_optional<X>) {
+    if (x) collect_parameters(*x, to);
+  } else if constexpr (several<X>) {
+    for (auto const& each : x) collect_parameters(each, to);
+  }
+}
+template <class V, class M>
+std::vector<V> parameters_of(M const& net) {
+  if constexpr (may_lack_state<M>()) for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
+  List<V> found;
+  collect_parameters(net, found);
+  return std::vector<V>(std::as_const(found).begin(), std::as_const(found).end());
+}
 }  // namespace detail
 
 /// The parameters with their names, in the order of the members; one that stands in several places once, under its first name.
@@ -385,16 +425,11 @@ auto named_parameters(M const& net) {
 /// The same without names.
 template <any_module M>
 auto parameters(M const& net) {
-  std::vector<detail::parameter_type<M>> result;
-  for (auto& each : named_parameters(net)) result.push_back(std::move(each.value));
-  return result;
+  return detail::parameters_of<detail::parameter_type<M>>(net);
 }
 template <floating T, any_module M>
 auto parameters(M const& net) {
-  using V = typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type;
-  std::vector<V> result;
-  for (auto& each : named_parameters<T>(net)) result.push_back(std::move(each.value));
-  return result;
+  return detail::parameters_of<typename detail::one_of_dtype<typename detail::parameter_types_in<detail::Types<>, M>::type, T>::type>(net);
 }
 
 /// The buffers of element type T, with their names: what belongs to the state and is not trained, as a running mean.

@@ -12,6 +12,7 @@
 /// `using namespace situ`.
 #pragma once
 
+#include <situ/core/list.hpp>
 #include <situ/nn/module.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -29,7 +30,7 @@ class SummaryTable {
  public:
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
-    rows_.push_back({});
+    rows_.push_back(Row());
     for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
     return rows_.size() - 1;
   }
@@ -146,10 +147,10 @@ class SummaryTable {
     return all.substr(begin, end - begin);
   }
 
-  std::vector<Row> rows_;
-  std::vector<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
-  std::vector<void const*> seen_;   ///< parameters and buffers
-  std::vector<std::string> seen_paths_;
+  List<Row> rows_;
+  List<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
+  List<void const*> seen_;   ///< parameters and buffers
+  List<std::string> seen_paths_;
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 

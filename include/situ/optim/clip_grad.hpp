@@ -39,7 +39,7 @@ void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const
   Launches<D, Sweep<Update>> launches;
   launches.work.rule = rule;
   launches.work.operation = name;
-  std::vector<Tensor<T, D>> copies, gradients;  // of what is not contiguous
+  List<Tensor<T, D>> copies, gradients;  // of what is not contiguous
   auto const write_back = [&](int64_t) {
     for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
     copies.clear();
@@ -62,8 +62,8 @@ void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const
   if (launches.work.spans.count > 0) launches.launch(write_back);
 }
 
-/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it.
-template <class T, class D>
+/// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it. `Squares`: p is 2.
+template <bool Squares, class T, class D>
 Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
   using R = result_device_t<D>;
   using C = compute_t<T>;
@@ -73,11 +73,11 @@ Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D
   }
   Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
   Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
-  Launches<D, NormParts<T>> launches;
+  Launches<D, std::conditional_t<Squares, SquareParts<T>, NormParts<T>>> launches;
   launches.work.parts = static_cast<double*>(parts.get());
   launches.work.p = p;
   launches.work.operation = name;
-  std::vector<Tensor<T, D>> copies;
+  List<Tensor<T, D>> copies;
   auto const next = [&](int64_t done) { launches.work.parts += done; };
   for (Variable<T, D> const& v : parameters) {
     State<T, D> const& state = *v.state();
@@ -101,6 +101,24 @@ Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D
   return result;
 }
 
+/// clip_grad_norm; the Trainer's asks for p = 2 when it is compiled.
+template <bool Squares, class T, class D>
+auto clip_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double p, bool error_if_nonfinite) {
+  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+  using C = compute_t<T>;
+  Temporary<D> const coefficient(sizeof(C));
+  auto const norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) {
+    C const value = norm.item();
+    if (!math::isfinite(value)) {
+      fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
+    }
+  }
+  sweep_gradients(parameters, ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
+  return norm;
+}
+
 }  // namespace detail
 
 namespace optim {
@@ -115,19 +133,7 @@ namespace optim {
 /// Source    torch.nn.utils.clip_grad_norm_.
 template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
-  if (!(norm_type > 0)) detail::fail_with<Error>({"clip_grad_norm: norm_type is ", norm_type, "; it must be greater than 0, infinity for the greatest magnitude"});
-  if (!(max_norm >= 0)) detail::fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
-  using C = compute_t<T>;
-  detail::Temporary<D> const coefficient(sizeof(C));
-  auto const norm = detail::gradient_norm(parameters, norm_type, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
-  if (error_if_nonfinite) {
-    C const value = norm.item();
-    if (!math::isfinite(value)) {
-      detail::fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
-    }
-  }
-  detail::sweep_gradients(parameters, detail::ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
-  return norm;
+  return detail::clip_norm<false>(parameters, max_norm, norm_type, error_if_nonfinite);
 }
 template <any_module M>
 auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {

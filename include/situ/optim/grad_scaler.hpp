@@ -125,7 +125,7 @@ class GradScaler {
   }
   template <class T, class D>
   static bool all_finite(std::vector<Variable<T, D>> const& parameters) {
-    return math::isfinite(detail::gradient_norm(parameters, 2 * detail::greatest_norm, 0, nullptr, "isfinite").item());
+    return math::isfinite(detail::gradient_norm<false>(parameters, 2 * detail::greatest_norm, 0, nullptr, "isfinite").item());
   }
 
   GradScalerOptions options_;

@@ -90,19 +90,26 @@ class Optimizer {
     Rule::check(options);
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
     for (std::size_t k = 0; k < parameters.size(); ++k) check(parameters, k);
-    std::vector<Parameter> added = parameters_;
-    std::vector<Variable<T, D>> values = values_;
-    int64_t const group = static_cast<int64_t>(groups_.size());
-    for (Variable<T, D> const& v : parameters) {
-      values.push_back(v);
-      added.push_back({group, {}, {}, {}});
-      if (v.requires_grad()) complete(added.back(), *v.state(), options);
-    }
+    List<Variable<T, D>> all;
+    for (Variable<T, D> const& v : values_) all.push_back(v);
+    for (Variable<T, D> const& v : parameters) all.push_back(v);
+    std::vector<Variable<T, D>> values(std::as_const(all).begin(), std::as_const(all).end());
     Options own = options;
     double const* const momentum = Rule::momentum(own);
     groups_.push_back({options, one_number(options.lr), momentum ? one_number(*momentum) : Tensor<double>()});
-    parameters_ = std::move(added);
-    values_ = std::move(values);
+    std::size_t const before = parameters_.size();
+    try {
+      parameters_.reserve(values.size());
+      for (Variable<T, D> const& v : parameters) {
+        parameters_.push_back({static_cast<int64_t>(groups_.size()) - 1, {}, {}, {}});
+        if (v.requires_grad()) complete(parameters_.back(), *v.state(), options);
+      }
+    } catch (...) {  // nothing has been added then
+      parameters_.truncate(before);
+      groups_.pop_back();
+      throw;
+    }
+    values_.swap(values);
   }
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
 
@@ -120,8 +127,8 @@ class Optimizer {
     }
     Launches<D, Sweep<Update>> launches;
     launches.work.operation = Rule::name;
-    std::vector<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
-    std::vector<std::size_t> copied;
+    List<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
+    List<std::size_t> copied;
     auto const write_back = [&](int64_t) {
       for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
@@ -277,8 +284,8 @@ class Optimizer {
   }
 
   std::vector<Variable<T, D>> values_;
-  std::vector<Parameter> parameters_;  ///< the state of each
-  std::vector<Group> groups_;
+  List<Parameter> parameters_;  ///< the state of each
+  List<Group> groups_;
 };
 
 }  // namespace detail

@@ -74,6 +74,9 @@ struct NormParts {
   char const* operation;
   Spans spans;
 };
+/// The same where p is 2 whatever happens: no other power is compiled for the CPU.
+template <class T>
+struct SquareParts : NormParts<T> {};
 /// The norm of all, and what brings it down to max_norm: min(1, max_norm / (norm + 1e-6)).
 template <class T>
 struct NormsJoined {

@@ -79,8 +79,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Evaluates an expression on its own device, into one kernel and one allocation.
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
-  Tensor(E&& e) : handle_(uninitialized(e.shape(), "Tensor").handle_) {
-    detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
+  Tensor(E&& e) {
+    detail::assign_value<D, T>(handle_, e, true);
   }
   /// An expression of another device: direct initialisation is explicit, so it transfers.
   template <class U, class From>
@@ -122,12 +122,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor& operator=(E&& e) & {
-    if (SITU_LIKELY(can_reuse<E>(e))) {
-      detail::before_write<D>(head());
-      detail::evaluate<D>(raw(), layout(), true, e, detail::is_uniform(e));
-    } else {
-      *this = Tensor(static_cast<E&&>(e));
-    }
+    detail::assign_value<D, T>(handle_, e, !std::is_lvalue_reference_v<E>);
     return *this;
   }
   template <class E, class Error = error::conversion_across_devices_is_explicit__use_to<D, device_of<E>>>
@@ -399,29 +394,17 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   template <class E>
   Tensor& write(char const* who, E const& e) {
-    if (!(e.shape() == shape())) detail::expanded(Layout(e.shape()), shape(), who);
+    Shape const& from = e.shape();
+    if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(e.shape(), who);
+      Tensor const value = uninitialized(from, who);
       detail::evaluate<D>(value.raw(), value.layout(), true, e);
       detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
     } else {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
-  }
-
-  /// Whether the value of e may be written into this storage unseen: nobody else holds it but e, which ends now and reads
-  /// every element only to compute the one that replaces it.
-  template <class E, class Expression>
-  bool can_reuse(Expression const& e) const {
-    detail::Body const* const body = handle_.body();
-    if (!body || !body->contiguous || !body->storage || !body->storage.head()->allocated_here || body->storage.use_count() != 1) return false;
-    int64_t appearances = 0;  // of this very body: another one would count in the storage
-    detail::for_each_leaf(e, [&](auto const& leaf) { appearances += leaf.body() == body; });
-    if (__atomic_load_n(&body->handles, __ATOMIC_ACQUIRE) != 1 + appearances) return false;
-    return (appearances == 0 || !std::is_lvalue_reference_v<E>) && detail::same_shape(e.shape(), body->layout.shape) &&
-           !detail::in_flight_elsewhere<D>(body->storage.head());
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.

@@ -30,7 +30,7 @@ class TrainingRun {
   /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
   /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
-    model_ = std::move(model), home_ = std::move(home);
+    model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
       for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
@@ -49,7 +49,7 @@ class TrainingRun {
   Progress& progress() { return progress_; }
 
   [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
-    history.epochs.push_back(epoch);
+    history.epochs.push_back(train::Epoch(epoch));
     if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
@@ -116,8 +116,9 @@ class TrainingRun {
   }
   /// Handles: what is loaded through them is loaded into the parts.
   [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {
-    Tensors all = model_;
-    for (io::NamedTensor const& each : best_) all.push_back(each);
+    Tensors all;
+    for (io::NamedTensor const& each : model_) all.push_back(io::NamedTensor(each));
+    for (io::NamedTensor const& each : best_) all.push_back(io::NamedTensor(each));
     add_others_(others_, all);
     all.push_back({"history", table});
     all.push_back({"generator", generator});

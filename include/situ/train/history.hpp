@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <situ/core/list.hpp>
 #include <situ/expr/math/basic.hpp>
 #include <situ/io/detail/file.hpp>
 
@@ -71,7 +72,7 @@ struct CurvePanel {
   struct Curve {
     char const* name;
     char const* color;
-    std::vector<double> values;  // NaN where there is none
+    List<double> values;  // NaN where there is none
   };
   std::string const& title;
   int count;

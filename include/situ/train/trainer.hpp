@@ -40,8 +40,7 @@ template <class T, class D>
 class LateSum {
  public:
   void begin() {
-    late_.clear();
-    if (!host_device<D>) late_.reserve(most);
+    if constexpr (!host_device<D>) late_.clear(), late_.reserve(most);
     sum_ = weights_ = 0;
   }
   void add(Tensor<T, D> number, int64_t weight) {
@@ -55,7 +54,7 @@ class LateSum {
   }
   /// The mean of all; waits for them.
   double mean() {
-    read(late_.size());
+    if constexpr (!host_device<D>) read(late_.size());
     return sum_ / weights_;
   }
 
@@ -68,10 +67,12 @@ class LateSum {
   void read(std::size_t count) {
     if (count == 0) return;
     for (std::size_t k = 0; k < count; ++k) read(late_[k]);
-    late_.erase(late_.begin(), late_.begin() + static_cast<std::ptrdiff_t>(count));
+    std::size_t const left = late_.size() - count;
+    for (std::size_t k = 0; k < left; ++k) late_[k] = std::move(late_[k + count]);
+    late_.truncate(left);
   }
   static constexpr std::size_t most = 256;
-  std::vector<Late> late_;
+  List<Late> late_;
   double sum_ = 0, weights_ = 0;
 };
 /// A Tensor of a loss or a metric, whatever it comes as.
@@ -198,7 +199,7 @@ class Trainer {
               [](void const* f, detail::TrainingRun::Tensors& all) { (*static_cast<decltype(add_others)*>(f))(all); });
 
     detail::late_sum_of<LossOf<Compute, Loss, decltype(model), decltype(batches)>> losses;
-    decltype(optim::clip_grad_norm(weights, 1.)) norm;
+    decltype(detail::clip_norm<true>(weights, 1., 2., false)) norm;
     while (int64_t const number = run.next_epoch()) {
       Epoch epoch{.number = number, .validation_loss = not_measured, .metric = not_measured, .gradient_norm = not_measured};
       epoch.learning_rate = optimizer.lr();
@@ -226,7 +227,7 @@ class Trainer {
         if (last) {
           if constexpr (scaled) scaler.unscale(optimizer);
           if (options_.clip_value > 0) optim::clip_grad_value(weights, options_.clip_value);
-          if (options_.clip_norm > 0) norm = optim::clip_grad_norm(weights, options_.clip_norm);
+          if (options_.clip_norm > 0) norm = detail::clip_norm<true>(weights, options_.clip_norm, 2., false);
           if constexpr (scaled) scaler.step(optimizer), scaler.update();
           else optimizer.step();
           if (options_.schedule_steps) schedule.step();

@@ -9,20 +9,18 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Makes `order` 0, 1, ..., count - 1.
-inline void plain_order(std::vector<int64_t>& order, int64_t count) {
-  order.resize(static_cast<std::size_t>(count));
-  for (int64_t i = 0; i < count; ++i) order[static_cast<std::size_t>(i)] = i;
+/// Makes `at` 0, 1, ..., count - 1.
+inline void plain_order(int64_t* at, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) at[i] = i;
 }
 
 __extension__ using uint128 = unsigned __int128;
 
-/// Makes `order` a permutation of 0, 1, ..., count - 1, each with the same chance to within 2^-24: the exchanges of Fisher and Yates from the end
+/// Makes `at` a permutation of 0, 1, ..., count - 1, each with the same chance to within 2^-24: the exchanges of Fisher and Yates from the end
 /// on, where place i changes with one of 0, ..., i. Places 2 p + 1 and 2 p share draw p of the stream as long as that has bits enough.
 /// Source    Brackett-Rozinsky & Lemire 2024, doi:10.1002/spe.3369, for several numbers from one draw.
-inline void shuffle_order(RandomStream const& stream, std::vector<int64_t>& order, int64_t count) {
-  plain_order(order, count);
-  int64_t* const at = order.data();
+inline void shuffle_order(RandomStream const& stream, int64_t* at, int64_t count) {
+  plain_order(at, count);
   bool const shared = count <= int64_t{1} << 20;
   PhiloxWords words{};
   for (int64_t k = shared ? (count - 1) >> 1 : count - 1, first = k; k >= 0; --k) {
@@ -37,8 +35,8 @@ inline void shuffle_order(RandomStream const& stream, std::vector<int64_t>& orde
   }
 }
 inline std::vector<int64_t> random_order(RandomStream const& stream, int64_t count) {
-  std::vector<int64_t> order;
-  shuffle_order(stream, order, count);
+  std::vector<int64_t> order(static_cast<std::size_t>(count));
+  shuffle_order(stream, order.data(), count);
   return order;
 }
 

@@ -9,11 +9,14 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include <pthread.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
 #include <situ/core/error.hpp>
+#include <situ/core/list.hpp>
 #include <situ/data/detail/order.hpp>
 #include <situ/device/host_functions.hpp>
 
@@ -83,6 +86,7 @@ class BatchPipeline {
   void release() {
     Lock const lock(*this);
     free_.push_back(slot_of(consumed_++));
+    ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
   /// Ends the loop, also before the last batch. No thread is at work when this returns.
@@ -96,7 +100,9 @@ class BatchPipeline {
 
  protected:
   [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)
-      : plan_(plan), ahead_(plan.ahead), slot_of_(static_cast<std::size_t>(plan.most_ahead) + 1), made_(static_cast<std::size_t>(plan.most_ahead) + 1) {
+      : plan_(plan), ahead_(plan.ahead) {
+    slot_of_.resize(static_cast<std::size_t>(plan.most_ahead) + 1);
+    made_.resize(static_cast<std::size_t>(plan.most_ahead) + 1);
     pthread_condattr_t attributes;
     ::pthread_condattr_init(&attributes);
     ::pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -199,12 +205,16 @@ class BatchPipeline {
   /// The order of an epoch depends on nothing but the seed, the epoch and the number of samples. The numbers are not those of a Generator with the
   /// same seed: its calls count from 0.
   RandomStream stream_of_epoch(int64_t epoch) const { return {plan_.seed, static_cast<uint64_t>(epoch) | uint64_t{1} << 63}; }
+  int64_t* room_for_order(List<int64_t>& order) const {
+    order.resize(static_cast<std::size_t>(plan_.samples));
+    return order.data();
+  }
   void set_order(int64_t epoch) {
     if (!plan_.shuffle) {
-      if (order_epoch_ < 0) plain_order(order_, plan_.samples);
+      if (order_epoch_ < 0) plain_order(room_for_order(order_), plan_.samples);
     } else if (order_epoch_ != epoch) {
-      if (next_order_epoch_ == epoch) order_.swap(next_order_);
-      else shuffle_order(stream_of_epoch(epoch), order_, plan_.samples);
+      if (next_order_epoch_ == epoch) std::swap(order_, next_order_);
+      else shuffle_order(stream_of_epoch(epoch), room_for_order(order_), plan_.samples);
       next_order_epoch_ = -1;
     }
     order_epoch_ = epoch;
@@ -216,7 +226,7 @@ class BatchPipeline {
     {
       Unlock const unlocked(*this);
       try {
-        shuffle_order(stream_of_epoch(epoch), next_order_, plan_.samples);
+        shuffle_order(stream_of_epoch(epoch), room_for_order(next_order_), plan_.samples);
       } catch (...) {  // then the next loop finds it, and says what is wrong
         found = false;
       }
@@ -237,8 +247,8 @@ class BatchPipeline {
   }
   void work() {
     Lock const lock(*this);
-    double before = 0, nap = 0;  // when it looked last, where the loop was, and how long it slept
-    int64_t seen = 0;
+    double before = 0, nap = 0;  // when it looked last, and how long it slept
+    int64_t seen = 0;            // what had been used up then
     while (!stopping_) {
       if (can_claim()) {
         make_next();
@@ -253,16 +263,14 @@ class BatchPipeline {
         if (!running_) {  // the next loop may begin soon
           nap = shortest_nap + idle_;
           idle_ += nap;
-        } else if (consumed_ < seen) {
-          nap = shortest_nap;
-        } else if (consumed_ == seen) {
+        } else if (used_ == seen) {
           nap *= 2;
         } else {
-          double const left = claimed_ < end_ ? 0.5 * static_cast<double>(claimed_ - consumed_) : static_cast<double>(end_ - consumed_);
-          nap = (now - before) / static_cast<double>(consumed_ - seen) * left;
+          double const left = claimed_ < end_ ? 0.5 * static_cast<double>(claimed_ - consumed_) : static_cast<double>(end_ - consumed_) - 0.5;
+          nap = (now - before) / static_cast<double>(used_ - seen) * left;
         }
         before = now;
-        seen = consumed_;
+        seen = used_;
         nap = nap < shortest_nap ? shortest_nap : nap > longest_nap ? longest_nap : nap;
         nap_for(nap);
       }
@@ -288,13 +296,14 @@ class BatchPipeline {
   int parked_ = 0, napping_ = 0, making_ = 0;
   double cost_ = 0;  ///< milliseconds for a batch, more or less
   double idle_ = 0;  ///< milliseconds since the last loop, more or less
-  static constexpr double shortest_nap = 0.05, longest_nap = 2, longest_idleness = 20;
+  static constexpr double shortest_nap = 0.02, longest_nap = 2, longest_idleness = 20;
   int64_t claimed_ = 0, consumed_ = 0, end_ = 0;  ///< batches that were begun, that are used up, and all
-  std::vector<int> free_, slot_of_;
-  std::vector<char> made_;
-  std::vector<int64_t> order_, next_order_;
+  int64_t used_ = 0;                              ///< batches that were used up in all loops
+  List<int> free_, slot_of_;
+  List<char> made_;
+  List<int64_t> order_, next_order_;
   int64_t order_epoch_ = -1, next_order_epoch_ = -1;
-  std::vector<pthread_t> threads_;
+  List<pthread_t> threads_;
 };
 
 inline namespace SITU_ABI_THREADS {
@@ -302,6 +311,9 @@ inline namespace SITU_ABI_THREADS {
 inline void* run_batch_worker(void* pipeline) {
 #if defined(_OPENMP)
   omp_set_num_threads(1);
+#endif
+#if defined(__linux__)
+  ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps end within a microsecond of their time, not 50: several small batches
 #endif
   static_cast<BatchPipeline*>(pipeline)->work();
   return nullptr;

@@ -7,6 +7,15 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// Four passes of the loop that follows become one. (nvcc would warn of what it does not know; its host compiler then does without.)
+#if defined(__CUDACC__)
+#define SITU_UNROLL
+#elif defined(__clang__)
+#define SITU_UNROLL _Pragma("clang loop unroll_count(4)")
+#else
+#define SITU_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 // Programs that test rules and not kernels define SITU_TEST_BASELINE_ONLY, in all of their files: they compile in half of the time.
 #if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
 #if defined(__clang__)
@@ -50,6 +59,21 @@ SITU_INLINE auto dispatch([[maybe_unused]] Args... args) {
   return run_baseline<Body>(args...);
 #endif
 }
+
+/// Body::run for each instruction set, where it is called by those that do not know the body.
+template <class R, class... Args>
+struct Variants {
+  R (*of[3])(Args...);
+  SITU_INLINE R operator()(Args... args) const { return of[static_cast<int>(current_instruction_set())](args...); }
+};
+template <class Body, class R, class... Args>
+#if defined(__CUDA_ARCH__)
+inline constexpr Variants<R, Args...> variants_of{};
+#elif SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
+inline constexpr Variants<R, Args...> variants_of{{&run_baseline<Body, Args...>, &run_avx2<Body, Args...>, &run_avx512<Body, Args...>}};
+#else
+inline constexpr Variants<R, Args...> variants_of{{&run_baseline<Body, Args...>, &run_baseline<Body, Args...>, &run_baseline<Body, Args...>}};
+#endif
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

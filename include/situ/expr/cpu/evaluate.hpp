@@ -21,7 +21,7 @@ struct Run {
 
 /// How a run is stored, as bits.
 inline constexpr int streamed = 1;     ///< past the caches
-inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done, some elements a second time
+inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done first, kept, and stored in the end
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -197,26 +197,27 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
 
-  /// Contiguous inputs, at least a pack of them; whole packs only: gives how many elements that were.
+  /// Contiguous inputs, at least a pack of them; gives how many elements that were.
   template <class Isa>
-  SITU_INLINE static int64_t run(Tree const* tree_, Run<Operands> const* run_, int how) {
+  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, int how) {
     constexpr int N = lanes_in<Isa>;
-    Tree const tree = *tree_;
+    Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    Out* const out = static_cast<Out*>(run.data[0]);
     int64_t const last = run.count - N;
+    bool const past_caches = how & streamed, ends_between = how & overlapping;
+    alignas(64) Out kept[N];
     int64_t i = 0;
-    do {
-      auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-      bool stored = false;
-      if constexpr (may_stream<Isa>) {
-        if (SITU_UNLIKELY(how & streamed)) stream_to(y, out + i), stored = true;
-      }
-      if (!stored) store_lanes<Out, N, Isa>(y, out + i);
-      i += N;
-      if (SITU_UNLIKELY(i > last) && i != run.count && (how & overlapping)) i = last;
-    } while (i <= last);
-    return i;
+    Out* out = static_cast<Out*>(run.data[0]);
+    if (SITU_UNLIKELY(ends_between)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    for (;;) {
+      for (; i <= last; i += N) step<Isa>(tree, run, out, i, past_caches);
+      if (SITU_LIKELY(i != run.count || !ends_between || out == run.data[0])) break;
+      i = 0;
+      out = static_cast<Out*>(run.data[0]);
+    }
+    if (SITU_LIKELY(!ends_between)) return i;
+    __builtin_memcpy(out + last, kept, sizeof kept);
+    return run.count;
   }
 
   /// The size of an element of operand o.
@@ -225,6 +226,16 @@ struct ElementwiseBody {
   }
 
  private:
+  template <class Isa>
+  SITU_INLINE static void step(Tree const& tree, Run<Operands> const& run, Out* out, int64_t i, [[maybe_unused]] bool past_caches) {
+    constexpr int N = lanes_in<Isa>;
+    auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+    if constexpr (may_stream<Isa>) {
+      if (SITU_UNLIKELY(past_caches)) return stream_to(y, out + i);
+    }
+    store_lanes<Out, N, Isa>(y, out + i);
+  }
+
   template <class Isa>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;

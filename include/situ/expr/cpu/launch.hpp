@@ -14,16 +14,47 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
+/// The loops of a tree for each instruction set: whole packs; gives how many elements.
+template <int Operands>
+using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, int>;
+template <class Tree, class Out, int Operands>
+inline constexpr TreeLoops<Operands> const* tree_loops =
+    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, int>;
+
 /// What a tree does, whatever its operands.
 template <int Operands>
 struct TreeCode {
-  int64_t (*start)(void const* tree, Run<Operands> const* run, int how);  ///< whole packs; gives how many elements
+  TreeLoops<Operands> const* start;
   int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
   Formula const* formula;
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
 };
+
+/// What is left is less than a pack: on padded copies.
+template <int Operands>
+SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done) {
+  Run<Operands> tail;
+  alignas(64) unsigned char buffers[Operands][64];
+  int const left = static_cast<int>(run.count - done);
+  load_tails(buffers, run.data, code.sizes, Operands, done, left);
+  for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
+  tail.count = code.lanes;
+  tail.origin = run.origin + done;
+  (*code.start)(tree, &tail, 0);
+  copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
+}
+/// Runs a tree over contiguous inputs on this thread.
+template <int Operands>
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, bool stream) {
+  int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
+  int64_t done = 0;
+  if (SITU_LIKELY(run.count >= pack_lanes)) {
+    done = (*code.start)(tree, &run, stream ? streamed : (run.count & (pack_lanes - 1)) != 0 ? overlapping : 0);
+  }
+  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+}
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
@@ -33,32 +64,7 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    int const pack_lanes = lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t done = 0;
-    if (SITU_LIKELY(run.count >= pack_lanes)) {
-      int how = stream ? streamed : 0;
-      if (run.count % pack_lanes != 0 && !stream) {
-        bool in_place = false;
-        for (int o = 1; o < Operands; ++o) in_place |= run.data[o] == run.data[0];
-        how = in_place ? 0 : overlapping;
-      }
-      done = start(tree, &run, how);
-    }
-    if (SITU_UNLIKELY(done != run.count)) run_tail(run, done);
-  }
-  /// What is left is less than a pack: on padded copies.
-  SITU_NOINLINE void run_tail(Run<Operands> const& run, int64_t done) const {
-    Run<Operands> tail;
-    alignas(64) unsigned char buffers[Operands][64];
-    int const left = static_cast<int>(run.count - done);
-    load_tails(buffers, run.data, sizes, Operands, done, left);
-    for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-    tail.count = lanes;
-    tail.origin = run.origin + done;
-    start(tree, &tail, 0);
-    copy_short(static_cast<char*>(run.data[0]) + done * sizes[0], buffers[0], left * sizes[0]);
-  }
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const { cpu::run_contiguous(*this, tree, run, stream); }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
   void run(Run<Operands>& run, bool stream) const {
@@ -88,12 +94,6 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
     }
   }
 };
-
-/// The loops of a tree for the instruction set in force.
-template <class Tree, class Out, int Operands>
-SITU_NOINLINE int64_t start_tree(void const* tree, Run<Operands> const* run, int how) {
-  return dispatch<ElementwiseBody<Tree, Out, Operands>>(static_cast<Tree const*>(tree), run, how);
-}
 
 /// All operands contiguous: elements [first, last).
 template <int Operands, int TreeBytes>
@@ -206,7 +206,7 @@ template <class Tree, class Out, int Operands>
 inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
   using Body = ElementwiseBody<Tree, Out, Operands>;
   constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
-  return TreeCode<Operands>{&start_tree<Tree, Out, Operands>,
+  return TreeCode<Operands>{tree_loops<Tree, Out, Operands>,
                             (int64_t{4000000} / cost + 1023) / 1024 * 1024,
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include <situ/core/layout.hpp>
 #include <situ/core/scalar.hpp>
@@ -249,6 +250,39 @@ class HostElements {
   });
   elements.write_back();
 }
+
+/// Reads tensors whose elements follow one another in a file. Small ones that lie in the host's memory as in the file are read together.
+class TensorReader {
+ public:
+  TensorReader(InputFile const& file, Staging& staging) : file_(file), staging_(staging) {}
+  TensorReader(TensorReader const&) = delete;
+  TensorReader& operator=(TensorReader const&) = delete;
+
+  [[gnu::cold]] void read(StoredElements const& from, io::NamedTensor const& to) {
+    int64_t const bytes = to.size() * bytes_of_dtype(to.dtype());
+    if (bytes == 0) return;
+    bool const together = bytes <= largest && to.device().host && to.is_contiguous() && to.dtype() == from.dtype && from.dtype != dtype::boolean;
+    if (!together || from.offset != end_ || count_ == most) flush();
+    if (!together) return read_elements(from, to, staging_);
+    to.head()->note_write("load_safetensors");
+    to.device().before_write(to.head());
+    if (count_ == 0) begin_ = from.offset;
+    places_[count_++] = {to.first(), static_cast<std::size_t>(bytes)};
+    end_ = from.offset + bytes;
+  }
+  void flush() {
+    if (count_ > 0) file_.read_in_a_row(places_, std::exchange(count_, 0), begin_);
+  }
+
+ private:
+  static constexpr int64_t largest = 1 << 20;
+  static constexpr int most = 64;
+  InputFile const& file_;
+  Staging& staging_;
+  int64_t begin_ = 0, end_ = -1;  ///< in the file, of what waits
+  int count_ = 0;
+  ::iovec places_[most];
+};
 
 /// Writes all elements of a tensor, packed.
 [[gnu::cold]] inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {

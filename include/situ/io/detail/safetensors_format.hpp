@@ -17,6 +17,7 @@
 
 #include <situ/core/scalar.hpp>
 #include <situ/core/shape.hpp>
+#include <situ/core/list.hpp>
 #include <situ/io/detail/file.hpp>
 #include <situ/io/detail/json.hpp>
 
@@ -70,8 +71,8 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;         ///< in the order of their elements
-  std::vector<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
+  List<SafetensorsEntry> entries;         ///< in the order of their elements
+  List<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
   io::Metadata metadata;
   int64_t data_begin = 0;
 
@@ -134,11 +135,13 @@ class SafetensorsReader {
   [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
+    List<std::pair<std::string, std::string>> pairs;
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
       std::string key = json_.string("a key of \"__metadata__\" cannot be read");
       json_.need(':', "a key of \"__metadata__\" has no value", "':'");
-      metadata.emplace_back(static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text"));
+      pairs.push_back({static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text")});
     }
+    io::Metadata(std::as_const(pairs).begin(), std::as_const(pairs).end()).swap(metadata);
   }
 
   [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
@@ -213,15 +216,14 @@ class SafetensorsReader {
   bool too_large_ = false;
 };
 
-/// Sorts pointers; `before` compares what they point to.
-template <class X>
-void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X const&)) {
-  if (pointers.size() < 2) return;
-  static thread_local int (*comparison)(X const&, X const&) = nullptr;
-  comparison = compare;
-  std::qsort(pointers.data(), pointers.size(), sizeof(X const*), [](void const* a, void const* b) {
-    return comparison(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b));
-  });
+/// Sorts pointers to X; `compare(a, b)` is called with two of them, as qsort calls it.
+template <class X, class Compare>
+void sort_pointers(List<X const*>& pointers, Compare) {
+  bool sorted = true;  // as most are
+  for (size_t k = 1; k < pointers.size() && sorted; ++k) sorted = Compare{}(*pointers[k - 1], *pointers[k]) <= 0;
+  if (sorted) return;
+  std::qsort(pointers.data(), pointers.size(), sizeof(X const*),
+             [](void const* a, void const* b) { return Compare{}(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b)); });
 }
 
 /// Reads a header of `length` bytes, and compares it with the size of the file.
@@ -241,16 +243,16 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
   }
   SafetensorsHeader raw;
   SafetensorsReader(bytes, length, context).read(raw);
-  header.metadata = static_cast<io::Metadata&&>(raw.metadata);
+  header.metadata.swap(raw.metadata);
 
-  std::vector<std::pair<std::string, std::string> const*> keys;
+  List<std::pair<std::string, std::string> const*> keys;
   for (auto const& pair : header.metadata) keys.push_back(&pair);
   sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
   for (size_t k = 1; k < keys.size(); ++k) {
     if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
   }
 
-  std::vector<SafetensorsEntry const*> order;
+  List<SafetensorsEntry const*> order;
   order.reserve(raw.entries.size());
   for (SafetensorsEntry const& entry : raw.entries) order.push_back(&entry);
   sort_pointers<SafetensorsEntry>(order, [](SafetensorsEntry const& a, SafetensorsEntry const& b) {
@@ -292,7 +294,7 @@ void sort_pointers(std::vector<X const*>& pointers, int (*compare)(X const&, X c
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
-[[gnu::cold]] inline std::string safetensors_preamble(std::vector<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
+[[gnu::cold]] inline std::string safetensors_preamble(List<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
   auto const checked = [&](std::string const& name) -> std::string const& {
     if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
       context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});

@@ -249,7 +249,7 @@ class ZipReader {
 
   /// Names are unique, and members do not overlap.
   void check(std::vector<ZipMember> const& members) const {
-    std::vector<ZipMember const*> order;
+    List<ZipMember const*> order;
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
     for (size_t k = 1; k < order.size(); ++k) {

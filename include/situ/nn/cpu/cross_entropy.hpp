@@ -1,11 +1,14 @@
-/// Cross entropy on the CPU: the scores are read once in each direction, by packs, and one number is kept for each row.
+/// Cross entropy on the CPU: the scores are read once, by packs. Where the gradient is wanted, it is written from the exponentials while these
+/// are at hand, for the slope that a loss most often has; backward then has nothing to do but to pass it on, or to scale it.
 ///
 /// A row's exponentials are taken about its label's score rather than about its maximum: S = Σ exp(x_c - x_y) is at least 1, and the loss is
 /// log S, without a pass for the maximum. Only a row whose scores lie so far above its label's that S overflows is looked at again. Work is
 /// cut into blocks of rows by shapes alone, so results do not depend on the number of threads.
 #pragma once
 
+#include <situ/expr/cpu/launch.hpp>
 #include <situ/nn/cpu/loss_parts.hpp>
+#include <situ/ops/cpu/rows_groups.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -33,6 +36,7 @@ struct LabelRows {
   int64_t readable;           ///< elements from x on that may be read
   int64_t const* labels;
   // forward
+  C limit;                    ///< rows with a greater S are looked at again
   C* sums;                    ///< takes log S of each row
   C const* scales;            ///< of the losses; null where they are 1
   C* shares;                  ///< takes what is subtracted from the losses: share Σ w_c (x_c - x_y); null where that is 0
@@ -41,11 +45,10 @@ struct LabelRows {
   C* losses;
   double total;               ///< of the losses
   bool all_count;             ///< every row has a label
+  bool stream;
   // both
-  C* exponentials;            ///< exp(x - x_y), kept for the gradient of few scores; or null
-  int64_t writable;           ///< elements from out and exponentials on that may be overwritten
-  // backward
-  T* out;
+  T* out;                     ///< takes the gradient; forward only where T is C, or null
+  int64_t writable;           ///< elements from out on that may be overwritten
   C const *factors, *hits;    ///< of softmax(x), and of the label's element
   int64_t step;               ///< 0 where one factor and one hit are for all rows, else 1
   C const* bases;             ///< what is subtracted from all elements; null where that is 0
@@ -59,23 +62,24 @@ struct ScoreRow {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / static_cast<int>(sizeof(C));
 
-  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, unless that is null.
+  /// Σ exp(x - shift), spread over the lanes. The exponentials go to `keep`, where `room` elements may be overwritten; where there is no
+  /// room, all to its first N.
   template <class Isa>
-  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep) {
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> sum(T const* x, int64_t n, int64_t readable, C from, C* keep, int64_t room) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     P const shift(from);
-    int64_t const whole = n / N * N;
+    int64_t const whole = n / N * N, moves = room > 0 ? -1 : 0;
     P tail(C(0));
     if (whole < n) {
       P const e = term<Isa>(P(load_last<T, N, Isa>(x + whole, n - whole, readable - whole)), shift);
       tail = select(lanes_below<C, N, Isa>(n - whole), e, tail);
-      if (keep) store_tail<C>(tail, keep + whole, n - whole, n - whole);
+      if (room > 0) store_tail<C>(tail, keep + whole, n - whole, room - whole);
     }
     if (whole == 0) return tail;
     double total = 0;
     for (int64_t i = 0; i < whole; i += row_block) {
-      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep ? keep + i : nullptr);
+      P const part = run<Isa>(x + i, whole - i < row_block ? whole - i : row_block, shift, keep + (i & moves), moves);
       if (SITU_LIKELY(whole <= row_block)) return tail + part;
       if (i == 0) total = static_cast<double>(sum_of_lanes(tail));
       total += static_cast<double>(sum_of_lanes(part));
@@ -84,8 +88,8 @@ struct ScoreRow {
     result.set(0, static_cast<C>(total));
     return result;
   }
-  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each,
-  /// and keep + N written.
+  /// The same for rows of at most N scores, one pack each: `rows` of them, whose labels are labels[0], ...; all of x + N may be read for each.
+  /// Exponentials go to rows of N.
   template <class Isa>
   SITU_INLINE static void short_sums(T const* x, int64_t n, int64_t rows, int64_t const* labels, C* keep, pack<C, lanes_in<Isa>, Isa>* sums) {
     constexpr int N = lanes_in<Isa>;
@@ -95,7 +99,7 @@ struct ScoreRow {
     for (int64_t k = 0; k < rows; ++k, x += n) {
       int64_t const label = labels[k] < 0 ? 0 : labels[k];
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x)), P(static_cast<C>(x[label])));
-      if (keep) e.store(keep + k * n);
+      e.store(keep + k * N);
       sums[k] = select(inside, e, zero);
     }
   }
@@ -124,13 +128,13 @@ struct ScoreRow {
     return exp_of_score(math::detail::at_most(x - shift, C(88)));
   }
   template <class Isa>
-  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep) {
+  SITU_INLINE static pack<C, lanes_in<Isa>, Isa> run(T const* x, int64_t n, pack<C, lanes_in<Isa>, Isa> const& shift, C* keep, int64_t moves) {
     constexpr int N = lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     P s(C(0)), s1 = s;  // take turns
     for (int64_t i = 0; i < n; i += N) {
       P const e = term<Isa>(P(load_lanes<T, N, Isa>(x + i)), shift);
-      if (keep) e.store(keep + i);
+      e.store(keep + (i & moves));
       P const next = s + e;
       s = s1;
       s1 = next;
@@ -147,30 +151,35 @@ struct LabelForwardBody {
     constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
     using P = pack<C, N, Isa>;
     LabelRows<T> const a = *given;
-    int64_t const n = a.classes;
+    int64_t const n = a.classes, padded = (n + N - 1) / N * N;
+    bool const holds = N * padded <= group_elements;  // exponentials, of a group of rows; else they go where the gradient will be
+    alignas(64) C held[group_elements];
     double total = 0;
     for (int64_t first = 0; first < a.rows; first += N) {
       P parts[N];
       C bases[N] = {}, shifts[N];
       int64_t const end = a.rows - first < N ? a.rows - first : N;
-      int64_t k = 0;
+      int64_t k = 0, pitch = holds ? padded : 0;
+      C* keep = held;
+      if constexpr (std::is_same_v<T, C>) {
+        if (!holds && a.out) keep = a.out + first * n, pitch = n;
+      }
       P s(C(0));
       if (n <= N) {
-        int64_t const room = (a.exponentials && a.writable < a.readable ? a.writable : a.readable) - first * n - N;
+        int64_t const room = a.readable - first * n - N;
         int64_t const easy = room < 0 ? 0 : end <= room / n ? end : room / n + 1 < end ? room / n + 1 : end;
-        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, a.exponentials ? a.exponentials + first * n : nullptr, parts);
+        ScoreRow<T>::template short_sums<Isa>(a.x + first * n, n, easy, a.labels + first, held, parts);
         k = easy;
       }
       for (int64_t j = k; j < end; ++j) {
         int64_t const label = a.labels[first + j];
         if (label >= 0) shifts[j] = static_cast<C>(a.x[(first + j) * n + label]);
       }
-      C* keep = a.exponentials;
       for (bool again = false;; again = true) {
         for (; k < end; ++k) {
           int64_t const row = first + k;
-          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= C(1e30))) continue;
-          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep ? keep + row * n : nullptr);
+          if (a.labels[row] < 0 || (again && s[static_cast<int>(k)] <= a.limit)) continue;
+          parts[k] = ScoreRow<T>::template sum<Isa>(a.x + row * n, n, a.readable - row * n, shifts[k], keep + k * pitch, pitch);
           if (again) s.set(static_cast<int>(k), sum_of_lanes(parts[k]));
         }
         if (again) break;
@@ -179,15 +188,14 @@ struct LabelForwardBody {
           if (a.labels[first + k] < 0) parts[k] = P(C(1) / C(N));
         }
         s = sums_of_packs(parts);
-        if (SITU_LIKELY(!math::detail::any(!(s <= P(C(1e30)))))) break;
+        if (SITU_LIKELY(!math::detail::any(!(s <= P(a.limit))))) break;
         for (k = 0; k < end; ++k) {  // again about the row's maximum
-          if (s[static_cast<int>(k)] <= C(1e30)) continue;
+          if (s[static_cast<int>(k)] <= a.limit) continue;
           T const* const x = a.x + (first + k) * n;
           shifts[k] = ScoreRow<T>::maximum(x, n);
           bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
         k = 0;
-        keep = nullptr;
       }
       P const log_sums = math::log(s) + P::load(bases);
       P losses(log_sums);
@@ -196,8 +204,58 @@ struct LabelForwardBody {
       if (a.shares) losses = losses - P::load(a.shares + first);
       losses.store(a.losses + first);
       total += static_cast<double>(sum_of_lanes(losses));
+      if constexpr (std::is_same_v<T, C>) {
+        C* const to = a.out + first * n;
+        bool const streams = a.stream && holds;
+        if (a.out) write<Isa>(a, first, end, P(C(1)) / s, keep, pitch, streams ? held : to, streams ? group_elements : a.writable - first * n);
+        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n);
+      }
     }
     given->total = total;
+    return 0;
+  }
+
+ private:
+  /// The gradients of rows from their exponentials, `pitch` apart. They may be written over these: a row begins no later than its exponentials.
+  template <class Isa, int N>
+  SITU_INLINE static void write(LabelRows<T> const& a, int64_t first, int64_t rows, pack<C, N, Isa> const& inverses, C const* from, int64_t pitch, C* out, int64_t writable) {
+    using P = pack<C, N, Isa>;
+    int64_t const n = a.classes, whole = n / N * N;
+    alignas(64) C inverse[N];
+    inverses.store(inverse);
+    for (int64_t k = 0; k < rows; ++k, from += pitch, out += n) {
+      int64_t const row = first + k, label = a.labels[row];
+      if (SITU_UNLIKELY(label < 0)) {
+        std::memset(out, 0, static_cast<std::size_t>(n) * sizeof(C));
+        continue;
+      }
+      P const factor(inverse[k] * a.factors[row * a.step]), base(a.bases ? a.bases[row] : C(0));
+      if (n < N) {
+        store_tail<C>(P::load(from) * factor - base, out, n, writable - k * n);  // what is overwritten behind the row is written after it
+      } else {
+        P const last = P::load(from + n - N) * factor - base;  // made first
+        for (int64_t i = 0; i < whole; i += N) (P::load(from + i) * factor - base).store(out + i);
+        last.store(out + n - N);
+      }
+      out[label] -= a.hits[row * a.step];
+    }
+  }
+};
+
+/// Rows of the gradient times factors.
+template <class T>
+struct LabelScaleBody {
+  template <class Isa>
+  SITU_INLINE static int run(T* rows, int64_t count, int64_t n, T const* factors) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    for (int64_t k = 0; k < count; ++k, rows += n) {
+      if (factors[k] == T(1)) continue;
+      P const factor(factors[k]);
+      int64_t i = 0;
+      for (; i + N <= n; i += N) (P::load(rows + i) * factor).store(rows + i);
+      for (; i < n; ++i) rows[i] = rows[i] * factors[k];
+    }
     return 0;
   }
 };
@@ -221,16 +279,10 @@ struct LabelBackwardBody {
       }
       C at = static_cast<C>(x[label]), low = a.sums[row];
       C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
-      if constexpr (std::is_same_v<T, C>) {
-        if (a.exponentials && low < C(far_label)) {
-          scaled<Isa>(a.exponentials + row * n, n, a.writable - row * n, factor_of_row * math::exp(-low), a.bases ? a.bases[row] : C(0), out);
-          out[label] -= hit;
-          continue;
-        }
-      }
       if (SITU_UNLIKELY(!(low < C(far_label)))) {
         at = ScoreRow<T>::maximum(x, n);
-        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, nullptr)));
+        alignas(64) C unused[N];
+        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, unused, 0)));
         low = math::log(s)[0];
       }
       P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
@@ -255,18 +307,6 @@ struct LabelBackwardBody {
   }
 
  private:
-  /// e * factor - base
-  template <class Isa>
-  SITU_INLINE static void scaled(C const* e, int64_t n, int64_t writable, C factor_of_row, C base_of_row, C* out) {
-    constexpr int N = ScoreRow<T>::template lanes_in<Isa>;
-    using P = pack<C, N, Isa>;
-    P const factor(factor_of_row), base(base_of_row);
-    int64_t i = 0;
-    for (; i + N <= n; i += N) (P::load(e + i) * factor - base).store(out + i);
-    if (i == n) return;
-    if (writable - i >= N) return (P::load(e + i) * factor - base).store(out + i);
-    for (; i < n; ++i) out[i] = e[i] * factor_of_row - base_of_row;
-  }
   template <int N, class Isa>
   SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
                                 pack<C, N, Isa> const& base, T* to) {
@@ -310,15 +350,22 @@ struct LabelForward {
       if (parts) parts[block] = part;
       else p.finish(part);
     }
+    if (p.gradient && streams()) finish_streaming();
   }
 
  private:
+  bool streams() const { return p.rows * p.classes * static_cast<int64_t>(sizeof(C)) >= streaming_bytes; }
   void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
     alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
+    alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows];
     int64_t labels[label_rows];
     bool const smooths = p.smoothing > 0, scaled = p.weight || smooths;
     T const* const x = p.x + row * p.classes;
-    double total = 0;
+    double total = 0, slope = 0;
+    if (p.gradient) {
+      slope = p.usual_slope();
+      factors[0] = hits[0] = static_cast<C>(slope);
+    }
     int64_t const valid = find_labels<true>(p, row, count, labels);
     if (!p.weight) part.weight += static_cast<double>(valid);
     for (int64_t k = 0; (Logarithms || scaled) && k < count; ++k) {
@@ -330,7 +377,9 @@ struct LabelForward {
         losses[k] = -static_cast<C>(x[k * p.classes + label]) * weight;
         total += static_cast<double>(losses[k]);
       } else {
-        scales[k] = static_cast<C>(label_factors(p, label, all_weights).scale);
+        LabelFactors const f = label_factors(p, label, all_weights);
+        scales[k] = static_cast<C>(f.scale);
+        factors[k] = static_cast<C>(slope * f.scale), hits[k] = static_cast<C>(slope * f.hit), bases[k] = static_cast<C>(slope * p.share());
         if (smooths) shares[k] = static_cast<C>(p.share() * ScoreRow<T>::share(x + k * p.classes, p.classes, static_cast<C>(x[k * p.classes + label]), p.weight));
       }
     }
@@ -340,7 +389,13 @@ struct LabelForward {
       a.x = x, a.rows = count, a.classes = p.classes, a.readable = (p.rows - row) * p.classes, a.labels = labels;
       a.sums = sums, a.losses = losses;
       a.all_count = valid == count;
-      a.exponentials = p.exponentials ? p.exponentials + row * p.classes : nullptr, a.writable = (end - row) * p.classes;
+      a.limit = C(1e30);
+      if constexpr (std::is_same_v<T, C>) {
+        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = streams();  // somewhat more than exp(far_label)
+      }
+      a.writable = (end - row) * p.classes;
+      a.factors = factors, a.hits = hits, a.step = scaled;
+      a.bases = smooths ? bases : nullptr;
       a.scales = scaled ? scales : nullptr;
       a.shares = smooths ? shares : nullptr;
       dispatch<LabelForwardBody<T>>(&a);
@@ -368,6 +423,7 @@ struct LabelBackward {
       for (int64_t c = 0; c < p.classes; ++c) all_weights += static_cast<double>(p.weight_of(c));
     }
     double const scalar = p.how == reduction::none ? 0 : static_cast<double>(static_cast<C>(*g)) / static_cast<double>(p.sums[p.rows]);
+    if (p.gradient && scalar == p.usual_slope() && p.how != reduction::none) return;
     for (int64_t block = first; block < last; ++block) {
       int64_t const end = (block + 1) * rows_per_block < p.rows ? (block + 1) * rows_per_block : p.rows;
       for (int64_t row = block * rows_per_block; row < end; row += label_rows) some(row, end - row < label_rows ? end - row : label_rows, end, all_weights, scalar);
@@ -381,6 +437,13 @@ struct LabelBackward {
     int64_t labels[label_rows];
     bool const smooths = p.smoothing > 0, weighed = smooths && p.weight, each = p.weight || smooths || p.how == reduction::none;
     (void)find_labels<false>(p, row, count, labels);
+    if constexpr (std::is_same_v<T, C> && !Logarithms) {
+      if (p.gradient) {
+        for (int64_t k = 0; k < count; ++k) factors[k] = labels[k] < 0 ? C(1) : static_cast<C>((p.how == reduction::none ? static_cast<double>(g[row + k]) : scalar) / p.usual_slope());
+        dispatch<LabelScaleBody<C>>(out + row * n, count, n, static_cast<C const*>(factors));
+        return;
+      }
+    }
     for (int64_t k = 0; k < (each ? count : 1); ++k) {
       factors[k] = hits[k] = C(0);
       if (each && labels[k] < 0) continue;
@@ -401,7 +464,6 @@ struct LabelBackward {
       a.sums = p.sums + row;
       a.out = out + row * n, a.writable = (end - row) * n;
       a.factors = factors, a.hits = hits, a.step = each;
-      a.exponentials = p.exponentials ? p.exponentials + row * n : nullptr;
       a.bases = smooths && !weighed ? bases : nullptr;
       dispatch<LabelBackwardBody<T>>(const_cast<LabelRows<T> const*>(&a));
       for (int64_t k = 0; weighed && k < count; ++k) {

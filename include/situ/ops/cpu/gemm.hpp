@@ -52,13 +52,8 @@ class PackingBuffer {
   explicit PackingBuffer(int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
     if (bytes <= static_cast<int64_t>(sizeof small_)) {
       memory_ = small_;
-      return;
-    }
-    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
-    try {
-      memory_ = allocate(bytes_);
-    } catch (...) {
-      memory_ = nullptr;
+    } else {
+      memory_ = find();
     }
   }
   PackingBuffer(PackingBuffer const&) = delete;
@@ -69,6 +64,15 @@ class PackingBuffer {
   void* get() const { return memory_; }
 
  private:
+  SITU_NOINLINE void* find() {
+    if (bytes_ > 65536 && bytes_ < large_block) bytes_ = large_block;  // blocks of this size are kept from one product to the next
+    try {
+      return allocate(bytes_);
+    } catch (...) {
+      return nullptr;
+    }
+  }
+
   std::size_t bytes_;
   void* memory_;
   alignas(64) unsigned char small_[16384];
@@ -120,6 +124,7 @@ struct Multiplication {
   /// Without any buffer: for the smallest products, and where there is no memory.
   SITU_NOINLINE void plain(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
     int64_t j = j0;
+    if (SITU_UNLIKELY(product.pack_b != nullptr)) return plain_gathered(i0, i1, j0, j1);
     for (; j1 - j >= 4; j += 4) plain_columns<4>(i0, i1, j);
     if (j1 - j == 3) plain_columns<3>(i0, i1, j);
     else if (j1 - j == 2) plain_columns<2>(i0, i1, j);
@@ -129,40 +134,49 @@ struct Multiplication {
   SITU_INLINE void plain_columns(int64_t i0, int64_t i1, int64_t j) const {
     Product<T> const& p = product;
     for (int64_t i = i0; i < i1; ++i) {
-      C tile[N] = {};
-      T const* a = p.a + i * p.a_i;
-      if (SITU_UNLIKELY(p.pack_b != nullptr)) {
-        C row[N + 64 / sizeof(C)];  // pack_b may write behind its end
+      T const *a = p.a + i * p.a_i, *b = p.b + j * p.b_j;
+      C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
+      for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
+        C const x = static_cast<C>(*a);
+        s0 += x * static_cast<C>(b[0]);
+        if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
+        if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
+        if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
+      }
+      C tile[N];
+      tile[0] = s0;
+      if constexpr (N > 1) tile[1] = s1;
+      if constexpr (N > 2) tile[2] = s2;
+      if constexpr (N > 3) tile[3] = s3;
+      plain_store<N>(tile, i, j);
+    }
+  }
+  SITU_NOINLINE void plain_gathered(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    Product<T> const& p = product;
+    for (int64_t i = i0; i < i1; ++i) {
+      for (int64_t j = j0; j < j1; ++j) {
+        C sum = C(0), row[1 + 64 / sizeof(C)];  // pack_b may write behind its end
         for (int64_t k = 0; k < p.k; ++k) {
-          p.pack_b(p.source, row, N, k, 1, j, N);
-          for (int l = 0; l < N; ++l) tile[l] += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[l];
+          p.pack_b(p.source, row, 1, k, 1, j, 1);
+          sum += static_cast<C>(p.a_column(k)[i * p.a_i]) * row[0];
         }
-      } else {
-        T const* b = p.b + j * p.b_j;
-        C s0 = C(0), s1 = C(0), s2 = C(0), s3 = C(0);
-        for (int64_t k = p.k; k > 0; --k, a += p.a_k, b += p.b_k) {
-          C const x = static_cast<C>(*a);
-          s0 += x * static_cast<C>(b[0]);
-          if constexpr (N > 1) s1 += x * static_cast<C>(b[p.b_j]);
-          if constexpr (N > 2) s2 += x * static_cast<C>(b[2 * p.b_j]);
-          if constexpr (N > 3) s3 += x * static_cast<C>(b[3 * p.b_j]);
-        }
-        tile[0] = s0;
-        if constexpr (N > 1) tile[1] = s1;
-        if constexpr (N > 2) tile[2] = s2;
-        if constexpr (N > 3) tile[3] = s3;
+        plain_store<1>(&sum, i, j);
       }
-      if (p.finish) p.finish(p, tile, N, i, j, 1, N);
-      T* const to = p.c + i * p.c_i + j * p.c_j;
-      for (int l = 0; l < N; ++l) {
-        if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
-        else to[l * p.c_j] = static_cast<T>(tile[l]);
-      }
+    }
+  }
+  template <int N>
+  SITU_INLINE void plain_store(C* tile, int64_t i, int64_t j) const {
+    Product<T> const& p = product;
+    if (p.finish) p.finish(p, tile, N, i, j, 1, N);
+    T* const to = p.c + i * p.c_i + j * p.c_j;
+    for (int l = 0; l < N; ++l) {
+      if constexpr (floating<T>) to[l * p.c_j] = convert_scalar<T>(tile[l]);
+      else to[l * p.c_j] = static_cast<T>(tile[l]);
     }
   }
 
   /// Packs columns [j, j + columns) in panels that lie behind each other.
-  void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
+  SITU_NOINLINE void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
@@ -171,7 +185,7 @@ struct Multiplication {
       done += width;
     }
   }
-  void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
+  SITU_NOINLINE void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;

@@ -44,7 +44,7 @@ struct TileSizes {
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 12 : 6, 4, has_masks<Isa>};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>};
 
 /// How many rows the next panel has when `left` are to be covered.
 constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
@@ -180,15 +180,21 @@ struct Block {
 
 template <class C>
 struct BlockBody {
-  /// How many rows down row `r` of a tile is taken from, when the tile has `rows`: of those that are missing, the last two take the place.
-  SITU_INLINE static int64_t row_at(int r, int64_t rows) {
-    int64_t const pair = r - r % 2;
-    return rows < 2 ? 0 : (pair <= rows - 2 ? pair : rows - 2) + r % 2;
-  }
+  /// Where a tile is, and what it is computed from.
+  struct Place {
+    C const* a;
+    int64_t a_i, a_k;
+    C const* b;
+    int64_t b_k;
+    C* c;
+    int64_t i, j, rows, columns;
+  };
 
   template <class Isa, int Rows, int Vectors, int Lanes, int... R>
-  SITU_INLINE static void tile(Block<C> const& block, C const* a, int64_t a_i, int64_t a_k, C const* b, int64_t b_k, C* c, int64_t i, int64_t j, int64_t rows,
-                               int64_t columns, std::integer_sequence<int, R...>) {
+  SITU_INLINE static void tile(Block<C> const& block, Place const& place, std::integer_sequence<int, R...>) {
+    int64_t const rows = place.rows, columns = place.columns, a_k = place.a_k, b_k = place.b_k;
+    C const* b = place.b;
+    C* const c = place.c;
     constexpr int width = Lanes * Vectors;
     constexpr bool masked = has_masks<Isa> && (Vectors == 1 || Isa::bytes == 64);
     using V = typename vector_of<C, Lanes>::type;
@@ -196,10 +202,11 @@ struct BlockBody {
     ((sums[R][0] = V{}, sums[R][Vectors - 1] = V{}), ...);
     FirstLanes<Isa, C, Lanes> const last(masked ? columns - (width - Lanes) : Lanes);
     bool const direct = c && (masked || columns == width);
-    int64_t c_i = block.c_i;
-    if (direct && block.depth >= 32) (__builtin_prefetch(c + row_at(R, rows) * c_i, 1), ...), (__builtin_prefetch(c + row_at(R, rows) * c_i + columns - 1, 1), ...);
-    C const* p[] = {(a + row_at(R, rows) * a_i)...};  // of two rows one address is computed, the other is base + index * scale
-    if (rows < 2) a_i = 0;
+    if (direct && block.depth >= 32) prefetch(c, block.c_i, rows, columns);
+    // Of those rows that are missing, the last two take the place. Of two rows one address is computed, the other is base + index * scale.
+    int64_t const a_i = rows < 2 ? 0 : place.a_i, c_i = rows < 2 ? 0 : block.c_i, last_pair = rows < 2 ? 0 : rows - 2;
+    int64_t const pair[] = {(R < last_pair ? R : last_pair)...};
+    C const* p[] = {(place.a + pair[R] * a_i)...};
     for (int64_t k = block.depth; k > 0; --k) {
       V x[Vectors];
       if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
@@ -210,15 +217,15 @@ struct BlockBody {
       ((p[R] += a_k), ...);  // those of odd rows are not needed, and not computed
     }
     alignas(64) C buffer[Rows * width];
-    if (direct && block.accumulate) (add<Isa>(sums[R], c + row_at(R, rows) * c_i, last), ...);
+    if (direct && block.accumulate) (add<Isa>(sums[R], c + (pair[R - R % 2] * c_i + R % 2 * c_i), last), ...);
     C* const to = direct ? c : buffer;
-    int64_t const step = direct ? c_i : width;
-    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + row_at(R, rows) * step, last), ...);
-    else (put<false>(sums[R], to + row_at(R, rows) * step, last), ...);
+    int64_t const to_i = direct ? c_i : width;
+    if (masked && (Isa::bytes == 64 || columns < width)) (put<masked>(sums[R], to + (pair[R - R % 2] * to_i + R % 2 * to_i), last), ...);
+    else (put<false>(sums[R], to + (pair[R - R % 2] * to_i + R % 2 * to_i), last), ...);
     if constexpr (!masked || Isa::bytes < 64) {
-      if (SITU_UNLIKELY(c && !direct)) copy(c, c_i, buffer, width, rows, columns, block.accumulate);
+      if (SITU_UNLIKELY(c && !direct)) copy(c, block.c_i, buffer, width, rows, columns, block.accumulate);
     }
-    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? c_i : width, block.i + i, block.j + j, rows, columns);
+    if (SITU_UNLIKELY(!c || block.finishes)) block.store(block.product, c ? c : buffer, c ? block.c_i : width, block.i + place.i, block.j + place.j, rows, columns);
   }
 
   template <class Isa>
@@ -231,7 +238,7 @@ struct BlockBody {
       for (int64_t i = 0; i < block.rows;) {
         int const height = panel_rows(block.rows - i, sizes);
         if (height == sizes.high) panel<Isa, sizes.high>(block, a, b, c, i);
-        else panel<Isa, sizes.low>(block, a, b, c, i);
+        else if constexpr (sizes.low < sizes.high) panel<Isa, sizes.low>(block, a, b, c, i);
         i += height;
       }
       a += block.next_a, b += block.next_b, c += block.next_c;
@@ -269,6 +276,9 @@ struct BlockBody {
     else __builtin_memcpy(c + (Vectors - 1) * lanes, &sums[Vectors - 1], sizeof(V));
   }
 
+  SITU_NOINLINE static void prefetch(C const* c, int64_t c_i, int64_t rows, int64_t columns) {
+    for (; rows > 0; --rows, c += c_i) __builtin_prefetch(c, 1), __builtin_prefetch(c + columns - 1, 1);
+  }
   SITU_NOINLINE static void copy(C* to, int64_t to_i, C const* from, int64_t width, int64_t rows, int64_t columns, bool adds) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t s = 0; s < columns; ++s) to[r * to_i + s] = adds ? to[r * to_i + s] + from[r * width + s] : from[r * width + s];
@@ -277,12 +287,14 @@ struct BlockBody {
 
   /// All tiles of one panel of rows.
   template <class Isa, int Rows>
-  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* all_b, C* c, int64_t i) {
+  SITU_INLINE static void panel(Block<C> const& block, C const* a, C const* b, C* c, int64_t i) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
     using Sequence = std::make_integer_sequence<int, Rows>;
-    int64_t const rows = block.rows - i < Rows ? block.rows - i : Rows;
-    a += i * (block.a_packed ? block.depth : block.a_i);
-    int64_t const a_i = block.a_packed ? 1 : block.a_i, a_k = block.a_packed ? Rows : block.a_k;
+    Place place;
+    place.i = i;
+    place.rows = block.rows - i < Rows ? block.rows - i : Rows;
+    place.a = a + i * (block.a_packed ? block.depth : block.a_i);
+    place.a_i = block.a_packed ? 1 : block.a_i, place.a_k = block.a_packed ? Rows : block.a_k;
     C* const to = c ? c + i * block.c_i : nullptr;
     for (int64_t j = 0; j < block.columns;) {
       int64_t width = panel_columns(block.columns - j, sizes);
@@ -290,16 +302,18 @@ struct BlockBody {
         if (!block.b_packed && width == 2 * sizes.lanes && block.columns - j < width) width = sizes.lanes;
         if (block.columns - j < width && block.overlaps_columns(static_cast<int>(width))) j = block.columns - width;
       }
-      int64_t const left = block.columns - j, columns = left < width ? left : width;
-      C const* b = all_b + (block.b_packed ? j * block.depth : j);
-      int64_t b_k = block.b_packed ? width : block.b_k;
+      int64_t const left = block.columns - j;
+      place.j = j;
+      place.columns = left < width ? left : width;
+      place.b = b + (block.b_packed ? j * block.depth : j);
+      place.b_k = block.b_packed ? width : block.b_k;
       if constexpr (!has_masks<Isa>) {
-        if (!block.b_packed && columns < width) b = block.b_rest, b_k = width;
+        if (!block.b_packed && left < width) place.b = block.b_rest, place.b_k = width;
       }
-      C* const tile_c = to ? to + j : nullptr;
-      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
-      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, a, a_i, a_k, b, b_k, tile_c, i, j, rows, columns, Sequence{});
+      place.c = to ? to + j : nullptr;
+      if (width == 2 * sizes.lanes) tile<Isa, Rows, 2, sizes.lanes>(block, place, Sequence{});
+      else if (width == sizes.lanes) tile<Isa, Rows, 1, sizes.lanes>(block, place, Sequence{});
+      else if constexpr (sizes.narrow < sizes.lanes) tile<Isa, Rows, 1, sizes.narrow>(block, place, Sequence{});
       j += width;
     }
   }

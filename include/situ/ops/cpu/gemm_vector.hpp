@@ -68,7 +68,9 @@ struct SumRowsBody {
     using V = typename vector_of<C, N>::type;
     T const* const rows[] = {(a + R * step)...};
     if (SITU_UNLIKELY(depth < N)) {
-      for (int64_t k = 0; k < depth; ++k) ((sums[R] += static_cast<C>(rows[R][k]) * x[k]), ...);
+      for (int r = 0; r < vector_rows; ++r) {
+        for (int64_t k = 0; k < depth; ++k) sums[r] += static_cast<C>(a[r * step + k]) * x[k];
+      }
       return;
     }
     V s[] = {((void)R, V{})...}, v;
@@ -77,12 +79,13 @@ struct SumRowsBody {
       __builtin_memcpy(&v, x + k, sizeof(V));
       (add_product<Isa, C>(s[R], load_product<T, N, Isa>(rows[R] + k).v, v), ...);
     }
-    if (k < depth) {
-      int const first = static_cast<int>(N - (depth - k));
-      __builtin_memcpy(&v, x + depth - N, sizeof(V));
-      (add_product<Isa, C>(s[R], last_lanes<Isa>(rows[R] + depth, first).v, v), ...);
+    int const first = static_cast<int>(N - (depth - k));
+    __builtin_memcpy(&v, x + depth - N, sizeof(V));
+    V ends[] = {s[R]...};
+    for (int r = 0; r < vector_rows; ++r) {
+      if (first < N) add_product<Isa, C>(ends[r], last_lanes<Isa>(a + r * step + depth, first).v, v);
+      sums[r] += sum_of_lanes(ends[r]);
     }
-    ((sums[R] += sum_of_lanes(s[R])), ...);
   }
   template <class Isa>
   SITU_INLINE static C one(T const* a, C const* x, int64_t depth) {

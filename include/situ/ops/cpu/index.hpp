@@ -148,7 +148,8 @@ struct ScatterKernel : ScatterProgram<Join, I> {
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
 
-/// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order.
+/// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order. Neighbours are added to
+/// different zeros, so that one sum need not wait for the one before.
 template <class Join, class I>
 struct PrivateScatterKernel : ScatterKernel<Join, I> {
   using Base = ScatterKernel<Join, I>;
@@ -158,11 +159,34 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   void operator()(int64_t first, int64_t last) const {
     int64_t const from_step = this->space.strides[Base::source][0], index_step = this->space.strides[Base::indices][0], count = this->space.sizes[0];
     for (int64_t c = first; c < last; ++c) {
-      T* const mine = targets + c * this->target_size;
-      for (int64_t k = 0; k < this->target_size; ++k) mine[k] = T(0);
+      T* const mine = targets + c * ways * this->target_size;
+      for (int64_t k = 0; k < ways * this->target_size; ++k) mine[k] = T(0);
       int64_t const begin = c * private_chunk, left = count - begin;
-      this->template row<false>(mine, 0, this->from + begin * from_step, from_step, this->index + begin * index_step, begin, left < private_chunk ? left : private_chunk, 0, 0);
+      add(mine, this->from + begin * from_step, from_step, this->index + begin * index_step, index_step, begin, left < private_chunk ? left : private_chunk);
     }
+  }
+  static constexpr int64_t ways = 2;
+
+ private:
+  SITU_INLINE void add(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t position, int64_t count) const {
+    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, from, 1, index, 1, 1, position, count);
+    else add_stepping(mine, from, from_step, index, index_step, this->axis_stride, position, count);
+  }
+  SITU_INLINE void add_stepping(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+    uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
+    T* const other = mine + this->target_size;
+    int64_t k = 0;
+    for (; k + ways <= count; k += ways) {
+      uint64_t const i = static_cast<uint64_t>(index[k * index_step]), j = static_cast<uint64_t>(index[(k + 1) * index_step]);
+      if (SITU_UNLIKELY(i >= extent || j >= extent)) {
+        this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
+        this->template row<false>(other, 0, from + (k + 1) * from_step, from_step, index + (k + 1) * index_step, position + k + 1, 1, 0, 0);
+        continue;
+      }
+      Join::join(mine[static_cast<int64_t>(i) * stride], from[k * from_step]);
+      Join::join(other[static_cast<int64_t>(j) * stride], from[(k + 1) * from_step]);
+    }
+    if (k < count) this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
   }
 };
 template <class Join>
@@ -228,11 +252,14 @@ struct CopyRowsKernel {
       if (SITU_LIKELY(bounds.resolve(i))) {
         __builtin_memcpy(to, from + outer * outer_step + i * axis_step, size);
       } else {
-        record_fault(bounds, static_cast<int64_t>(index[j]), j);
-        __builtin_memset(to, 0, size);
+        left_out(to, j);
       }
       if (++j == selected) j = 0, ++outer;
     }
+  }
+  SITU_NOINLINE void left_out(char* to, int64_t j) const {
+    record_fault(bounds, static_cast<int64_t>(index[j]), j);
+    __builtin_memset(to, 0, static_cast<std::size_t>(bytes));
   }
   static constexpr int64_t ahead = 8;
 };
@@ -329,10 +356,11 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
     if (space.rank == 1 && space.strides[Kernel::target][0] == 0 && count >= 4 * cpu::private_chunk && program.target_size <= cpu::private_chunk / 8) {
       using T = typename Join::value_type;
       int64_t const chunks = (count + cpu::private_chunk - 1) / cpu::private_chunk;
-      Temporary<D> const targets(static_cast<std::size_t>(chunks * program.target_size) * sizeof(T));
-      cpu::PrivateScatterKernel<Join, I> const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
+      using Adds = cpu::PrivateScatterKernel<Join, I>;
+      Temporary<D> const targets(static_cast<std::size_t>(Adds::ways * chunks * program.target_size) * sizeof(T));
+      Adds const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
       device_traits<D>::launch(adds, chunks, 1);
-      device_traits<D>::launch(cpu::JoinTargetsKernel<Join>{program.to, adds.targets, program.target_size, chunks}, program.target_size, cpu::index_grain);
+      device_traits<D>::launch(cpu::JoinTargetsKernel<Join>{program.to, adds.targets, program.target_size, Adds::ways * chunks}, program.target_size, cpu::index_grain);
       return;
     }
   }

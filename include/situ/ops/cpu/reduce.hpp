@@ -32,7 +32,7 @@ struct ReduceCode {
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
-  int64_t (*evaluate)(void const* tree, Run<Operands> const* run, int how);  ///< the tree; null where it is read where it is reduced
+  TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
 /// A reduction with its tree forgotten. Trivially copyable.
@@ -82,7 +82,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
-    code.evaluate = &start_tree<Tree, Value, Bound::operands>;
+    code.evaluate = tree_loops<Tree, Value, Bound::operands>;
     code.value_size = static_cast<int>(sizeof(Value));
     code.lanes = 64 / Evaluated::widest_lane;
   }

@@ -194,27 +194,31 @@ struct CombineBody {
         int64_t bytes[Operands];
         for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
         for (; i + N <= run.count; i += N) {
-          P const sum = joined<Isa, N, 0, together>(tree, at, bytes, i);
+          P const sum = joined<Isa, N>(tree, at, bytes, i, std::make_integer_sequence<int, together>{});
           R::combine(P::load(strip + i), sum).store(strip + i);
         }
-        // The last columns are left to the loop below, row by row.
-        for (int row = 0; row < together && i < run.count; ++row) add_row<Isa, N>(tree, at[row], strip, i);
-        return 0;
+        if (i == run.count) return 0;
       }
-      add_row<Isa, N>(tree, run, strip, i);
+      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
+        add_row<Isa, N>(tree, run, strip, i);
+        if (row + 1 == rows) break;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
       return 0;
     }
 
-    template <class Isa, int N, int First, int Count>
-    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i) {
-      if constexpr (Count == 1) {
-        for (int o = 1; o < Operands; ++o) {
-          int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-          if (size > 0) __builtin_prefetch(static_cast<char const*>(at[First].data[o]) + (i & at[First].mask[o]) * size + together * bytes[o], 0, 2);
-        }
-        return value<Isa, N>(tree, at[First], i);
-      } else {
-        return R::combine(joined<Isa, N, First, Count / 2>(tree, at, bytes, i), joined<Isa, N, First + Count / 2, Count / 2>(tree, at, bytes, i));
+    template <class Isa, int N, int... Row>
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
+      (ask_for_next(at[Row], bytes, i), ...);
+      pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
+      auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
+      if constexpr (together == 4) return first;
+      else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
+    }
+    SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + together * bytes[o], 0, 2);
       }
     }
 

@@ -1,8 +1,10 @@
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. With several
-/// threads, long lines are done in two passes: the totals of their parts, then the parts.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
+/// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
 #pragma once
+
+#include <sched.h>
 
 #include <situ/core/storage.hpp>
 #include <situ/expr/cpu/tiles.hpp>
@@ -20,8 +22,6 @@ struct ScanPlan {
   int64_t parts, part_length;
 };
 
-enum class scan_pass { whole, totals, parts };
-
 /// The kernel of a scan: groups of lines [first, last), or parts of groups.
 template <class P>
 struct ScanKernel {
@@ -32,13 +32,14 @@ struct ScanKernel {
   static constexpr int operands = P::leaves + 1;
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
-  static constexpr int64_t strip_columns = 2048, rows_together = 8, most_lines = 16;
+  static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
+  static constexpr int64_t part_elements = int64_t{1} << 17;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
   ScanPlan plan{};
-  scan_pass pass = scan_pass::whole;
-  A* bases = nullptr;  ///< of the lines of the first part, then of the next one
+  A* bases = nullptr;      ///< where threads share lines: those of the first part, then of the next one
+  int64_t* taken = nullptr;  ///< how many parts are taken; then for each part whether the base of the next one is there
 
   explicit ScanKernel(P const& p) : program(p) {}
   int kept() const { return program.where.rank - 1; }
@@ -51,7 +52,7 @@ struct ScanKernel {
   }
 
   /// Cuts the work by shapes and strides alone.
-  void cut(int64_t grain) {
+  void cut() {
     int const along = kept();
     bool dense = true;  // along the scanned axis
     for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
@@ -68,8 +69,8 @@ struct ScanKernel {
     }
     int64_t const wide = plan.by_strips ? (plan.columns < strip_columns ? plan.columns : strip_columns) : plan.group_lines;
     plan.part_length = program.length;
-    if (plan.groups < 64) {  // few groups: parts of a grain
-      int64_t const rows = ((grain + wide - 1) / wide + 511) / 512 * 512;
+    if (plan.groups < 64) {  // few groups: parts
+      int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
       if (rows < program.length) plan.part_length = rows;
     }
     plan.parts = (program.length + plan.part_length - 1) / plan.part_length;
@@ -83,15 +84,19 @@ struct ScanKernel {
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
     unsigned char* const memory = block.get();
-    Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held};
-    if (pass == scan_pass::whole) {
+    Work work{space, {}, reinterpret_cast<A*>(memory), reinterpret_cast<A*>(memory + chains), reinterpret_cast<Out*>(memory + 2 * chains), memory + 2 * chains + held, true};
+    if (!taken) {
       if (plan.group_lines == 1 && plan.parts == 1) {
         run_dense_lines(work, first, last);
       } else {
-        for (int64_t group = first; group < last; ++group) run_group(work, group, 0, plan.parts);
+        for (int64_t group = first; group < last; ++group) run_group(work, group);
       }
     } else {
-      for (int64_t unit = first; unit < last; ++unit) run_group(work, unit / plan.parts, unit % plan.parts, unit % plan.parts + 1);
+      for (;;) {
+        int64_t const unit = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+        if (unit >= plan.groups * plan.parts) break;
+        run_part(work, unit);
+      }
     }
     if (plan.stream) finish_streaming();
   }
@@ -117,11 +122,12 @@ struct ScanKernel {
     A* chains;
     Out* held;
     unsigned char* scratch;
+    bool writes;
   };
 
   /// What the pack code is told: 1 to write, 2 to do so past the caches.
-  int flags(void const* to) const {
-    if (pass == scan_pass::totals) return 0;
+  int flags(Work const& work, void const* to) const {
+    if (!work.writes) return 0;
     return plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 ? 3 : 1;
   }
   void start(Work const& work, Run<operands>& run, void* to, int64_t count) const {
@@ -157,7 +163,7 @@ struct ScanKernel {
         int64_t bytes[operands];
         for (int o = 0; o < operands; ++o) bytes[o] = along > 0 ? stride(o, along - 1) * work.space.element_sizes[o] : 0;
         int64_t const together = count == program.length ? rows : 1;
-        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(to));
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to));
         rows = together;
         i += count;
       }
@@ -175,33 +181,66 @@ struct ScanKernel {
     return offset * static_cast<int64_t>(sizeof(Out));
   }
 
-  /// Parts [part, end) of a group of lines, one after the other.
-  void run_group(Work& work, int64_t group, int64_t part, int64_t end) const {
-    int64_t line, lines;
-    if (plan.by_strips) {
-      int64_t const column = group % plan.strips * strip_columns;
-      line = group / plan.strips * plan.columns + column;
-      lines = plan.columns - column < strip_columns ? plan.columns - column : strip_columns;
-    } else {
-      line = group * plan.group_lines;
-      lines = program.lines - line < plan.group_lines ? program.lines - line : plan.group_lines;
+  /// The lines of a group.
+  struct Lines {
+    int64_t first, count;
+  };
+  Lines lines_of(int64_t group) const {
+    int64_t const column = plan.by_strips ? group % plan.strips * strip_columns : 0, all = plan.by_strips ? plan.columns : program.lines;
+    int64_t const first = plan.by_strips ? group / plan.strips * plan.columns + column : group * plan.group_lines, left = all - (plan.by_strips ? column : first);
+    return {first, left < plan.group_lines ? left : plan.group_lines};
+  }
+
+  /// A part of a group of lines, behind work.bases; leaves its totals in work.chains.
+  void scan_part(Work& work, Lines const& lines, int64_t part) const {
+    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count, first = part * plan.part_length;
+    int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
+    for (int64_t k = 0; k < padded; ++k) work.chains[k] = S::identity();
+    if (plan.by_strips) run_strip(work, lines.first, lines.count, first, stop);
+    else run_lines(work, lines.first, lines.count, first, stop);
+  }
+  void start_bases(Work& work, Lines const& lines) const {
+    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count;
+    for (int64_t k = 0; k < padded; ++k) work.bases[k] = S::identity();
+  }
+
+  /// All parts of a group of lines, one after the other.
+  void run_group(Work& work, int64_t group) const {
+    Lines const lines = lines_of(group);
+    start_bases(work, lines);
+    for (int64_t part = 0; part < plan.parts; ++part) {
+      scan_part(work, lines, part);
+      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = S::combine(work.bases[k], work.chains[k]);
     }
-    int64_t const padded = plan.by_strips ? (lines + 63) / 64 * 64 : lines;
-    for (int64_t k = 0; k < padded; ++k) work.bases[k] = work.chains[k] = S::identity();
-    for (; part < end; ++part) {
-      int64_t const first = part * plan.part_length;
-      int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
-      if (pass == scan_pass::parts) {
-        for (int64_t k = 0; k < lines; ++k) work.bases[k] = bases[part * program.lines + line + k];
-      }
-      if (plan.by_strips) run_strip(work, line, lines, first, stop);
-      else run_lines(work, line, lines, first, stop);
-      for (int64_t k = 0; k < lines; ++k) {
-        if (pass == scan_pass::totals) bases[part * program.lines + line + k] = work.chains[k];
-        work.bases[k] = S::combine(work.bases[k], work.chains[k]);
-        work.chains[k] = S::identity();
-      }
+  }
+
+  /// One part of a group. Those before it are taken, by threads that run: their bases will come.
+  void run_part(Work& work, int64_t unit) const {
+    int64_t const part = unit % plan.parts;
+    Lines const lines = lines_of(unit / plan.parts);
+    A* const mine = bases + part * program.lines + lines.first;
+    A* const next = mine + program.lines;
+    bool const last = part + 1 == plan.parts;
+    start_bases(work, lines);
+    if (!last) {
+      work.writes = false;
+      scan_part(work, lines, part);
+      work.writes = true;
     }
+    if (part > 0) {
+      for (int tries = 0; __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; ++tries) {
+#if SITU_X86
+        __builtin_ia32_pause();
+#endif
+        if (tries > 1000) ::sched_yield();
+      }
+      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = mine[k];
+    }
+    if (!last) {
+      for (int64_t k = 0; k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
+      __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
+    }
+    scan_part(work, lines, part);
   }
 
   /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.
@@ -261,11 +300,11 @@ struct ScanKernel {
         bind(work, run, place, along, k - boxed, count);
         run.data[0] = out;
         int64_t const bytes[operands] = {};
-        int const told = out_stride == 1 ? flags(out) : flags(out) & 1;
+        int const told = out_stride == 1 ? flags(work, out) : flags(work, out) & 1;
         dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
-        if (out_stride != 1 && !side_by_side && pass != scan_pass::totals) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
+        if (out_stride != 1 && !side_by_side && work.writes) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
-      if (out_stride == 1 || !side_by_side || pass == scan_pass::totals) continue;
+      if (out_stride == 1 || !side_by_side || !work.writes) continue;
       char* const to = static_cast<char*>(program.where.data[0]) + output_offset(line, begin);
       constexpr int64_t places = 16;
       for (int64_t i = 0; i < count; i += places) {
@@ -294,7 +333,7 @@ struct ScanKernel {
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
         run.data[0] = place[0];
-        int const told = bytes[0] % 64 == 0 ? flags(place[0]) : flags(place[0]) & 1;
+        int const told = bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1;
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + i), work.chains + i, told);
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
@@ -305,48 +344,28 @@ struct ScanKernel {
   }
 };
 
-/// Makes totals of the parts of lines [first, last) their bases.
-template <class S>
-struct ScanBasesKernel {
-  typename S::element* bases;
-  int64_t lines, parts;
-  void operator()(int64_t first, int64_t last) const {
-    for (int64_t line = first; line < last; ++line) {
-      typename S::element base = S::identity();
-      for (int64_t part = 0; part < parts; ++part) {
-        auto& mine = bases[part * lines + line];
-        auto const total = mine;
-        mine = base;
-        base = S::combine(base, total);
-      }
-    }
-  }
-};
-
 }  // namespace detail::cpu
 
 namespace detail {
 inline namespace SITU_ABI_THREADS {
 
-/// Runs a bound scan on D, which has the CPU's kernels: one launch, or three where several threads share long lines.
+/// Runs a bound scan on D, which has the CPU's kernels: in one launch, also where several threads share long lines.
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
-  using S = typename P::scanner;
+  using A = typename P::scanner::element;
   constexpr int64_t cost = cost_of<typename P::tree_type> + static_cast<int>(sizeof(typename P::out_type)) + 4;
   constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
   cpu::ScanKernel<P> kernel(program);
-  kernel.cut(grain);
+  kernel.cut();
   auto const& plan = kernel.plan;
-  int64_t const unit = program.lines * program.length / (plan.groups * plan.parts) + 1;
-  bool const shared = host_device<D> && plan.parts > 1 && plan.groups < num_threads();
+  int64_t const units = plan.groups * plan.parts, unit = program.lines * program.length / units + 1;
+  bool const shared = host_device<D> && plan.parts > 1 && plan.groups < num_threads() && plan.stream;  // in the caches, waiting costs more than it gains
   if (!shared) return device_traits<D>::launch(kernel, plan.groups, grain / (unit * plan.parts) + 1);
-  Temporary<D> const bases(static_cast<std::size_t>(program.lines * plan.parts) * sizeof(typename S::element));
-  kernel.bases = static_cast<typename S::element*>(bases.get());
-  kernel.pass = cpu::scan_pass::totals;
-  device_traits<D>::launch(kernel, plan.groups * plan.parts, grain / unit + 1);
-  device_traits<D>::launch(cpu::ScanBasesKernel<S>{kernel.bases, program.lines, plan.parts}, program.lines, grain / plan.parts + 1);
-  kernel.pass = cpu::scan_pass::parts;
-  device_traits<D>::launch(kernel, plan.groups * plan.parts, grain / unit + 1);
+  Temporary<D> const bases(static_cast<std::size_t>(program.lines * plan.parts) * sizeof(A)), taken(static_cast<std::size_t>(units + 1) * sizeof(int64_t));
+  kernel.bases = static_cast<A*>(bases.get());
+  kernel.taken = static_cast<int64_t*>(taken.get());
+  for (int64_t k = 0; k <= units; ++k) kernel.taken[k] = 0;
+  device_traits<D>::launch(kernel, units, grain / unit + 1);
 }
 
 }  // namespace SITU_ABI_THREADS

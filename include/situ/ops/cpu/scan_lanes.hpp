@@ -181,22 +181,26 @@ struct ScanBody {
       int64_t const left = run.count % (2 * N), end = run.count - N;
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
       P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
-      for (; i + 2 * N <= run.count; i += 2 * N) {  // two packs: whole cache lines of floats
+      constexpr int64_t together = 256 / static_cast<int64_t>(sizeof(Out)) > 2 * N ? 256 / static_cast<int64_t>(sizeof(Out)) : 2 * N;
+      bool const apart = bytes[0] >= 4096;  // rows on pages of their own: four cache lines of each are asked for together
+      for (; apart && i + together <= run.count; i += together) {
+        Run<Operands> at = run;
+        for (int row = 0; row < rows; ++row) {
+          for (int64_t k = i; k < i + together; k += 2 * N) {
+            P chain = P::load(chains + k), chain2 = P::load(chains + k + N);
+            add_pair<Isa, N>(tree, at, rows, bytes, P::load(bases + k), P::load(bases + k + N), chain, chain2, k, writes, stream);
+            chain.store(chains + k);
+            chain2.store(chains + k + N);
+          }
+          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+        }
+      }
+      for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
         P const base = P::load(bases + i), base2 = P::load(bases + i + N);
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
-          for (int o = 1; o < Operands; ++o) {
-            int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-            if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
-          }
-          if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
-          chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
-          chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
-          if (writes) {
-            put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
-            put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
-          }
+          add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
           for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
         }
         chain.store(chains + i);
@@ -205,6 +209,22 @@ struct ScanBody {
       if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
       if (overlaps) last.store(chains + end);
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
+    }
+
+    /// Two packs of a row onto their chains: whole cache lines of floats. The row that comes `rows` later is asked for.
+    template <class Isa, int N>
+    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, pack<A, N, Isa> const& base, pack<A, N, Isa> const& base2,
+                                     pack<A, N, Isa>& chain, pack<A, N, Isa>& chain2, int64_t i, bool writes, bool stream) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+      }
+      if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
+      chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
+      chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
+      if (!writes) return;
+      put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
+      put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
     }
 
     /// A pack of columns; gives its chains.

@@ -102,22 +102,23 @@ struct OwnSweepKernel {
   void operator()(int64_t first, int64_t last) const { dispatch<SweepBody<Rule>>(&sweep, first, last); }
 };
 
-/// Σ x², Σ |x| or the greatest |x| of each chunk; other powers element by element.
-template <class T>
+/// Σ x², Σ |x| or the greatest |x| of each chunk; other powers element by element. `Squares`: no others than Σ x².
+template <class T, bool Squares>
 struct NormBody {
   using C = compute_t<T>;
 
   template <class Isa>
   SITU_INLINE static int run(NormParts<T> const* work, int64_t first, int64_t last) {
     Span const* span = work->spans.all;
-    double const p = work->p;
+    [[maybe_unused]] double const p = work->p;
     int64_t begin = 0;
     for (int64_t chunk = first; chunk < last; ++chunk) {
       while (span->end <= chunk) begin = span->end, ++span;
       int64_t const i = (chunk - begin) * sweep_chunk;
       int64_t const n = span->size - i < sweep_chunk ? span->size - i : sweep_chunk;
       T const* const x = static_cast<T const*>(span->data[sweep_parameter]) + i;
-      work->parts[chunk] = p == 2 ? total<Isa, 2>(x, n) : p == 1 ? total<Isa, 1>(x, n) : p >= greatest_norm ? total<Isa, 0>(x, n) : powers(x, n, p);
+      if constexpr (Squares) work->parts[chunk] = total<Isa, 2>(x, n);
+      else work->parts[chunk] = p == 2 ? total<Isa, 2>(x, n) : p == 1 ? total<Isa, 1>(x, n) : p >= greatest_norm ? total<Isa, 0>(x, n) : powers(x, n, p);
     }
     return 0;
   }
@@ -168,11 +169,11 @@ struct NormBody {
     return sum;
   }
 };
-template <class T>
+template <class T, bool Squares>
 struct NormPartsKernel {
   NormParts<T> work;
   char const* operation = work.operation;
-  void operator()(int64_t first, int64_t last) const { dispatch<NormBody<T>>(&work, first, last); }
+  void operator()(int64_t first, int64_t last) const { dispatch<NormBody<T, Squares>>(&work, first, last); }
 };
 template <class T>
 struct NormsJoinedKernel {
@@ -198,7 +199,11 @@ void launch_sweep(cpu_kernels, Sweep<Rule> const& sweep) {
 }
 template <class D, class T>
 void launch_sweep(cpu_kernels, NormParts<T> const& work) {
-  device_traits<D>::launch(cpu::NormPartsKernel<T>{work}, work.spans.chunks(), cpu::sweep_grain);
+  device_traits<D>::launch(cpu::NormPartsKernel<T, false>{work}, work.spans.chunks(), cpu::sweep_grain);
+}
+template <class D, class T>
+void launch_sweep(cpu_kernels, SquareParts<T> const& work) {
+  device_traits<D>::launch(cpu::NormPartsKernel<T, true>{work}, work.spans.chunks(), cpu::sweep_grain);
 }
 template <class D, class T>
 void launch_sweep(cpu_kernels, NormsJoined<T> const& work) {
