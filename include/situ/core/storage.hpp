@@ -24,11 +24,8 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 // Counts are atomic, because handles may be copied from several threads; a process that has only one pays nothing for it.
-SITU_INLINE void count_up_alone(int64_t& count) noexcept {
-  ++count;  // plainly, so that the compiler knows what it leaves alone
-}
 SITU_INLINE void count_up(int64_t& count) noexcept {
-  if (SITU_SINGLE_THREADED) count_up_alone(count);
+  if (SITU_SINGLE_THREADED) ++count;  // plainly, so that the compiler knows what it leaves alone
   else __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
 }
 /// Whether this was the last one. The only owner needs no atomic operation: nobody else can see the count.
@@ -127,9 +124,7 @@ class Handle {
  public:
   constexpr Handle() = default;
   explicit Handle(Body* adopted) : body_(adopted) {}
-  Handle(Handle const& other) noexcept : body_(other.body_) {
-    hold(body_);
-  }
+  Handle(Handle const& other) noexcept : body_(other.body_) { hold(body_); }
   Handle(Handle&& other) noexcept : body_(std::exchange(other.body_, nullptr)) {}
   Handle& operator=(Handle other) noexcept {
     std::swap(body_, other.body_);
