@@ -2,10 +2,11 @@
 //
 //   ./examples/run text_model                    Debian's text: apt-get install dict-devil
 //   ./examples/run text_model TEXT [STEPS]       any text of some 100 kB, plain or gzip
+//   ./examples/run text_model TEXT STEPS resume  goes on where a run of as many steps was stopped
 //
 // Learns on the first nine tenths of the text, and tells after every 100 steps how many bits a character of the rest costs (a uniform guess: log₂ of the
-// number of characters that occur). Then it writes. About a minute on one core; on the GPU where this build and this machine have one. Leaves
-// text_model.safetensors, the weights, and its learning curve, text_model.svg, in the present folder.
+// number of characters that occur). Then it writes. About a minute on one core; on the GPU where this build and this machine have one. Leaves in the
+// present folder its learning curve, text_model.svg, the weights, text_model.safetensors, and all that a run needs to go on, text_model_run.safetensors.
 
 #include <situ/situ.hpp>
 
@@ -115,8 +116,22 @@ std::string write(TextModel<Device>& net, Encoded const& text, std::string const
   return result;
 }
 
+/// Step, losses and learning rate of what a curve shows, to and from a row of numbers.
+Tensor<double> to_tensor(train::History const& history) {
+  Tensor<double> table = empty<double>({history.epochs.size(), 4});
+  for (int64_t k = 0; train::Epoch const& e : history.epochs) table[k++] = Tensor<double>{static_cast<double>(e.number), e.loss, e.validation_loss, e.learning_rate};
+  return table;
+}
+train::History to_history(Tensor<double> const& table) {
+  train::History history;
+  for (int64_t k = 0; k < table.size(0); ++k) {
+    history.epochs.push_back({.number = static_cast<int64_t>(table(k, 0)), .loss = table(k, 1), .validation_loss = table(k, 2), .learning_rate = table(k, 3)});
+  }
+  return history;
+}
+
 template <class Device>
-double run(Encoded const& text, int64_t steps, Device device) {
+double run(Encoded const& text, int64_t steps, bool resume, Device device) {
   int64_t const count = text.ids.size(), cut = count * 9 / 10;
   auto const learned = text.ids.slice(0, 0, cut).to(device), held_back = text.ids.slice(0, cut, count).to(device);
   manual_seed(1);
@@ -126,11 +141,28 @@ double run(Encoded const& text, int64_t steps, Device device) {
   constexpr int64_t batch = 16;
   optim::AdamW optimizer{net, {.lr = 3e-3, .weight_decay = 0.01}};
   optim::OneCycleLR schedule{optimizer, {.max_lr = 3e-3, .total_steps = steps + 1, .pct_start = 0.1, .cycle_momentum = false}};
+  Generator batches{1};  // drawn from once in each step
   train::History history;
   double loss_sum = 0, bits = 0;
+
+  std::string const checkpoint = "text_model_run.safetensors";
+  auto state = io::named_state(net, "model.");  // handles: what is loaded into them is loaded into the network
+  for (auto const& each : io::named_state(optimizer, "optimizer.")) state.push_back(each);
+  for (auto const& each : io::named_state(schedule, "schedule.")) state.push_back(each);
+  if (resume) {
+    auto const curve = io::load_safetensors(checkpoint).load<double>("curve");
+    auto all = state;
+    all.push_back({"curve", curve});
+    io::load_safetensors(checkpoint, all);
+    history = to_history(curve);
+    batches.restore(1, static_cast<uint64_t>(history.epochs.back().number));
+    bits = history.epochs.back().validation_loss / std::log(2.0);
+    std::printf("goes on after step %lld\n", static_cast<long long>(history.epochs.back().number));
+  }
+
   auto begin = std::chrono::steady_clock::now();
-  for (int64_t step = 1; step <= steps; ++step) {
-    Tensor const places = randint(0, cut - context - 1, {batch, 1}, device) + arange<int64_t>(context, device);
+  for (int64_t step = static_cast<int64_t>(batches.calls()) + 1; step <= steps; ++step) {
+    Tensor const places = randint(0, cut - context - 1, {batch, 1}, batches, device) + arange<int64_t>(context, device);
     Variable scores = net(take(learned, places));
     Variable loss = cross_entropy(scores.reshape({batch * context, -1}), take(learned, places + 1).reshape({-1}));
     optimizer.zero_grad();
@@ -148,6 +180,9 @@ double run(Encoded const& text, int64_t steps, Device device) {
       train::Epoch const& last = history.epochs.back();
       std::printf("step %4lld: loss %.3f, %.3f bits per character held back, %.0f characters/s\n", static_cast<long long>(step), last.loss, bits, last.samples_per_second());
       std::fflush(stdout);
+      auto all = state;
+      all.push_back({"curve", to_tensor(history)});
+      io::save_safetensors(checkpoint, all);
       loss_sum = 0;
       begin = std::chrono::steady_clock::now();
     }
@@ -171,11 +206,12 @@ int main(int argc, char** argv) try {
     return 77;  // tests take this as skipped
   }
   int64_t const steps = argc > 2 ? std::atoll(argv[2]) : 900;
+  bool const resume = argc > 3 && std::string(argv[3]) == "resume";
   Encoded const encoded = encode(text);
   AnyDevice const device = try_gpu(0);
   std::cout << path << " on " << device << "\n" << std::flush;
   double bits = 0;
-  visit(device, [&](auto d) { bits = run(encoded, steps, d); });
+  visit(device, [&](auto d) { bits = run(encoded, steps, resume, d); });
   return bits < (steps >= 800 ? 3.0 : 8.0) ? 0 : 1;
 } catch (Error const& error) {
   std::cerr << error.what() << "\n";

@@ -261,6 +261,7 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 /// The exceptions that situ throws, and how their messages are put together.
 
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -323,7 +324,43 @@ struct SITU_EXCEPTION IoError : Error {
 
 namespace detail {
 
-__attribute__((cold)) inline void append_integer(std::string& to, unsigned long long magnitude, bool negative) {
+/// What writes reports is compiled for its size, and never into what calls it.
+#define SITU_REPORTS __attribute__((noinline, cold)) inline
+
+/// A message that is being written. (Of std::string, C++20 has every program compile what it uses.)
+class MessageText {
+ public:
+  MessageText() = default;
+  MessageText(MessageText const&) = delete;
+  MessageText& operator=(MessageText const&) = delete;
+  ~MessageText() { std::free(text_); }
+
+  /// Without memory, the message ends here.
+  SITU_REPORTS void add(char const* text, std::size_t length) noexcept;
+  SITU_REPORTS void add(char const* text) noexcept { add(text, __builtin_strlen(text)); }
+  SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
+  SITU_REPORTS void add_floating(char const* format, double number) noexcept;
+
+  char const* c_str() const { return text_ ? text_ : ""; }
+  std::string string() const { return std::string(c_str(), size_); }
+
+ private:
+  char* text_ = nullptr;
+  std::size_t size_ = 0, room_ = 0;
+};
+void MessageText::add(char const* text, std::size_t length) noexcept {
+  if (size_ + length >= room_) {
+    std::size_t const room = 2 * (size_ + length) + 64;
+    auto* const longer = static_cast<char*>(std::realloc(text_, room));
+    if (!longer) return;
+    text_ = longer;
+    room_ = room;
+  }
+  __builtin_memcpy(text_ + size_, text, length);
+  size_ += length;
+  text_[size_] = 0;
+}
+void MessageText::add_integer(unsigned long long magnitude, bool negative) noexcept {
   char digits[24];
   int at = 24;
   do {
@@ -331,37 +368,49 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
     magnitude /= 10;
   } while (magnitude != 0);
   if (negative) digits[--at] = '-';
-  to.append(digits + at, static_cast<std::size_t>(24 - at));
+  add(digits + at, static_cast<std::size_t>(24 - at));
+}
+void MessageText::add_floating(char const* format, double number) noexcept {
+  char buffer[48];
+  __builtin_snprintf(buffer, sizeof buffer, format, number);
+  add(buffer);
 }
 
 /// How an argument of a message travels: a word, and the function that writes what it stands for.
 using MessageWord = void const*;
-using WriteWord = void (*)(std::string& to, MessageWord word);
+using WriteWord = void (*)(MessageText& to, MessageWord word);
 static_assert(sizeof(MessageWord) == 8, "situ: pointers have 64 bits");
 
-#define SITU_WRITES_WORD __attribute__((noinline, cold)) inline void
-SITU_WRITES_WORD write_text(std::string& to, MessageWord word) { to += static_cast<char const*>(word); }
-SITU_WRITES_WORD write_string(std::string& to, MessageWord word) { to += *static_cast<std::string const*>(word); }
-SITU_WRITES_WORD write_natural(std::string& to, MessageWord word) { append_integer(to, reinterpret_cast<std::uintptr_t>(word), false); }
-SITU_WRITES_WORD write_whole(std::string& to, MessageWord word) {
+SITU_REPORTS void write_text(MessageText& to, MessageWord word) { to.add(static_cast<char const*>(word)); }
+SITU_REPORTS void write_string(MessageText& to, MessageWord word) {
+  auto const& text = *static_cast<std::string const*>(word);
+  to.add(text.data(), text.size());
+}
+SITU_REPORTS void write_natural(MessageText& to, MessageWord word) { to.add_integer(reinterpret_cast<std::uintptr_t>(word)); }
+SITU_REPORTS void write_whole(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   bool const negative = bits >> 63 != 0;
-  append_integer(to, negative ? 0 - bits : bits, negative);
+  to.add_integer(negative ? 0 - bits : bits, negative);
 }
-SITU_WRITES_WORD write_floating(std::string& to, MessageWord word) {
+SITU_REPORTS void write_floating(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   double number;
   __builtin_memcpy(&number, &bits, sizeof number);
-  char buffer[32];
-  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
-  to += buffer;
+  to.add_floating("%g", number);
 }
-/// What to_string() writes.
+/// Has an append_to(MessageText&, X), or else a to_string(X).
 template <class X>
-SITU_WRITES_WORD write_any(std::string& to, MessageWord word) {
-  to += to_string(*static_cast<X const*>(word));
+concept has_text = requires(X const& x, MessageText& to) { append_to(to, x); } || requires(X const& x) { to_string(x); };
+template <class X>
+SITU_REPORTS void write_any(MessageText& to, MessageWord word) {
+  X const& x = *static_cast<X const*>(word);
+  if constexpr (requires { append_to(to, x); }) {
+    append_to(to, x);
+  } else {
+    std::string const text = to_string(x);
+    to.add(text.data(), text.size());
+  }
 }
-#undef SITU_WRITES_WORD
 
 SITU_INLINE MessageWord message_word(char const* text) { return text; }
 SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
@@ -375,8 +424,7 @@ template <class I>
 SITU_INLINE MessageWord message_word(I number) {
   return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
 }
-template <class X>
-  requires requires(X const& x) { to_string(x); }
+template <has_text X>
 SITU_INLINE MessageWord message_word(X const& x) {
   return &x;
 }
@@ -386,7 +434,7 @@ constexpr WriteWord writer_of() {
   if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
   else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
   else if constexpr (std::is_same_v<X, std::string>) return &write_string;
-  else if constexpr (requires(X const& x) { to_string(x); }) return &write_any<X>;
+  else if constexpr (has_text<X>) return &write_any<X>;
   else return &write_floating;
 }
 
@@ -400,12 +448,11 @@ class MessagePart {
   template <class I>
     requires std::is_integral_v<I>
   MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
-  template <class X>
-    requires requires(X const& x) { to_string(x); }
+  template <has_text X>
   MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
   MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}
 
-  void append_to(std::string& to) const { write_(to, word_); }
+  void write_to(MessageText& to) const { write_(to, word_); }
 
  private:
   MessageWord word_;
@@ -413,47 +460,63 @@ class MessagePart {
 };
 
 using MessageParts = std::initializer_list<MessagePart>;
-__attribute__((noinline, cold)) inline void append_parts(std::string& to, MessageParts parts) {
-  for (MessagePart const& part : parts) part.append_to(to);
-}
-template <class X>
-__attribute__((cold)) void append(std::string& to, X const& x) {
-  MessagePart(x).append_to(to);
+SITU_REPORTS void write_parts(MessageText& to, MessageParts parts) {
+  for (MessagePart const& part : parts) part.write_to(to);
 }
 
 /// The parts, one after the other: message({"axis ", axis, " is out of range for shape ", shape}).
-__attribute__((noinline, cold)) inline std::string message(MessageParts parts) {
-  std::string result;
-  append_parts(result, parts);
-  return result;
+SITU_REPORTS std::string message(MessageParts parts) {
+  MessageText text;
+  write_parts(text, parts);
+  return text.string();
 }
 template <class... Parts>
-__attribute__((noinline, cold)) std::string text(Parts const&... parts) {
+SITU_REPORTS std::string text(Parts const&... parts) {
   return message({parts...});
+}
+template <class X>
+SITU_REPORTS void append(std::string& to, X const& x) {
+  to += message({x});
 }
 
 /// Throws E with the parts as its message; kept out of line so that checks cost a compare and a jump.
 template <class E>
-[[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
-  throw E(message(parts));
+[[noreturn]] SITU_REPORTS void fail_with(MessageParts parts) {
+  MessageText text;
+  write_parts(text, parts);
+  throw E(text.c_str());
 }
 template <class E>
-[[noreturn]] __attribute__((noinline, cold)) void throw_message(std::string const& text) {
-  throw E(text);
+[[noreturn]] SITU_REPORTS void throw_message(MessageText const& text) {
+  throw E(text.c_str());
 }
 template <class... Xs>
 inline constexpr WriteWord word_writers[] = {writer_of<Xs>()...};
+SITU_REPORTS void write_words(MessageText& to, WriteWord const* writers, int count, __builtin_va_list& words) {
+  for (int k = 0; k < count; ++k) writers[k](to, __builtin_va_arg(words, MessageWord));
+}
 /// The words of a message, as many as there are writers.
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_with_words(void (*raise)(std::string const&), WriteWord const* writers, int count, ...) {
-  std::string text;
+SITU_REPORTS void add_words(MessageText& to, WriteWord const* writers, int count, ...) {
   __builtin_va_list words;
   __builtin_va_start(words, count);
-  for (int k = 0; k < count; ++k) writers[k](text, __builtin_va_arg(words, MessageWord));
+  write_words(to, writers, count, words);
+  __builtin_va_end(words);
+}
+[[noreturn]] SITU_REPORTS void fail_with_words(void (*raise)(MessageText const&), WriteWord const* writers, int count, ...) {
+  MessageText text;
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  write_words(text, writers, count, words);
   __builtin_va_end(words);
   raise(text);
   __builtin_unreachable();
 }
-/// The same of arguments: no code is compiled for their types.
+/// Adds the parts, one after the other: add_to(text, "axis ", axis). No code is compiled for their types.
+template <class... Parts>
+SITU_INLINE void add_to(MessageText& to, Parts const&... parts) {
+  add_words(to, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
+}
+/// Throws E with the parts as its message.
 template <class E, class... Parts>
 [[noreturn]] SITU_INLINE void fail(Parts const&... parts) {
   fail_with_words(&throw_message<E>, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
@@ -802,6 +865,7 @@ class Shape {
 
   /// `[2, 3]`
   friend std::string to_string(Shape const& shape);
+  friend void append_to(detail::MessageText& to, Shape const& shape);
 
  private:
   [[noreturn]] static void too_many(int64_t count) {
@@ -812,14 +876,12 @@ class Shape {
   int rank_ = 0;
 };
 
-__attribute__((cold)) inline std::string to_string(Shape const& shape) {
-  std::string result = "[";
-  for (int k = 0; k < shape.rank(); ++k) {
-    if (k > 0) result += ", ";
-    detail::append(result, shape[k]);
-  }
-  return result += "]";
+SITU_REPORTS void append_to(detail::MessageText& to, Shape const& shape) {
+  to.add("[");
+  for (int k = 0; k < shape.rank(); ++k) detail::add_to(to, k > 0 ? ", " : "", shape[k]);
+  to.add("]");
 }
+SITU_REPORTS std::string to_string(Shape const& shape) { return detail::text(shape); }
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
 template <class Stream, class S>
@@ -1716,16 +1778,12 @@ inline constexpr Place place_of<Cuda<N>>{device_kind::cuda, N};
 template <int N>
 inline constexpr Place place_of<Emulated<N>>{device_kind::emulated, N};
 
-inline std::string to_string(Place const& place) {
-  switch (place.kind) {
-    case device_kind::cpu: return "cpu";
-    case device_kind::pinned: return "pinned";
-    case device_kind::cuda: return "cuda:" + std::to_string(place.ordinal);
-    case device_kind::emulated: return "emulated:" + std::to_string(place.ordinal);
-    case device_kind::other: break;
-  }
-  return "other";
+SITU_REPORTS void append_to(MessageText& to, Place const& place) {
+  constexpr char const* kinds[] = {"cpu", "pinned", "cuda:", "emulated:", "other"};
+  to.add(kinds[static_cast<int>(place.kind)]);
+  if (place.kind == device_kind::cuda || place.kind == device_kind::emulated) add_to(to, place.ordinal);
 }
+SITU_REPORTS std::string to_string(Place const& place) { return text(place); }
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
@@ -1873,7 +1931,7 @@ struct Observers {
   // Set by transfer logs.
   void (*log_transfer)(Happening const&) noexcept = nullptr;
   // Set by device/nvtx.hpp.
-  void (*push_range)(char const* name) noexcept = nullptr;
+  void (*push_range)(LaunchName const& name) noexcept = nullptr;
   void (*pop_range)() noexcept = nullptr;
 };
 
@@ -1931,13 +1989,7 @@ class Observed {
   __attribute__((noinline, cold)) void begin(Happening const& what) noexcept {
     unsigned const who = observing(profiles | ranges);
     Observers const& to = observers_state();
-    if ((who & ranges) && what.kind == event_kind::launch && to.push_range) {
-      try {
-        to.push_range(to_string(what.name).c_str());
-        pushed_ = true;
-      } catch (...) {
-      }
-    }
+    if ((who & ranges) && what.kind == event_kind::launch && to.push_range) to.push_range(what.name), pushed_ = true;
     if ((who & profiles) && to.begin) mark_ = to.begin(what, false);
   }
   __attribute__((noinline, cold)) void end() noexcept {
@@ -2330,7 +2382,7 @@ class SizeTable {
     int64_t bytes, count;
   };
 
-  void add(int64_t bytes) noexcept {
+  SITU_NOINLINE void add(int64_t bytes) noexcept {
     if (bytes <= 0 || (2 * (used_ + 1) > room_ && !grow())) return;
     Entry& entry = find(entries_, room_, bytes);
     if (entry.bytes == 0) entry.bytes = bytes, ++used_;
@@ -2361,13 +2413,13 @@ class SizeTable {
   }
 
  private:
-  static Entry& find(Entry* entries, int64_t room, int64_t bytes) {
+  SITU_NOINLINE static Entry& find(Entry* entries, int64_t room, int64_t bytes) {
     auto at = static_cast<int64_t>(static_cast<uint64_t>(bytes) * 0x9E3779B97F4A7C15u >> 20) & (room - 1);
     while (entries[at].bytes != 0 && entries[at].bytes != bytes) at = (at + 1) & (room - 1);
     return entries[at];
   }
   /// Leaves out the sizes that no block has any more. False without memory: then what is new is not counted.
-  bool grow() noexcept {
+  __attribute__((noinline, cold)) bool grow() noexcept {
     int64_t live = 0;
     for (int64_t k = 0; k < room_; ++k) live += entries_[k].count > 0;
     int64_t room = 64;
@@ -2399,7 +2451,7 @@ struct MemoryCounters {
   int64_t limit = 0;                ///< of this process, in bytes; 0 for none
   SizeTable sizes;
 
-  void add(int64_t bytes) noexcept {
+  SITU_NOINLINE void add(int64_t bytes) noexcept {
     SpinLock const guard(lock);
     int64_t const now = allocated + bytes;
     __atomic_store_n(&allocated, now, __ATOMIC_RELAXED);
@@ -2408,7 +2460,7 @@ struct MemoryCounters {
     ++live;
     sizes.add(bytes);
   }
-  void remove(int64_t bytes) noexcept {
+  SITU_NOINLINE void remove(int64_t bytes) noexcept {
     SpinLock const guard(lock);
     __atomic_store_n(&allocated, allocated - bytes, __ATOMIC_RELAXED);
     --live;
@@ -2449,28 +2501,30 @@ inline MemoryCounters& memory_counters(Place place) noexcept {
 }
 
 /// `1.5 GiB`; below 1 KiB, `12 bytes`.
-__attribute__((noinline, cold)) inline std::string bytes_text(int64_t bytes) {
-  constexpr char const* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes > -1024 && bytes < 1024) return message({bytes, bytes == 1 ? " byte" : " bytes"});
-  double amount = static_cast<double>(bytes) / 1024;
+struct Bytes {
+  int64_t count;
+};
+SITU_REPORTS void append_to(MessageText& to, Bytes const& bytes) {
+  constexpr char const* units[] = {" KiB", " MiB", " GiB", " TiB", " PiB"};
+  if (bytes.count > -1024 && bytes.count < 1024) return add_to(to, bytes.count, bytes.count == 1 ? " byte" : " bytes");
+  double amount = static_cast<double>(bytes.count) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
-  char buffer[48];
-  __builtin_snprintf(buffer, sizeof buffer, "%.1f %s", amount, units[unit]);
-  return buffer;
+  to.add_floating("%.1f", amount);
+  to.add(units[unit]);
 }
+SITU_REPORTS std::string bytes_text(int64_t bytes) { return text(Bytes{bytes}); }
 
 /// `3 x 256.0 MiB, 1 x 64.0 MiB`: the largest blocks in use.
-__attribute__((noinline, cold)) inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
+SITU_REPORTS void append_largest(MessageText& to, MemoryCounters& counters, int wanted = 5) {
   SizeTable::Entry largest[16];
   int found = 0;
   {
     SpinLock const guard(counters.lock);
     found = counters.sizes.largest(largest, wanted < 16 ? wanted : 16);
   }
-  std::string result;
-  for (int k = 0; k < found; ++k) append_parts(result, {k ? ", " : "", largest[k].count, " x ", bytes_text(largest[k].bytes)});
-  return result.empty() ? "none" : result;
+  for (int k = 0; k < found; ++k) add_to(to, k ? ", " : "", largest[k].count, " x ", Bytes{largest[k].bytes});
+  if (found == 0) to.add("none");
 }
 
 /// What is said of an allocation that failed.
@@ -2490,15 +2544,16 @@ struct MemoryShortage {
   __atomic_fetch_add(&counters.failures, 1, __ATOMIC_RELAXED);
   int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
   auto const requested = static_cast<int64_t>(s.requested > static_cast<std::size_t>(INT64_MAX) ? INT64_MAX : s.requested);
-  std::string message;
-  append_parts(message, {to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)"});
-  if (s.call) append_parts(message, {" and ", s.call, " failed"});
-  append_parts(message, {": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free"});
-  if (s.largest_free >= 0) append_parts(message, {", the largest free block has ", bytes_text(s.largest_free)});
-  if (limit > 0) append_parts(message, {", this process is limited to ", bytes_text(limit), " by set_memory_fraction"});
-  append_parts(message, {"; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved), "; the largest live allocations are ",
-                         largest_text(counters), ". ", s.advice});
-  OutOfMemory error(message);
+  MessageText message;
+  add_to(message, s.place, ": out of memory: ", Bytes{requested}, " were asked for (", s.requested, " bytes)");
+  if (s.call) add_to(message, " and ", s.call, " failed");
+  add_to(message, ": ", Bytes{s.free}, " of ", Bytes{s.total}, " are free");
+  if (s.largest_free >= 0) add_to(message, ", the largest free block has ", Bytes{s.largest_free});
+  if (limit > 0) add_to(message, ", this process is limited to ", Bytes{limit}, " by set_memory_fraction");
+  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, "; the largest live allocations are ");
+  append_largest(message, counters);
+  add_to(message, ". ", s.advice);
+  OutOfMemory error(message.c_str());
   error.requested = requested;
   error.free = s.free;
   error.total = s.total;
@@ -2562,7 +2617,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};
 
-  int64_t all_small() const {
+  SITU_NOINLINE int64_t all_small() const {
     int64_t sum = small;
     for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
     return sum;
@@ -2579,7 +2634,7 @@ SITU_PROCESS_STATE ThreadMemory& thread_memory() {
 }
 
 /// Adds this thread's balance to the process's; the lock is held. The peak is exact while one thread allocates.
-inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
+SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
   int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
   int64_t const high = mine.high > mine.balance ? now - mine.balance + mine.high : now;
   if (high > state.peak) state.peak = high;
@@ -2669,7 +2724,7 @@ inline MemoryUse memory_use(bool forget_peak = false) noexcept {
 }
 
 /// Counts a large block: in use with a positive number of bytes, freed with a negative one.
-inline void count_large(int64_t bytes) noexcept {
+SITU_NOINLINE inline void count_large(int64_t bytes) noexcept {
   MemoryState& state = memory_state();
   SpinLock const guard(state.lock);
   settle(state, thread_memory());
@@ -2751,7 +2806,7 @@ __attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
 constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, bytes >= 4 * huge_page ? huge_page : std::size_t{1} << (bytes < (std::size_t{1} << 20) ? 14 : 16)); }
 
 /// New pages; a null pointer where there are none.
-inline void* map_large(std::size_t size) noexcept {
+SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
 #if defined(__linux__)
   std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -2774,7 +2829,7 @@ inline void* map_large(std::size_t size) noexcept {
 }
 
 /// A large block: one that was kept, else new pages; what is kept is given back when there are none. Not counted.
-inline void* take_large(std::size_t bytes) {
+SITU_NOINLINE inline void* take_large(std::size_t bytes) {
   if (bytes > (std::size_t{1} << 62)) return nullptr;
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
@@ -2796,7 +2851,7 @@ inline void* take_large(std::size_t bytes) {
   return memory;
 }
 
-inline void give_large(void* memory, std::size_t bytes) noexcept {
+SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
   MemoryState::Block evicted{memory, size};
@@ -2879,13 +2934,14 @@ SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
   *list = memory;
 }
 
-/// Large blocks, and all blocks while a profile runs.
+/// Large blocks, and all blocks while a profile runs, which are malloc's then.
 SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
   ObservedAllocation allocation(place_of<Cpu>, bytes);
   void* memory = nullptr;
   if (bytes < large_block) {
-    memory = allocate_small(bytes);
+    memory = take_small(bytes);
     if (!memory) out_of_memory(bytes);
+    count_small(thread_memory(), bytes);
   } else {
     MemoryCounters& counters = memory_counters(place_of<Cpu>);
     if (SITU_UNLIKELY(counters.limit != 0) && !counters.within_limit(bytes)) out_of_memory(bytes, place_of<Cpu>, nullptr);
@@ -4070,7 +4126,7 @@ class ObservedWork {
     DeviceGuard const guard(device_);
     name_ = name;
     Observers const& observers = observers_state();
-    if (who_ & ranges) observers.push_range(to_string(name).c_str());
+    if (who_ & ranges) observers.push_range(name);
     capturing_ = is_capturing(stream_);
     if (!(who_ & profiles) || capturing_) return;
     Happening what;
@@ -4818,8 +4874,9 @@ inline AnyDevice try_gpu(int i = 0) noexcept {
 }
 
 /// All GPUs, in their order; { Cpu } where there is none.
-inline std::vector<AnyDevice> try_all_gpus() {
-  std::vector<AnyDevice> result;
+template <class Device = AnyDevice>  // a template, so that std::vector is instantiated by those who call it
+std::vector<Device> try_all_gpus() {
+  std::vector<Device> result;
   for (int i = 0; i < detail::cuda::device_count(); ++i) result.push_back(AnyDevice::cuda(i));
   if (result.empty()) result.push_back(Cpu{});
   return result;
@@ -5698,8 +5755,8 @@ inline void synchronize_stream(StreamState& stream) {
 inline void call(StreamState& stream, HostFunction* function) {
   constexpr auto run = [](Job* job) noexcept { run_host_function(static_cast<CallJob*>(job)->function); };
   constexpr auto end = [](Job* job) noexcept {
-    HostFunction* const function = static_cast<CallJob*>(job)->function;
-    function->end(function);
+    HostFunction* const called = static_cast<CallJob*>(job)->function;
+    called->end(called);
     delete static_cast<CallJob*>(job);
   };
   if (is_recording(stream.ordinal)) fail_host_function_in_graph(place(stream.ordinal));
@@ -6164,12 +6221,13 @@ class Event {
 /// recording is handed out again in the same record, in the order of its one stream. So a graph holds no allocations of CUDA's, and what was
 /// made while recording may be read, written and freed like any other memory.
 
+#include <vector>
+
 
 // ---- <situ/device/recorder.hpp>
 /// What records of work have in common on every device: the storages that the work uses, and those that it made.
 
 #include <utility>
-#include <vector>
 
 
 namespace situ::inline SITU_ABI {
@@ -6219,7 +6277,7 @@ class GraphRecorder : public StreamRecorder {
     used_.clear();
     made_.clear();
   }
-  std::vector<Storage> const& made() const { return made_; }
+  List<Storage> const& made() const { return made_; }
 
  private:
   struct Use {
@@ -6240,8 +6298,8 @@ class GraphRecorder : public StreamRecorder {
     used_.push_back({held(head), writes});
   }
 
-  std::vector<Use> used_;
-  std::vector<Storage> made_;
+  List<Use> used_;
+  List<Storage> made_;
 };
 
 }  // namespace detail
@@ -6661,7 +6719,13 @@ Graph(F&&) -> Graph<>;
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-inline void push_nvtx_range(char const* name) noexcept { (void)nvtxRangePushA(name); }
+inline void push_nvtx_range(LaunchName const& name) noexcept {
+  try {
+    (void)nvtxRangePushA(to_string(name).c_str());
+  } catch (...) {  // no memory for the name
+    (void)nvtxRangePushA("");
+  }
+}
 inline void pop_nvtx_range() noexcept { (void)nvtxRangePop(); }
 
 [[maybe_unused]] static bool const nvtx_ranges_are_on = [] {
@@ -7522,7 +7586,9 @@ inline std::string memory_summary(AnyDevice const& d) {
   result += detail::text("  ", __atomic_load_n(&counters.allocations, __ATOMIC_RELAXED), " allocations", is_cpu ? " of 128 KiB or more" : "", ", ",
                          __atomic_load_n(&counters.live, __ATOMIC_RELAXED), " live; ", __atomic_load_n(&counters.retries, __ATOMIC_RELAXED),
                          " after emptying the cache, ", __atomic_load_n(&counters.failures, __ATOMIC_RELAXED), " failed\n");
-  return result + "  largest: " + detail::largest_text(counters, 10) + "\n";
+  detail::MessageText largest;
+  detail::append_largest(largest, counters, 10);
+  return result + "  largest: " + largest.c_str() + "\n";
 }
 inline std::string memory_summary(int i = 0) { return memory_summary(AnyDevice::cuda(i)); }
 
@@ -9380,45 +9446,40 @@ struct Geometry {
   }
 };
 
+/// Puts axis `from` in the place of axis `to`.
+SITU_NOINLINE inline void replace_axis(int64_t* sizes, int64_t* strides, int operands, int to, int from) {
+  sizes[to] = sizes[from];
+  for (int o = 0; o < operands; ++o) strides[o * max_rank + to] = strides[o * max_rank + from];
+}
+SITU_NOINLINE inline void swap_axes(int64_t* sizes, int64_t* strides, int operands, int a, int b) {
+  std::swap(sizes[a], sizes[b]);
+  for (int o = 0; o < operands; ++o) std::swap(strides[o * max_rank + a], strides[o * max_rank + b]);
+}
+
 /// Drops axes of one index, orders the others by the output's strides (outer first), and joins neighbours that every
 /// operand steps through alike. Axes below `fixed` keep their place and are joined only among themselves.
 /// Operand o's stride along axis k stands in strides[o * max_rank + k].
-inline int coalesce(int64_t* sizes, int64_t* strides, int operands, int rank, int* fixed = nullptr) {
+SITU_NOINLINE inline int coalesce(int64_t* sizes, int64_t* strides, int operands, int rank, int* fixed = nullptr) {
   int const cut = fixed ? *fixed : 0;
   int kept = 0, kept_fixed = 0;
-  auto stride = [strides](int o, int k) -> int64_t& { return strides[o * max_rank + k]; };
   for (int k = 0; k < rank; ++k) {
     if (sizes[k] == 1) continue;
-    sizes[kept] = sizes[k];
-    for (int o = 0; o < operands; ++o) stride(o, kept) = stride(o, k);
+    replace_axis(sizes, strides, operands, kept, k);
     ++kept;
     if (k < cut) kept_fixed = kept;
   }
-  auto magnitude = [](int64_t s) { return s < 0 ? -s : s; };
-  auto before = [&](int a, int b) {  // whether axis a should lie outside of axis b
-    if (magnitude(stride(0, a)) != magnitude(stride(0, b))) return magnitude(stride(0, a)) > magnitude(stride(0, b));
-    return false;
-  };
-  if (!fixed) {
-    for (int k = 1; k < kept; ++k) {
-      for (int j = k; j > 0 && before(j, j - 1); --j) {
-        std::swap(sizes[j], sizes[j - 1]);
-        for (int o = 0; o < operands; ++o) std::swap(stride(o, j), stride(o, j - 1));
-      }
-    }
+  auto magnitude = [strides](int k) { return strides[k] < 0 ? -strides[k] : strides[k]; };  // of the output's
+  for (int k = 1; !fixed && k < kept; ++k) {
+    for (int j = k; j > 0 && magnitude(j) > magnitude(j - 1); --j) swap_axes(sizes, strides, operands, j, j - 1);
   }
   int joined = 0;
   for (int k = 0; k < kept; ++k) {
     bool join = joined > 0 && !(fixed && k == kept_fixed);
-    for (int o = 0; join && o < operands; ++o) join = stride(o, joined - 1) == stride(o, k) * sizes[k];
-    if (join) {
-      sizes[joined - 1] *= sizes[k];
-      for (int o = 0; o < operands; ++o) stride(o, joined - 1) = stride(o, k);
-    } else {
-      sizes[joined] = sizes[k];
-      for (int o = 0; o < operands; ++o) stride(o, joined) = stride(o, k);
-      ++joined;
-    }
+    for (int o = 0; join && o < operands; ++o) join = strides[o * max_rank + joined - 1] == strides[o * max_rank + k] * sizes[k];
+    int64_t const outer = join ? sizes[joined - 1] : 1;
+    if (!join) ++joined;
+    replace_axis(sizes, strides, operands, joined - 1, k);
+    sizes[joined - 1] *= outer;
     if (fixed && k < kept_fixed) *fixed = joined;
   }
   if (fixed && kept_fixed == 0) *fixed = 0;
@@ -9499,10 +9560,6 @@ struct Run {
   int64_t count;
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
-
-/// How a run is stored, as bits.
-inline constexpr int streamed = 1;     ///< past the caches
-inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done first, kept, and stored in the end
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -9674,29 +9731,29 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Whether stores may go past the caches: packs of whole registers.
+  /// Contiguous inputs, at least a pack of them; gives how many elements that were. `overlaps`: what is left in the end is less than a pack, and the
+  /// last pack's worth is done first, kept, and stored in the end.
   template <class Isa>
-  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
-
-  /// Contiguous inputs, at least a pack of them; gives how many elements that were.
-  template <class Isa>
-  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, int how) {
+  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, bool overlaps) {
     constexpr int N = lanes_in<Isa>;
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
     int64_t const last = run.count - N;
-    bool const past_caches = how & streamed, ends_between = how & overlapping;
     alignas(64) Out kept[N];
     int64_t i = 0;
     Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(ends_between)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
     for (;;) {
-      for (; i <= last; i += N) step<Isa>(tree, run, out, i, past_caches);
-      if (SITU_LIKELY(i != run.count || !ends_between || out == run.data[0])) break;
+      do {  // tested behind the step, which takes one branch for a pass
+        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+        store_lanes<Out, N, Isa>(y, out + i);
+        i += N;
+      } while (i <= last);
+      if (SITU_LIKELY(!overlaps || out == run.data[0])) break;
       i = 0;
       out = static_cast<Out*>(run.data[0]);
     }
-    if (SITU_LIKELY(!ends_between)) return i;
+    if (SITU_LIKELY(!overlaps)) return i;
     __builtin_memcpy(out + last, kept, sizeof kept);
     return run.count;
   }
@@ -9707,16 +9764,6 @@ struct ElementwiseBody {
   }
 
  private:
-  template <class Isa>
-  SITU_INLINE static void step(Tree const& tree, Run<Operands> const& run, Out* out, int64_t i, [[maybe_unused]] bool past_caches) {
-    constexpr int N = lanes_in<Isa>;
-    auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-    if constexpr (may_stream<Isa>) {
-      if (SITU_UNLIKELY(past_caches)) return stream_to(y, out + i);
-    }
-    store_lanes<Out, N, Isa>(y, out + i);
-  }
-
   template <class Isa>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;
@@ -10064,12 +10111,13 @@ struct StridedSpace {
   bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
-  int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
+  static int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
   int last() const { return rank - 1; }
   int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
   /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
-  bool is_transposed(int o, int axis) const {
-    return stride(o, axis) != 0 && distance(o, last()) > distance(o, axis) && distance(o, last()) * element_sizes[o] >= 64;
+  SITU_NOINLINE bool is_transposed(int o, int axis) const {
+    int64_t const near = magnitude(stride(o, axis)), apart = magnitude(stride(o, last()));
+    return near != 0 && apart > near && apart * element_sizes[o] >= 64;
   }
 
   SITU_NOINLINE void choose_grid() {
@@ -10080,16 +10128,19 @@ struct StridedSpace {
     grid.row_axis = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
-      if (element_sizes[o] > widest) widest = element_sizes[o];
-      if (is_sum(o)) continue;
-      if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
-      if (distance(o, last()) <= 1) continue;
+      int64_t const* const steps = strides + o * max_rank;
+      int64_t const step = steps[last()], size = element_sizes[o];
+      if (size > widest) widest = size;
+      if (is_sum(o) || step == 0 || step == 1) continue;
+      buffers = true;
+      int64_t const apart = magnitude(step);
       for (int k = 0; k < last(); ++k) {
-        if (distance(o, k) == 0 || distance(o, k) >= distance(o, last())) continue;
+        int64_t const near = magnitude(steps[k]);
+        if (near == 0 || near >= apart) continue;
         transposes = true;
-        if (distance(o, k) < shortest) shortest = distance(o, k), grid.row_axis = k;
-        if (element_sizes[o] > 0 && element_sizes[o] < transposed_size) transposed_size = element_sizes[o];
-        if (n * element_sizes[o] > 256 * 1024 && is_transposed(o, k)) grid.prefetches = true;
+        if (near < shortest) shortest = near, grid.row_axis = k;
+        if (size > 0 && size < transposed_size) transposed_size = size;
+        if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true;
       }
     }
     int const row = grid.row_axis;
@@ -10147,7 +10198,7 @@ struct StridedSpace {
     }
     for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
   }
-  int64_t tiles(int axis) const {
+  SITU_NOINLINE int64_t tiles(int axis) const {
     int64_t const size = sizes[axis], tile = grid.tile[axis];
     return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
   }
@@ -10398,10 +10449,10 @@ inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
 /// The loops of a tree for each instruction set: whole packs; gives how many elements.
 template <int Operands>
-using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, int>;
+using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, bool>;
 template <class Tree, class Out, int Operands>
 inline constexpr TreeLoops<Operands> const* tree_loops =
-    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, int>;
+    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, bool>;
 
 /// What a tree does, whatever its operands.
 template <int Operands>
@@ -10424,18 +10475,56 @@ SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Ru
   for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
   tail.count = code.lanes;
   tail.origin = run.origin + done;
-  (*code.start)(tree, &tail, 0);
+  (*code.start)(tree, &tail, false);
   copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
-SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, bool stream) {
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
   int64_t done = 0;
-  if (SITU_LIKELY(run.count >= pack_lanes)) {
-    done = (*code.start)(tree, &run, stream ? streamed : (run.count & (pack_lanes - 1)) != 0 ? overlapping : 0);
-  }
+  if (SITU_LIKELY(run.count >= pack_lanes)) done = (*code.start)(tree, &run, (run.count & (pack_lanes - 1)) != 0);
   if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+}
+/// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
+/// kind of store, and those of every type stream.
+template <int Operands>
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+  alignas(64) unsigned char values[2048];
+  Run<Operands> piece = run;
+  piece.data[0] = values;
+  auto* to = static_cast<char*>(run.data[0]);
+  for (int64_t left = run.count; left > 0; left -= piece.count) {
+    int64_t const most = static_cast<int64_t>(sizeof values) / code.sizes[0];
+    piece.count = left < most ? left : most;
+    run_contiguous(code, tree, piece);
+    int64_t const bytes = piece.count * code.sizes[0];
+    dispatch<StreamRowsBody>(to, int64_t{0}, reinterpret_cast<char const*>(values), int64_t{0}, int64_t{1}, bytes, static_cast<char*>(nullptr), true, true);
+    to += bytes;
+    for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
+    piece.origin += piece.count;
+  }
+}
+
+/// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
+SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
+  int64_t longest = count;
+  for (int o = 1; o < operands; ++o) {
+    if (mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
+  }
+  longest = longest < count ? longest / 64 * 64 : longest;
+  for (int o = 1; o < operands; ++o, buffers += bytes) {
+    if (mask[o] != 0) continue;
+    for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers + at, data[o], 64);
+    data[o] = buffers;
+  }
+  return longest;
+}
+/// Steps over `count` elements of the output and of the inputs that do not repeat.
+SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count) {
+  for (int o = 0; o < operands; ++o) {
+    if (o == 0 || mask[o] != 0) data[o] = static_cast<char*>(data[o]) + count * sizes[o];
+  }
 }
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
@@ -10446,33 +10535,22 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const { cpu::run_contiguous(*this, tree, run, stream); }
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run);
+    cpu::run_contiguous(*this, tree, run);
+  }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
   void run(Run<Operands>& run, bool stream) const {
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
-    bool repeats = false;
-    for (int o = 1; o < Operands; ++o) repeats = repeats || run.mask[o] == 0;
-    if (!repeats) return run_contiguous(run, stream);
     constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
-    alignas(64) unsigned char buffers[Operands][bytes];
-    int64_t longest = run.count;
-    for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
-    }
-    longest = longest < run.count ? longest / 64 * 64 : longest;
-    for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] != 0) continue;
-      for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers[o] + at, run.data[o], 64);
-      run.data[o] = buffers[o];
-    }
+    alignas(64) unsigned char buffers[Operands * bytes];
+    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+    int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
       run_contiguous(run, stream);
       run.origin += run.count;
-      for (int o = 0; o < Operands; ++o) {
-        if (o == 0 || run.mask[o] != 0) run.data[o] = static_cast<char*>(run.data[o]) + run.count * sizes[o];
-      }
+      advance(run.data, run.mask, sizes, Operands, run.count);
     }
   }
 };
@@ -11232,7 +11310,7 @@ SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, Le
     if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
     run.count = count;
     run.origin = 0;
-    cpu::run_contiguous(code, tree, run, false);
+    cpu::run_contiguous(code, tree, run);
     return true;
   }
 }
@@ -11617,6 +11695,10 @@ inline constexpr bool in_register =
 template <class T, int N, class Isa>
 inline constexpr bool has_avx512 = SITU_MATH_X86_ASM && Isa::bytes == 64 && in_register<T, N, Isa>;
 
+/// vmaxps and vminps can be used with the result apart from the operands; g++ 12 makes a comparison and a blend of a selection.
+template <class T, int N, class Isa>
+inline constexpr bool has_extrema = SITU_MATH_X86_ASM && Isa::bytes >= 32 && in_register<T, N, Isa>;
+
 /// ±(a*b) ± c, rounded once. Only where Isa::fma.
 enum class sign { plus, minus };
 template <sign Product = sign::plus, sign Addend = sign::plus, class T, int N, class Isa>
@@ -11759,9 +11841,9 @@ SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
     __asm__("vptestmd {%1, %1, %0|%0, %1, %1}" : "=Yk"(k) : "v"(v));
     return k != 0;
   } else if constexpr (Bytes * N == 32 && Isa::bytes >= 32) {
-    bool r;
-    __asm__("vptest {%1, %1|%1, %1}" : "=@ccnz"(r) : "x"(v));
-    return r;
+    int r;
+    __asm__("vpmovmskb {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    return r != 0;
   } else if constexpr (Bytes * N == 16) {
     int r;
 #if !defined(__AVX__)
@@ -11789,6 +11871,20 @@ SITU_INLINE bool any_below(pack<float, N, Isa> const& x, float bound) {
   }
 #endif
   return any(x < b);
+}
+
+/// True if a sign bit is set, also that of a NaN.
+template <int N, class Isa>
+SITU_INLINE bool any_negative(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (N == 8 && in_register<float, N, Isa>) {
+    auto const v = x.v;
+    int r;
+    __asm__("vmovmskps {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    return r != 0;
+  }
+#endif
+  return any(bitcast<int32_t>(x) < pack<int32_t, N, Isa>(0));
 }
 
 /// hi + lo, not rounded: lo holds what hi lost.
@@ -11908,8 +12004,12 @@ SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> cons
     return pack<T, N, Isa>(r);
   }
 #endif
-  pack<T, N, Isa> const half = round_small(n * T(0.5));
-  return keep_order(x * power_of_two(half)) * power_of_two(keep_order(n - half));
+  // The exponent in two halves: their biased numbers are the low bits of those of n + 2 · bias + round_magic.
+  using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr int bias = sizeof(T) == 4 ? 127 : 1023, digits = sizeof(T) == 4 ? 23 : 52;
+  auto const both = bitcast<U>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 2 * bias)));
+  auto const half = both >> 1;
+  return keep_order(x * bitcast<T>(half << digits)) * bitcast<T>((both - half) << digits);
 }
 
 /// |x| and the sign of x, as bits.
@@ -11955,7 +12055,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> at_least(pack<T, N, Isa> const& x, T bound) {
   pack<T, N, Isa> const b(bound);
 #if SITU_MATH_X86_ASM
-  if constexpr (has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
+  if constexpr (has_extrema<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
     auto r = x.v;
     auto const bv = b.v;
     if constexpr (sizeof(T) == 4) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
@@ -11969,7 +12069,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
   pack<T, N, Isa> const b(bound);
 #if SITU_MATH_X86_ASM
-  if constexpr (has_avx512<T, N, Isa>) {
+  if constexpr (has_extrema<T, N, Isa>) {
     auto r = x.v;
     auto const bv = b.v;
     if constexpr (sizeof(T) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
@@ -12800,8 +12900,18 @@ struct scalar_expm1 {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
-  return detail::scale(P(1.0f) + t, n);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
+    return detail::scale(P(1.0f) + t, n);
+  } else {
+    bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
+    P c = x;
+    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
+    auto const [t, n] = detail::split_exp(c);
+    P const y = P(1.0f) + t;
+    if (SITU_UNLIKELY(special)) return detail::scale(y, n);
+    return y * detail::power_of_two(n);
+  }
 }
 
 /// 2ˣ.
@@ -12908,13 +13018,11 @@ SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& 
     return {m - P(1.0f), e, false};
   }
 #endif
-  I const bits = bitcast<int32_t>(x);
-  bool const special = any((bits < I(0x00800000)) | (bits >= I(0x7f800000)));
-  I from = bits - I(0x3f400000);
-  if (SITU_UNLIKELY(special)) {
-    from = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(0x3f400000) - I(23 << 23), from);
-  }
-  P const f = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - P(1.0f);
+  I bits = bitcast<int32_t>(x);
+  bool const special = any(bits + I(0x7f800000) > I(-0x01000001));  // positive normal numbers become the least integers
+  if (SITU_UNLIKELY(special)) bits = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(23 << 23), bits);
+  I const from = bits - I(0x3f400000);
+  P const f = bitcast<float>(bits - (from & I(-0x00800000))) - P(1.0f);
   return {f, convert_unchecked<float>(from >> 23), special};
 }
 
@@ -12936,12 +13044,16 @@ SITU_INLINE pack<float, N, Isa> log_rest(pack<float, N, Isa> const& f) {
   return (f * f) * multiply_add(f, p, P(-0.5f));
 }
 
-/// e log 2 + log(1 + f), the first product exact.
+/// e log 2 + log(1 + f). The float nearest to log 2 is within 2^-28.4 of it: that does where the product is not rounded.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> join_log(pack<float, N, Isa> const& f, pack<float, N, Isa> const& e) {
   using P = pack<float, N, Isa>;
-  P const rest = multiply_add(e, P(1.42860677e-06f), log_rest(f));
-  return multiply_add(e, P(0.693145751953125f), keep_order(f + rest));
+  if constexpr (Isa::fma && !has_avx512<float, N, Isa>) {
+    return fused(e, P(0.693147182f), f + log_rest(f));
+  } else {  // the product with the upper part of log 2 is exact
+    P const rest = multiply_add(e, P(1.42860677e-06f), log_rest(f));
+    return multiply_add(e, P(0.693145751953125f), keep_order(f + rest));
+  }
 }
 
 /// a + b + c log(1 + f), for a = 0 or |a| > c |log(1 + f)|. c is given as c1 + c2, where c1 has 12 digits.
@@ -14524,17 +14636,16 @@ SITU_HOST_DEVICE SITU_INLINE auto abs_of(X const& x) {
   else return math::abs(x);
 }
 
-/// Truth values as 0 and 1, numbers as they are: what can be ordered.
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE auto numeric(X const& x) {
-  if constexpr (detail::is_mask<X>) {
-    using P = pack<typename X::lane_type, X::lanes, typename detail::isa_of<X>::type>;
-    return P(typename P::vector(-x.template as<1>().template as<sizeof(typename X::lane_type)>().v));
-  } else if constexpr (detail::bool_lanes<X>) {
-    return static_cast<int>(x);
-  } else {
-    return x;
-  }
+/// a < b and a <= b; false comes before true. Masks may have lanes of different sizes.
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto less_lanes(X const& a, Z const& b) {
+  if constexpr (detail::is_mask<X>) return (!a) & b;
+  else return a < b;
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto less_equal_lanes(X const& a, Z const& b) {
+  if constexpr (detail::is_mask<X>) return (!a) | b;
+  else return a <= b;
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto same_lanes(X const& a, Z const& b) {
@@ -14771,10 +14882,10 @@ SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), 
 #define SITU_COMPARES static constexpr bool compares = true;
 SITU_DISCRETE(==, equal_to, predicate, SITU_COMPARES, same_lanes(a, b))
 SITU_DISCRETE(!=, not_equal_to, predicate, SITU_COMPARES, !same_lanes(a, b))
-SITU_DISCRETE(<, less, predicate, SITU_COMPARES, numeric(a) < numeric(b))
-SITU_DISCRETE(<=, less_equal, predicate, SITU_COMPARES, numeric(a) <= numeric(b))
-SITU_DISCRETE(>, greater, predicate, SITU_COMPARES, numeric(a) > numeric(b))
-SITU_DISCRETE(>=, greater_equal, predicate, SITU_COMPARES, numeric(a) >= numeric(b))
+SITU_DISCRETE(<, less, predicate, SITU_COMPARES, less_lanes(a, b))
+SITU_DISCRETE(<=, less_equal, predicate, SITU_COMPARES, less_equal_lanes(a, b))
+SITU_DISCRETE(>, greater, predicate, SITU_COMPARES, less_lanes(b, a))
+SITU_DISCRETE(>=, greater_equal, predicate, SITU_COMPARES, less_equal_lanes(b, a))
 #undef SITU_COMPARES
 /// Elementwise: both sides are evaluated.
 SITU_DISCRETE(&&, logical_and, logical, , a & b)
@@ -16362,9 +16473,9 @@ class Pending<Tensor<T, Pinned>> {
   }
 
   /// For situ's own use. `finish` makes the value of what arrives.
-  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*check)()) : value_(value), moment_(end), check_(check) {}
-  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*check)())
-      : raw_(raw), finish_(finish), moment_(end), check_(check) {}
+  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*checks)()) : value_(value), moment_(end), check_(checks) {}
+  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*checks)())
+      : raw_(raw), finish_(finish), moment_(end), check_(checks) {}
   detail::Moment const& moment() const { return moment_; }
   Tensor<T, Pinned> const& coming() const { return value_; }
   auto check() const { return check_; }
@@ -18710,10 +18821,10 @@ struct Multiplication {
     bool const direct = is_product_type<T> && p.c_i == 1;
     for (int64_t i = i0; i < i1; i += vector_sums) {
       int64_t const rows = i1 - i < vector_sums ? i1 - i : vector_sums;
-      C* const sums = direct ? reinterpret_cast<C*>(p.c + i) : results;
-      sum_rows<T>(sums, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
-      if (p.finish) p.finish(p, sums, 1, i, 0, rows, 1);
-      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, sums, 0, 1, rows);
+      C* const found = direct ? reinterpret_cast<C*>(p.c + i) : results;
+      sum_rows<T>(found, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
+      if (p.finish) p.finish(p, found, 1, i, 0, rows, 1);
+      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, found, 0, 1, rows);
     }
     return true;
   }
@@ -19807,7 +19918,8 @@ void launch_attention(Kernel& kernel, int64_t items) {
 /// Batches of small products: one launch, nothing packed that can be read where it lies.
 ///
 /// Where the elements of both matrices and of their product each find place in one vector, a vector holds as many of them as it can, and
-/// every step of the sum is two permutations and one multiplication. Others are tiles of the kernel for large products, one after the other.
+/// every step of the sum is two permutations and one multiplication. Of others with short rows, B is kept in registers. The rest are tiles
+/// of the kernel for large products, one after the other.
 
 
 namespace situ::inline SITU_ABI {
@@ -19916,6 +20028,7 @@ struct FewElementsBody {
       if (group > left) continue;
       FirstLanes<Isa, C, N> const lanes_a((group - 1) * few.next_a + few.span_a), lanes_b((group - 1) * few.next_b + few.span_b), lanes_c(group * size);
       int64_t const next_a = group * few.next_a, next_b = group * few.next_b, next_c = group * few.next_c;
+      bool const fills = group * size == N;  // a vector
       for (; left >= group; left -= group) {
         V x, y, u, v, sum{};
         lanes_a.load(x, a), lanes_b.load(y, b);
@@ -19928,7 +20041,8 @@ struct FewElementsBody {
             permute<Isa>(u, x, p), permute<Isa>(v, y, q), add_product<Isa, C>(sum, u, v);
           }
         }
-        lanes_c.store(sum, c);
+        if (Isa::bytes < 64 && fills) __builtin_memcpy(c, &sum, sizeof(V));
+        else lanes_c.store(sum, c);
         a += next_a, b += next_b, c += next_c;
       }
     }
@@ -19940,14 +20054,29 @@ struct FewElementsBody {
 template <class C>
 struct FewRowsBody {
   static constexpr int most = 8;
+  static constexpr int side = 16 / static_cast<int>(sizeof(C));  ///< of a matrix whose rows are 16 bytes
+
+  /// Whether it is best for products of these sizes.
+  static bool takes(Block<C> const& block, TileSizes const& sizes) {
+    if (!sizes.masked) return is_square(block) && sizes.lanes <= 2 * side;
+    return block.depth > 1 && block.depth <= most && block.columns <= sizes.lanes;
+  }
 
   template <class Isa>
   SITU_INLINE static int run(Block<C> const* given) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
+    if constexpr (sizes.lanes <= 2 * side) {
+      if (is_square(*given)) return squares<Isa>(*given, std::make_integer_sequence<int, side>{}), 0;
+    }
     if constexpr (has_masks<Isa>) {
-      using Sequence = std::make_integer_sequence<int, most>;
-      if (given->columns <= sizes.narrow) given->depth == most ? products<Isa, sizes.narrow, true>(*given, Sequence{}) : products<Isa, sizes.narrow, false>(*given, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) products<Isa, sizes.lanes, false>(*given, Sequence{});
+      constexpr int deep = Isa::bytes == 64 ? most : sizes.lanes;
+      if (given->columns > sizes.narrow) {
+        if constexpr (sizes.narrow < sizes.lanes) products<Isa, sizes.lanes, false>(*given, std::make_integer_sequence<int, most>{});
+      } else if (given->depth == deep) {
+        products<Isa, sizes.narrow, true>(*given, std::make_integer_sequence<int, deep>{});
+      } else {
+        products<Isa, sizes.narrow, false>(*given, std::make_integer_sequence<int, most>{});
+      }
     }
     return 0;
   }
@@ -19961,7 +20090,8 @@ struct FewRowsBody {
     C* to = block.c;
     int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, depth = block.depth;
     int64_t const a_i = block.a_i, a_k = block.a_k, b_k = block.b_k, c_i = block.c_i, rows = block.rows;
-    V x[most];
+    [[maybe_unused]] int64_t whole = Isa::bytes == 64 ? 0 : whole_rows(block, Lanes);
+    V x[sizeof...(K)];
     ((x[K] = V{}), ...);
     for (int64_t t = block.count; t > 0; --t) {
       static_cast<void>((((Deepest || K < depth) && (lanes.load(x[K], b + K * b_k), true)) && ...));
@@ -19970,18 +20100,70 @@ struct FewRowsBody {
       for (int64_t i = rows; i > 0; --i) {
         V sum{};
         static_cast<void>((((Deepest || K < depth) && (add_product_of_all<Isa, C>(sum, x[K], a + K * a_k), true)) && ...));
-        lanes.store(sum, c);
+        if (Isa::bytes < 64 && SITU_LIKELY(--whole >= 0)) __builtin_memcpy(c, &sum, sizeof(V));
+        else lanes.store(sum, c);
         a += a_i, c += c_i;
       }
       matrix += next_a, b += next_b, to += next_c;
     }
+  }
+  /// How many rows of C, of all products, are written with whole vectors: what these write behind a row, the next rows write again.
+  /// (Stores whose mask is a vector take some processors a dozen cycles.)
+  SITU_NOINLINE static int64_t whole_rows(Block<C> const& block, int64_t lanes) {
+    int64_t const columns = block.columns, rows = block.count * block.rows;
+    if (columns == lanes) return rows;
+    bool const dense = (block.rows == 1 || block.c_i == columns) && (block.count == 1 || block.next_c == block.rows * columns);
+    return dense ? ((rows + 1) * columns - lanes) / columns : 0;
+  }
+
+  /// Whether B is square with rows of 16 bytes, and A and C have no gaps between their rows.
+  static bool is_square(Block<C> const& block) {
+    return block.columns == side && block.depth == side && block.a_i == side && block.a_k == 1 && block.c_i == side && block.rows > 1;
+  }
+  /// Those products, with one or two rows of A, and of C, in a vector.
+  template <class Isa, int... K>
+  SITU_INLINE static void squares(Block<C> const& block, std::integer_sequence<int, K...>) {
+    constexpr int lanes = tile_sizes<C, Isa>.lanes;
+    using V = typename vector_of<C, lanes>::type;
+    C const *a = block.a, *b = block.b;
+    C* c = block.c;
+    int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, b_k = block.b_k, last = block.rows * side - lanes;
+    V x[side], rows, factors;
+    for (int64_t t = block.count; t > 0; --t) {
+      (repeat(x[K], b + K * b_k), ...);
+      for (int64_t i = 0; i < last + lanes; i += lanes) {
+        int64_t const at = i < last ? i : last;  // where a single row is left, the one before it is computed again
+        V sum{};
+        __builtin_memcpy(&rows, a + at, sizeof(V));
+        ((spread_each<K>(factors, rows, std::make_integer_sequence<int, lanes>{}), add_product<Isa, C>(sum, factors, x[K])), ...);
+        __builtin_memcpy(c + at, &sum, sizeof(V));
+      }
+      a += next_a, b += next_b, c += next_c;
+    }
+  }
+  /// The element of every row that is numbered K, in all places of the row.
+  template <int K, class V, int... L>
+  SITU_INLINE static void spread_each(V& to, V const& rows, std::integer_sequence<int, L...>) {
+    to = V{rows[L / side * side + K]...};
+  }
+  /// 16 bytes, as often as they find place.
+  template <class V>
+  SITU_INLINE static void repeat(V& to, C const* from) {
+    using Row = char[16];
+#if SITU_X86 && !defined(__clang__)
+    if constexpr (sizeof(V) == 32) {
+      __asm__("vbroadcastf128 %1, %0" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
+      return;
+    }
+#endif
+    for (std::size_t part = 0; part < sizeof(V) / sizeof(Row); ++part) __builtin_memcpy(reinterpret_cast<char*>(&to) + part * sizeof(Row), from, sizeof(Row));
   }
 };
 
 /// Products of matrices that lie behind each other, with B's rows without gaps.
 template <class C>
 void run_small_blocks(Block<C> const& block, TileSizes const& sizes) {
-  if (sizes.masked && block.columns <= sizes.lanes && block.depth > 1 && block.depth <= FewRowsBody<C>::most) dispatch<FewRowsBody<C>>(&block);
+  if (FewRowsBody<C>::takes(block, sizes)) dispatch<FewRowsBody<C>>(&block);
   else run_block(block);
 }
 
@@ -20007,7 +20189,7 @@ SITU_NOINLINE void multiply_small(Product<T> const& p, int64_t count, int64_t ne
   block.b = reinterpret_cast<C const*>(p.b), block.b_k = p.b_k, block.next_b = next_b;
   block.c = reinterpret_cast<C*>(p.c), block.c_i = p.c_i, block.next_c = next_c;
   block.count = count;
-  if (p.b_j == 1 && (sizes.masked || p.n >= 2 * sizes.lanes || p.n == sizes.lanes)) return run_small_blocks(block, sizes);
+  if (p.b_j == 1 && (sizes.masked || p.n >= 2 * sizes.lanes || p.n == sizes.lanes || FewRowsBody<C>::takes(block, sizes))) return run_small_blocks(block, sizes);
   block.b_packed = true;
   block.b_k = panel_columns(p.n, sizes);
   int64_t const columns = (p.n + sizes.lanes - 1) / sizes.lanes * sizes.lanes, size = columns * p.k;
@@ -21902,7 +22084,7 @@ struct CombineBody {
   SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
     odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
-    if constexpr (math::detail::has_avx512<A, P::lanes, typename P::isa_type>) {  // g++ 12 makes a comparison and a blend of it
+    if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
       auto const v = x.v;
       if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
@@ -21979,14 +22161,10 @@ struct CombineBody {
       alignas(64) unsigned char buffers[Operands][64];
       int tail = 0;
       for (int64_t n = run.count;;) {
-        while (i + N <= n) {
-          int64_t const whole = (n - i) / N * N;
-          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-          P b = none;
-          for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-          if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
-          a = R::combine(a, apart(b));
-        }
+        P b = none;
+        for (; i + N <= n; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+        if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
+        a = R::combine(a, apart(b));
         if (i >= n) break;
         tail = static_cast<int>(n - i);  // once more, on padded copies
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
@@ -22106,7 +22284,7 @@ struct IndexBody {
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       while (i + 4 * N <= run.count) {
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
-        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
         P b = none, c = none, d = none, e = none, odd = zero, even = zero;
         for (; i < stop; i += 4 * N) {
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
@@ -24903,7 +25081,8 @@ struct Concatenation {
 
 template <class E>
 auto concat_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  List<Shape const*> shapes;
+  shapes.resize(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
   Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
@@ -24962,7 +25141,8 @@ struct Stack {
 
 template <class E>
 auto stack_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  List<Shape const*> shapes;
+  shapes.resize(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
   if (stacked.joins_rows(parts, count)) return stacked.result;
@@ -26834,11 +27014,11 @@ struct GatherKernel : GatherProgram<Word, I> {
   using Base = GatherProgram<Word, I>;
 
   void operator()(int64_t first, int64_t last) const {
-    auto const& space = this->space;
-    int const inner = space.rank - 1;
-    IndexPlace<3> place(space, first);
+    auto const& all = this->space;
+    int const inner = all.rank - 1;
+    IndexPlace<3> place(all, first);
     for (int64_t p = first; p < last;) {
-      int64_t const left = space.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
+      int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
       row(this->out + p, this->from + place.offset(Base::source), place.offset(Base::indices), count);
       p += count;
       place.next_row();
@@ -26846,19 +27026,19 @@ struct GatherKernel : GatherProgram<Word, I> {
   }
 
  private:
-  void row(Word* out, Word const* from, int64_t position, int64_t count) const {
+  void row(Word* to, Word const* values, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
-    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(out, from, 0, 1, position, 1, count);
-    else pick(out, from, step, this->axis_stride, position, index_step, count);
+    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(to, values, 0, 1, position, 1, count);
+    else pick(to, values, step, this->axis_stride, position, index_step, count);
   }
-  SITU_INLINE void pick(Word* out, Word const* from, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
-    I const* index = this->index + position;
+  SITU_INLINE void pick(Word* to, Word const* values, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
+    I const* at = this->index + position;
     int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
-    for (int64_t k = 0; k < count; ++k, index += index_step, from += step) {
-      int64_t i = static_cast<int64_t>(*index);
+    for (int64_t k = 0; k < count; ++k, at += index_step, values += step) {
+      int64_t i = static_cast<int64_t>(*at);
       if (i < 0) i += extent;
-      out[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? from[i * stride] : left_out(position + k * index_step);
+      to[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? values[i * stride] : left_out(position + k * index_step);
     }
   }
   SITU_NOINLINE Word left_out(int64_t position) const {
@@ -26985,9 +27165,7 @@ struct JoinTargetsKernel {
   int64_t size, chunks;
 
   void operator()(int64_t first, int64_t last) const {
-    for (int64_t c = 0; c < chunks; ++c) {
-      for (int64_t k = first; k < last; ++k) Join::join(to[k], targets[c * size + k]);
-    }
+    for (int64_t c = 0; c < chunks; ++c) join_run<Join>(to + first, 1, targets + c * size + first, 1, last - first);
   }
 };
 
@@ -30339,15 +30517,17 @@ struct NormGroup {
     int64_t const whole = cut.whole;
     for (int64_t r = 0; Centred && r < rows; ++r) {
       C const* const row = x + r * pitch;
-      P s(zero), t(zero);
+      P s(zero), t(zero), u(zero), v(zero);  // as many as hide how long an addition takes
       if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
       int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
+      for (; i + 4 * N <= whole; i += 4 * N) {
         s = s + P::load(row + i);
         t = t + P::load(row + i + N);
+        u = u + P::load(row + i + 2 * N);
+        v = v + P::load(row + i + 3 * N);
       }
-      if (i < whole) t = t + P::load(row + i);
-      sums[r] = s + t;
+      for (; i < whole; i += N) t = t + P::load(row + i);
+      sums[r] = (s + t) + (u + v);
     }
     if constexpr (Centred) {
       for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
@@ -30356,30 +30536,32 @@ struct NormGroup {
     for (int64_t r = 0; r < rows; ++r) {
       C const* const row = x + r * pitch;
       P const centre(Centred ? shift[r] : C(0));
-      P s(zero), q(zero), t(zero), p(zero);
+      P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);
       if (cut.has_rest()) {
         P d = cut.rest(row);
         if constexpr (Centred) d = keep_order(d - centre);
         s = cut.inside_only(d);
-        q = s * s;
+        q0 = s * s;
       }
       int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
-        P d = P::load(row + i), e = P::load(row + i + N);
+      for (; i + 4 * N <= whole; i += 4 * N) {
+        P a = P::load(row + i), b = P::load(row + i + N), c = P::load(row + i + 2 * N), d = P::load(row + i + 3 * N);
         if constexpr (Centred) {
-          d = keep_order(d - centre), e = keep_order(e - centre);
-          s = s + d, t = t + e;
+          a = keep_order(a - centre), b = keep_order(b - centre), c = keep_order(c - centre), d = keep_order(d - centre);
+          s = s + (a + b), t = t + (c + d);
         }
-        q = multiply_add(d, d, q);
-        p = multiply_add(e, e, p);
+        q0 = multiply_add(a, a, q0);
+        q1 = multiply_add(b, b, q1);
+        q2 = multiply_add(c, c, q2);
+        q3 = multiply_add(d, d, q3);
       }
-      if (i < whole) {
+      for (; i < whole; i += N) {
         P d = P::load(row + i);
         if constexpr (Centred) d = keep_order(d - centre), t = t + d;
-        p = multiply_add(d, d, p);
+        q1 = multiply_add(d, d, q1);
       }
       if constexpr (Centred) sums[r] = s + t;
-      squares[r] = q + p;
+      squares[r] = (q0 + q1) + (q2 + q3);
     }
     for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
       squares[r] = zero;
@@ -32816,22 +32998,23 @@ void bind_scan(ScanProgram<S, tree_of<E>, leaf_count<E>>& program, typename S::r
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// The lanes of a, `Steps` places up; those of `fill` come in.
-template <int Steps, class P, int... K>
-SITU_INLINE P lanes_up(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+/// The lanes of a in groups of `Group`: in every second group the last lane of the group before it, in the others those of `fill`. Of
+/// groups that are short this is within 128 bits, which is what vectors shuffle best.
+template <int Group, class P, int... K>
+SITU_INLINE P lanes_before(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
   constexpr int N = P::lanes;
   P result;
 #if defined(__clang__)
-  result.v = __builtin_shufflevector(a.v, fill.v, (K < Steps ? N : K - Steps)...);
+  result.v = __builtin_shufflevector(a.v, fill.v, (K & Group ? K / Group * Group - 1 : N + K)...);
 #else
   typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
-  Indices const from = {(K < Steps ? N : K - Steps)...};
+  Indices const from = {(K & Group ? K / Group * Group - 1 : N + K)...};
   result.v = __builtin_shuffle(a.v, fill.v, from);
 #endif
   return result;
 }
 
-/// The scan of the lanes of a pack.
+/// The scan of the lanes of a pack (Sklansky 1960): pairs, then fours of them, and so on.
 template <class S, class P>
 SITU_INLINE P scanned(P const& x) {
   constexpr int N = P::lanes;
@@ -32839,10 +33022,10 @@ SITU_INLINE P scanned(P const& x) {
   constexpr std::make_integer_sequence<int, N> places{};
   P const none(static_cast<typename P::value_type>(S::identity()));
   P y = x;
-  if constexpr (N > 1) y = S::combine(lanes_up<1>(y, none, places), y);
-  if constexpr (N > 2) y = S::combine(lanes_up<2>(y, none, places), y);
-  if constexpr (N > 4) y = S::combine(lanes_up<4>(y, none, places), y);
-  if constexpr (N > 8) y = S::combine(lanes_up<8>(y, none, places), y);
+  if constexpr (N > 1) y = S::combine(lanes_before<1>(y, none, places), y);
+  if constexpr (N > 2) y = S::combine(lanes_before<2>(y, none, places), y);
+  if constexpr (N > 4) y = S::combine(lanes_before<4>(y, none, places), y);
+  if constexpr (N > 8) y = S::combine(lanes_before<8>(y, none, places), y);
   return y;
 }
 
@@ -34568,9 +34751,9 @@ struct NetworkKernel {
       }
     };
     if (at.step != 1) {
-      int64_t const block_rows = key_block / at.rows;
-      for (int64_t base = 0; base < n; base += block_rows) {
-        int64_t const m = n - base < block_rows ? n - base : block_rows;
+      int64_t const rows_at_once = key_block / at.rows;
+      for (int64_t base = 0; base < n; base += rows_at_once) {
+        int64_t const m = n - base < rows_at_once ? n - base : rows_at_once;
         dispatch<EncodeColumns<T>>(source + base * at.step, &block[0], m, at.step, at.rows, flip());
         note(m * at.rows);
         for (int64_t i = 0; i < m; ++i) {
@@ -36293,6 +36476,15 @@ class MaskCount {
   int64_t total_ = 0;
 };
 
+/// The indices of the ones of a packed mask.
+template <class D>
+Tensor<int64_t, D> indices_of_ones(Tensor<bool, D> const& mask) {
+  MaskCount<D> const count(mask);
+  auto result = Tensor<int64_t, D>::uninitialized({count.total(), mask.rank()}, "nonzero");
+  if (result.size() > 0) launch_nonzero<D>(typename device_traits<D>::kernels{}, result.data(), mask.data(), count.places(), mask.shape());
+  return result;
+}
+
 }  // namespace detail
 
 /// x with `value` where the mask is true: where(mask, value, x), of x's element type. A formula: fuses with what it is part of.
@@ -36345,15 +36537,8 @@ template <class X>
   requires expression<X>
 auto nonzero(X const& x) {
   using D = detail::result_device_t<device_of<X>>;
-  Shape const shape = x.shape();
-  auto const mask = [&] {
-    if constexpr (std::is_same_v<value_of<X>, bool>) return detail::packed_mask<D>(x, shape);
-    else return detail::packed_mask<D>(x != value_of<X>(0), shape);
-  }();
-  detail::MaskCount<D> const count(mask);
-  auto result = Tensor<int64_t, D>::uninitialized({count.total(), shape.rank()}, "nonzero");
-  if (result.size() > 0) detail::launch_nonzero<D>(typename device_traits<D>::kernels{}, result.data(), mask.data(), count.places(), shape);
-  return result;
+  if constexpr (std::is_same_v<value_of<X>, bool>) return detail::indices_of_ones(detail::packed_mask<D>(x, x.shape()));
+  else return detail::indices_of_ones(detail::packed_mask<D>(x != value_of<X>(0), x.shape()));
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -36720,29 +36905,24 @@ auto unique_all(E const& x) {
 #include <array>
 
 
-// ---- <situ/autograd/reduce.hpp>
-/// Reductions of Variables and of formulas with Variables: fused forward, and fused with the formula's own gradient backward.
+// ---- <situ/autograd/lane_machine.hpp>
+/// What Lanes are computed by (LaneMachine, lane.hpp): compiled for programs that ask for create_graph.
+
+
+// ---- <situ/autograd/second_order.hpp>
+/// Gradients that are themselves recorded: formulas differentiated function by function, to any order.
 ///
-///     sum(x)   mean(square(a - b), 0)   max(x, {0, 1}, keepdim)   var(x, 0, {.correction = 0})   norm(x, {.p = 1})
+/// In a backward pass that keeps no history a formula is one kernel (derivative.hpp). Under create_graph its functions are gone through
+/// one by one, on Lanes (lane.hpp). The way is told by data, not by types: formulas share the code for their functions.
+
+
+// ---- <situ/autograd/lane.hpp>
+/// Lanes: what gradients that are themselves recorded are computed with.
 ///
-/// Shapes, types, options and errors are those of ops/reduce.hpp. What has no gradient gives a Tensor: any, all, argmin, argmax, count_nonzero.
-/// Gradient  by formulas of the result's gradient g, spread over the input's shape, of the input x and of the result y: each is one kernel
-///           together with the formula that was reduced. What is reduced first, as the mean for var, costs a pass over x. Only x, where it
-///           is read, and y are kept.
-
-
-// ---- <situ/autograd/writes.hpp>
-/// Writing into Variables: parts of them, and v += e.
-
-
-// ---- <situ/autograd/formula.hpp>
-/// Recording a formula: one node, whose backward is one kernel for the gradients of all Variables in it.
-
-
-// ---- <situ/autograd/cpu/backward.hpp>
-/// The CPU's backward kernel of a formula: one pass that writes the gradients of all of its slots.
-///
-/// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
+/// The derivatives of functions, the entries of expr/functions.hpp, are formulas of lanes. In kernels these are packs; here each is a
+/// Variable, or a number that all elements share, and each function of Lanes is a node whose own gradient is again made of Lanes. So
+/// derivatives of any order need no formula of their own, and no kernel per formula: kernels are those of single functions, which a
+/// program shares, and functions are told by data (LaneFunction): one node serves all. Numbers are folded: 1 * x is x.
 
 
 // ---- <situ/autograd/derivative.hpp>
@@ -37108,349 +37288,6 @@ struct Reverse {
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-/// How lanes of packs are handled on both ways.
-template <class Isa, int N>
-struct PackLanes : Evaluator<Isa, N> {
-  template <class Wanted, class From, class X>
-  SITU_INLINE static auto operand(X const& x) {
-    return operand_lanes<Wanted, From, Isa, N>(x);
-  }
-  template <class To, class From, class X>
-  SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
-    return convert_lanes<To, From, Isa, N>(x);
-  }
-  template <class Op, class... Ts, class Y, class... Xs>
-  SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
-    if constexpr (functions::is_mapped<Op>) {
-      using Types = Fields<typename Apply<Op, Ts...>::value_type, typename Ts::value_type...>;
-      return node.op.template lanes_derivative<N, Isa>(std::type_identity<Types>{}, y, xs...);
-    } else {
-      return Op::derivative(xs..., y);
-    }
-  }
-};
-
-/// Formula and seed, as one thing to be launched.
-template <class F, class S>
-struct BackwardTrees {
-  F formula;
-  S seed;
-};
-
-/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
-struct BackwardRun {
-  void* const* data;
-  int64_t const* mask;
-  int64_t count;
-  int64_t origin;
-};
-
-/// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
-struct BackwardMasks {
-  uint64_t needed = 0, accumulated = 0, summed = 0;
-};
-
-template <class F, class S, class Slots, int Inputs>
-struct BackwardBody;
-template <class F, class S, class... Ts, int Inputs>
-struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
-  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), operands = outputs + Inputs;
-  static constexpr int widest_lane = [] {
-    int result = widest<F> > widest<S> ? widest<F> : widest<S>;
-    for (int w : {static_cast<int>(sizeof(compute_t<Ts>))...}) result = w > result ? w : result;
-    return result;
-  }();
-  template <class Isa>
-  static constexpr int lanes_in = Isa::bytes / widest_lane;
-
-  /// Stores gradients: over what is there, or on top of it.
-  template <class Isa>
-  struct Sink {
-    void* const* data;
-    int64_t i;
-    uint64_t needed, accumulated, summed;
-    template <int J, class T, class X>
-    SITU_INLINE void put(X const& gradient) const {
-      constexpr int N = lanes_in<Isa>;
-      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
-      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
-        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
-      }
-      T* const to = static_cast<T*>(data[J]) + i;
-      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
-      else store_lanes<T, N, Isa>(gradient, to);
-    }
-  };
-
-  template <class Isa>
-  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
-    constexpr int N = lanes_in<Isa>;
-    using Lanes = PackLanes<Isa, N>;
-    BackwardTrees<F, S> const trees = *trees_;
-    BackwardMasks const masks = *masks_;
-    void* data[operands];
-    int64_t mask[operands];
-    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
-    int64_t const count = run->count, origin = run->origin;
-    int64_t i = 0;
-    for (; i + N <= count; i += N) {
-      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
-      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
-      auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
-      Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-    }
-    return i;
-  }
-};
-
-template <class F, class S, class Slots, int Inputs>
-SITU_NOINLINE int64_t start_backward(void const* trees, BackwardRun const* run, BackwardMasks const* masks) {
-  return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
-}
-
-template <class T>
-void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
-
-/// What is known of a backward kernel when it is compiled. All that formulas have of their own is the kernel and this.
-struct BackwardCode {
-  int64_t (*start)(void const* trees, BackwardRun const* run, BackwardMasks const* masks);  ///< whole packs; gives how many elements
-  int outputs, operands;
-  int lanes;  ///< elements of an AVX-512 pack
-  int64_t grain;
-  Formula const* formula;
-  int sizes[max_operands] = {};                    ///< of an element
-  int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
-  MoverFunctions const* movers[max_operands] = {};
-  AccumulateFunction accumulate[max_operands] = {};  ///< of gradients
-};
-
-template <class T, int K>
-constexpr void tell_inputs(std::type_identity<Input<T, K>>, BackwardCode& code) {
-  code.sizes[code.outputs + K] = static_cast<int>(sizeof(T));
-  code.movers[code.outputs + K] = mover_of<T>;
-}
-template <class Leaf>
-constexpr void tell_inputs(std::type_identity<Leaf>, BackwardCode&) {}
-template <class Op, class... Ts>
-constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& code) {
-  (tell_inputs(std::type_identity<Ts>{}, code), ...);
-}
-
-template <class F, class S, class Slots, int Inputs>
-inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
-  using Body = BackwardBody<F, S, Slots, Inputs>;
-  static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
-  static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&start_backward<F, S, Slots, Inputs>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
-  int o = 0;
-  ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
-    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
-   ...);
-  tell_inputs(std::type_identity<F>{}, code);
-  tell_inputs(std::type_identity<S>{}, code);
-  return code;
-}(std::type_identity<Slots>{});
-
-/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable. Passes of up to `Most` operands share it.
-template <int Most, int TreeBytes>
-struct BoundBackward {
-  void* data[Most];
-  BackwardCode const* code;
-  Formula const* formula;
-  BackwardMasks masks;
-  uint64_t repeated;  ///< inputs of one element, which stands for all
-  alignas(16) unsigned char trees[TreeBytes];
-
-  int operands() const { return code->operands; }
-  bool writes(int o) const { return o < code->outputs && (masks.needed >> o & 1u); }
-  bool sums(int o) const { return o < code->outputs && (masks.summed >> o & 1u); }
-  int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
-
-  void run_contiguous(BackwardRun const& run) const {
-    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : code->start(trees, &run, &masks);
-    if (done != run.count) run_tail(run, done);
-  }
-  /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
-  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
-    alignas(64) unsigned char buffers[Most][64];
-    void* tail[Most];
-    int const left = static_cast<int>(run.count - done);
-    for (int o = 0; o < operands(); ++o) {
-      tail[o] = buffers[o];
-      bool const is_output = o < code->outputs;
-      if (run.mask[o] == 0) {
-        tail[o] = run.data[o];
-        continue;
-      }
-      if (is_output && !writes(o)) continue;
-      bool shared = false;
-      for (int p = 0; is_output && p < o; ++p) {
-        if (writes(p) && run.data[p] == run.data[o]) tail[o] = tail[p], shared = true;
-      }
-      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
-    }
-    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
-    code->start(trees, &last, &masks);
-    for (int o = 0; o < code->outputs; ++o) {
-      if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
-    }
-  }
-};
-
-template <int Most, int TreeBytes>
-struct ContiguousBackward {
-  static constexpr char const* operation = "backward";
-  BoundBackward<Most, TreeBytes> bound;
-  void operator()(int64_t first, int64_t last) const {
-    alignas(64) unsigned char copies[Most][64];
-    void* data[Most];
-    int64_t mask[Most];
-    for (int o = 0; o < bound.operands(); ++o) {
-      bool const repeats = bound.repeated >> o & 1u;
-      mask[o] = repeats ? 0 : -1;
-      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
-      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
-    }
-    bound.run_contiguous({data, mask, last - first, first});
-  }
-};
-
-/// Adds a box of gradients to a sum. One for each type, whatever the formula.
-template <class T>
-struct AccumulateBody {
-  template <class Isa>
-  SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, N, Isa>;
-    for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
-      if (to_step == 1 || count == 1) {  // rows are added to rows, or to one
-        int64_t c = 0;
-        for (; c + N <= count; c += N) {
-          if (to_row == 0) {
-            P sum = P::load(to + c);
-            for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
-            sum.store(to + c);
-          } else {
-            for (int64_t r = 0; r < rows; ++r) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
-          }
-        }
-        for (; c < count; ++c) {
-          for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] += from[r * count + c];
-        }
-      } else if (to_step == 0 && to_row == 0) {
-        *to += sum_of<Isa>(from, rows * count);
-      } else if (to_step == 0) {
-        for (int64_t r = 0; r < rows; ++r) to[r * to_row] += sum_of<Isa>(from + r * count, count);
-      } else {
-        for (int64_t r = 0; r < rows; ++r) {
-          for (int64_t c = 0; c < count; ++c) to[r * to_row + c * to_step] += from[r * count + c];
-        }
-      }
-    }
-  }
-
- private:
-  template <class Isa>
-  SITU_INLINE static T sum_of(T const* from, int64_t count) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, N, Isa>;
-    P sums[4] = {P(T(0)), P(T(0)), P(T(0)), P(T(0))};
-    int64_t c = 0;
-    for (; c + 4 * N <= count; c += 4 * N) {
-      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + P::load(from + c + k * N);
-    }
-    P const all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    T result(0);
-    for (int k = 0; k < N; ++k) result += all[k];
-    for (; c < count; ++c) result += from[c];
-    return result;
-  }
-};
-template <class T>
-void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count) {
-  dispatch<AccumulateBody<T>>(static_cast<T*>(to), to_layer, to_row, to_step, static_cast<T const*>(from), layers, rows, count);
-}
-
-/// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
-/// that the result does not depend on who runs what.
-template <int Most, int TreeBytes>
-struct StridedBackward {
-  static constexpr char const* operation = "backward";
-  BoundBackward<Most, TreeBytes> bound;
-  TileGrid grid;
-  int rank;
-  int64_t groups;
-  int64_t sizes[max_rank];
-  int64_t strides[Most + 1][max_rank];  ///< the first are those of the space itself
-  MoverFunctions const* movers[Most];
-  AccumulateFunction accumulate[Most];
-  int64_t sum_bytes[Most];  ///< of a group's sum
-
-  StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
-    for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
-    return space;
-  }
-  void operator()(int64_t first, int64_t last) const {
-    if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
-    for (int64_t g = first; g < last; ++g) {
-      void* data[Most];
-      for (int o = 0; o < bound.operands(); ++o) {
-        data[o] = bound.data[o];
-        if (!bound.sums(o)) continue;
-        data[o] = static_cast<char*>(data[o]) + g * sum_bytes[o];
-        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_bytes[o]));
-      }
-      run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
-    }
-  }
-
- private:
-  static void run_strided(void const* self_, void* const* data, int64_t const* mask_, int64_t count, bool) {
-    auto const& self = *static_cast<StridedBackward const*>(self_);
-    int64_t mask[Most];
-    for (int o = 0; o < self.bound.operands(); ++o) mask[o] = o < self.bound.code->outputs ? -1 : mask_[o];
-    self.bound.run_contiguous({data, mask, count, 0});
-  }
-};
-
-template <class D, int Most, int TreeBytes>
-SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
-  ContiguousBackward<Most, TreeBytes> const kernel{bound};
-  if constexpr (is_immediate<D>) {
-    if (n <= bound.code->grain) return kernel(0, n);
-  }
-  device_traits<D>::launch(kernel, n, bound.code->grain);
-}
-/// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
-template <class D, int Most, int TreeBytes>
-SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
-  StridedBackward<Most, TreeBytes> kernel;
-  kernel.bound = bound;
-  kernel.grid = {};
-  kernel.rank = bind_strides(layouts, bound.operands() + 1, kernel.sizes, &kernel.strides[0][0]);
-  kernel.groups = groups;
-  for (int o = 0; o < bound.operands(); ++o) {
-    kernel.movers[o] = o < bound.code->outputs && !bound.writes(o) ? nullptr : bound.code->movers[o];
-    kernel.accumulate[o] = bound.sums(o) ? bound.code->accumulate[o] : nullptr;
-    kernel.sum_bytes[o] = bound.sums(o) ? layouts[o + 1]->size() * bound.size(o) : 0;
-  }
-  StridedSpace space = kernel.space(bound.data);
-  space.choose_grid();
-  kernel.grid = space.grid;
-  if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
-  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.code->grain / kernel.grid.elements + 1);
-}
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
 // ---- <situ/autograd/record.hpp>
 /// Recording operations: views, transfers, and whatever has a rule for its gradient.
 
@@ -37494,6 +37331,8 @@ struct Node {
   bool target = false;    ///< of grad(): its gradient is kept apart
   bool released = false;  ///< its backward has run, and what it saved is gone
   bool hooked = false;    ///< somebody wants to see its gradient first
+  bool requires_grad = false;
+  bool is_view = false;   ///< its value lies in that of another Variable
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value
@@ -38184,15 +38023,20 @@ SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t vers
 /// The writer of a storage that the write of a Variable's part was recorded in.
 inline constexpr char recorded_write[] = "a recorded write";
 
+template <class T, class D>
+struct State;
+
 /// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class T, class D>
+void check_view(State<T, D> const& state) {
+  StorageHead const* const head = state.value.storage_head();
+  if (SITU_LIKELY(!state.is_view || !head || head->version == state.version || head->writer != recorded_write)) return;
+  fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+}
 template <class V>
 void check_view(V const& v) {
   if constexpr (requires { v.state()->is_view; }) {
-    auto const* const state = v.state();
-    if (SITU_LIKELY(!state || !state->is_view)) return;
-    StorageHead const* const head = state->value.storage_head();
-    if (SITU_LIKELY(!head || head->version == state->version || head->writer != recorded_write)) return;
-    fail<GradientError>("a view of shape ", state->shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+    if (auto const* const state = v.state(); SITU_UNLIKELY(state && state->is_view)) check_view(*state);
   }
 }
 
@@ -38207,8 +38051,7 @@ struct State : Node {
   Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
-  bool has_grad = false, requires_grad = false, retains_grad = false;
-  bool is_view = false;   ///< its value lies in that of another Variable
+  bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
   /// A leaf.
@@ -38414,8 +38257,8 @@ struct Recorded final : State<T, D> {
   };
 
   /// From the inputs' states, null where an input is a constant.
-  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
-      : State<T, D>(name, std::move(value), edges, count), rule(std::move(r)) {
+  Recorded(char const* operation, Tensor<T, D>&& result, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
+      : State<T, D>(operation, std::move(result), edges, count), rule(std::move(r)) {
     int k = 0;
     ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }
@@ -38454,6 +38297,13 @@ namespace detail {
 template <class... Vs>
 bool is_recording(Vs const&... inputs) {
   return records_gradients && (inputs.requires_grad() || ...);
+}
+
+/// The same of their nodes, types forgotten.
+SITU_NOINLINE inline bool records_any(Node const* const* variables, int count) {
+  bool result = false;
+  for (int k = 0; k < count; ++k) result = result || variables[k]->requires_grad;
+  return result && records_gradients;
 }
 
 /// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
@@ -38587,10 +38437,13 @@ Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape co
                 }),
                 v);
 }
+template <class D>
+void use_lanes();
 template <class To, class T, class D>
 Variable<T, To> record_transfer(Variable<T, D> const& v) {
   if constexpr (std::is_same_v<To, D>) return v;
   else {
+    if (is_recording(v)) use_lanes<D>(), use_lanes<To>();
     return record("To", v.value().to(To{}), twice([](auto const& g, auto const& into) {
                     if (into.needed()) into.add(g.to(D{}));
                   }),
@@ -38614,22 +38467,6 @@ auto constant(E const& e) {
 }
 
 }  // namespace situ::inline SITU_ABI
-
-// ---- <situ/autograd/second_order.hpp>
-/// Gradients that are themselves recorded: formulas differentiated function by function, to any order.
-///
-/// In a backward pass that keeps no history a formula is one kernel (derivative.hpp). Under create_graph its functions are gone through
-/// one by one, on Lanes (lane.hpp). The way is told by data, not by types: formulas share the code for their functions.
-
-
-// ---- <situ/autograd/lane.hpp>
-/// Lanes: what gradients that are themselves recorded are computed with.
-///
-/// The derivatives of functions, the entries of expr/functions.hpp, are formulas of lanes. In kernels these are packs; here each is a
-/// Variable, or a number that all elements share, and each function of Lanes is a node whose own gradient is again made of Lanes. So
-/// derivatives of any order need no formula of their own, and no kernel per formula: kernels are those of single functions, which a
-/// program shares, and functions are told by data (LaneFunction): one node serves all. Numbers are folded: 1 * x is x.
-
 
 // Small code rather than fast code: most programs carry this, few run it, and kernels take the time.
 #define SITU_SELDOM __attribute__((noinline, cold))
@@ -38676,10 +38513,56 @@ struct lane_value<Lane<C, D>> {
   using type = C;
 };
 
+template <class D>
+struct AnyLane;
+template <class D>
+struct LaneNode;
+template <class C, class D>
+struct LaneFunction;
+
+/// What Lanes are computed by. Gradients that keep no history need none of it, so programs carry pointers to it only: grad(..., create_graph) has it
+/// compiled and puts it in its place, for the whole process (use_lanes), and so do transfers, behind which a graph goes on on another device.
+template <class C, class D>
+struct LaneMachine {
+  using L = Lane<C, D>;
+  using Mask = LaneMask<D>;
+  using Step = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode<D> const& node);
+  L (*add)(L const& a, L const& b);
+  L (*subtract)(L const& a, L const& b);
+  L (*multiply)(L const& a, L const& b);
+  L (*divide)(L const& a, L const& b);
+  L (*negative)(L const& a);
+  Mask (*equal)(L const& a, L const& b);
+  Mask (*less)(L const& a, L const& b);
+  Mask (*both)(Mask const& a, Mask const& b);
+  Mask (*either)(Mask const& a, Mask const& b);
+  L (*select)(Mask const& mask, L const& a, L const& b);
+  L (*record)(LaneFunction<C, D> const& function, L const* xs);
+  Tensor<C, D> (*number)(C value);
+  L (*reshape)(L const& x, Shape const& to);
+  L (*expand)(L const& x, Shape const& to);
+  L (*summed)(L const& x, unsigned axes);
+  void (*send)(L const& gradient, Shape const& whole, Into<C, D> const& into, bool records);
+  Step up[3], down[3];  ///< of a LaneNode's steps
+};
+template <class C, class D>
+SITU_PROCESS_STATE LaneMachine<C, D> const*& lane_machine_place() {
+  static LaneMachine<C, D> const* machine = nullptr;
+  return machine;
+}
+template <class C, class D>
+SITU_SELDOM LaneMachine<C, D> const& lane_machine() {
+  LaneMachine<C, D> const* const machine = __atomic_load_n(&lane_machine_place<C, D>(), __ATOMIC_ACQUIRE);
+  if (!machine) fail<GradientError>("grad: create_graph was asked for on another device than that of this part of the graph; ask for it on an output or an input of that device");
+  return *machine;
+}
+
 template <class Op, class C, class D, class... Xs>
 SITU_SELDOM Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs);
 template <class C, class D>
-SITU_SELDOM Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b);
+Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
+  return lane_machine<C, D>().select(mask, a, b);
+}
 
 /// Truth values: constants. For both sides in name, as Lanes are.
 template <class D>
@@ -38690,8 +38573,8 @@ class LaneMask {
   LaneMask& operator=(LaneMask const&) = delete;
   SITU_HOST_DEVICE ~LaneMask() { end(values_); }
   Tensor<bool, D> const& values() const { return *values_; }
-  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() && b.values())); }
-  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return LaneMask(Tensor<bool, D>(a.values() || b.values())); }
+  SITU_SELDOM friend LaneMask operator&(LaneMask const& a, LaneMask const& b) { return lane_machine<float, D>().both(a, b); }
+  SITU_SELDOM friend LaneMask operator|(LaneMask const& a, LaneMask const& b) { return lane_machine<float, D>().either(a, b); }
 
  private:
   SITU_SELDOM static Tensor<bool, D>* copied(Tensor<bool, D> const* values) { return new Tensor<bool, D>(*values); }
@@ -38722,19 +38605,13 @@ class Lane {
   bool is(C number) const { return !state_ && number_ == number; }
   bool is_number() const { return !state_; }
   SITU_SELDOM Variable<C, D> variable() const { return state_ ? Variable<C, D>::from_state(state_) : Variable<C, D>(tensor(), false); }
-  SITU_SELDOM Tensor<C, D> tensor() const { return state_ ? state_->value : one_number(); }
+  SITU_SELDOM Tensor<C, D> tensor() const { return state_ ? state_->value : lane_machine<C, D>().number(number_); }
+  C number() const { return number_; }
 
-  SITU_SELDOM Lane reshape(Shape const& to) const { return Lane(variable().reshape(to)); }
-  SITU_SELDOM Lane expand(Shape const& to) const { return Lane(variable().expand(to)); }
+  Lane reshape(Shape const& to) const { return lane_machine<C, D>().reshape(*this, to); }
+  Lane expand(Shape const& to) const { return lane_machine<C, D>().expand(*this, to); }
   /// Sums over the axes whose bit is set, which are kept.
-  SITU_SELDOM Lane summed(unsigned axes) const {
-    Shape chosen;
-    Variable<C, D> const v = variable();
-    for (int k = 0; k < v.rank(); ++k) {
-      if (axes >> k & 1u) chosen.push_back(k);
-    }
-    return Lane(Variable<C, D>(sum(v, chosen, keepdim)));
-  }
+  Lane summed(unsigned axes) const { return lane_machine<C, D>().summed(*this, axes); }
 
   template <class Op, class... Xs>
   Lane apply(Xs const&... xs) const {
@@ -38745,43 +38622,18 @@ class Lane {
     fail<GradientError>("grad: the derivative of ", Op::name, " has no derivative here; call grad without create_graph");
   }
 
-  SITU_SELDOM friend Lane operator+(Lane const& a, Lane const& b) {
-    if (a.is(0)) return b;
-    if (b.is(0)) return a;
-    if (a.is_number() && b.is_number()) return Lane(a.number_ + b.number_);
-    return applied<functions::add>(a, b);
-  }
-  SITU_SELDOM friend Lane operator-(Lane const& a, Lane const& b) {
-    if (b.is(0)) return a;
-    if (a.is(0)) return -b;
-    if (a.is_number() && b.is_number()) return Lane(a.number_ - b.number_);
-    return applied<functions::subtract>(a, b);
-  }
-  SITU_SELDOM friend Lane operator*(Lane const& a, Lane const& b) {
-    if (a.is(0) || b.is(1)) return a;
-    if (b.is(0) || a.is(1)) return b;
-    if (a.is(-1)) return -b;
-    if (b.is(-1)) return -a;
-    if (a.is_number() && b.is_number()) return Lane(a.number_ * b.number_);
-    return applied<functions::multiply>(a, b);
-  }
-  SITU_SELDOM friend Lane operator/(Lane const& a, Lane const& b) {
-    if (b.is(1)) return a;
-    if (a.is_number() && b.is_number()) return Lane(a.number_ / b.number_);
-    return applied<functions::divide>(a, b);
-  }
-  SITU_SELDOM friend Lane operator-(Lane const& a) {
-    if (a.is_number()) return Lane(-a.number_);
-    return applied<functions::negative>(a);
-  }
-  SITU_SELDOM friend LaneMask<D> operator==(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() == b.tensor())); }
-  SITU_SELDOM friend LaneMask<D> operator<(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() < b.tensor())); }
-  SITU_SELDOM friend LaneMask<D> operator>(Lane const& a, Lane const& b) { return b < a; }
-  SITU_SELDOM friend LaneMask<D> operator<=(Lane const& a, Lane const& b) { return LaneMask<D>(Tensor<bool, D>(a.tensor() <= b.tensor())); }
-  SITU_SELDOM friend LaneMask<D> operator>=(Lane const& a, Lane const& b) { return b <= a; }
+  friend Lane operator+(Lane const& a, Lane const& b) { return lane_machine<C, D>().add(a, b); }
+  friend Lane operator-(Lane const& a, Lane const& b) { return lane_machine<C, D>().subtract(a, b); }
+  friend Lane operator*(Lane const& a, Lane const& b) { return lane_machine<C, D>().multiply(a, b); }
+  friend Lane operator/(Lane const& a, Lane const& b) { return lane_machine<C, D>().divide(a, b); }
+  friend Lane operator-(Lane const& a) { return lane_machine<C, D>().negative(a); }
+  friend LaneMask<D> operator==(Lane const& a, Lane const& b) { return lane_machine<C, D>().equal(a, b); }
+  friend LaneMask<D> operator<(Lane const& a, Lane const& b) { return lane_machine<C, D>().less(a, b); }
+  friend LaneMask<D> operator>(Lane const& a, Lane const& b) { return b < a; }
+  friend LaneMask<D> operator<=(Lane const& a, Lane const& b) { return (a < b) | (a == b); }
+  friend LaneMask<D> operator>=(Lane const& a, Lane const& b) { return b <= a; }
 
  private:
-  Tensor<C, D> one_number() const { return full<C>({}, number_, D{}); }
   SITU_SELDOM static void retain(State<C, D>* state) {
     if (state) __atomic_fetch_add(&state->handles, 1, __ATOMIC_ACQ_REL);
   }
@@ -38827,46 +38679,18 @@ Lane<To, D> converted_lane(Lane<From, D> const& x) {
   else return Lane<To, D>(x.variable().template to<To>());
 }
 
-/// Adds a gradient of `whole`'s shape to an input's, with its history or without.
-template <class T, class D>
-SITU_SELDOM void add_lane_to(Lane<T, D> const& gradient, Shape const& whole, Into<T, D> const& into, bool records) {
-  Variable<T, D> v = gradient.variable();
-  if (!(v.shape() == whole)) v = v.expand(whole);
-  if (records) into.add(v);
-  else into.add(v.value());
-}
-/// The same from Lanes of C; G tells whether with its history.
+/// Adds Lanes of C, a gradient of `whole`'s shape, to an input's; G tells whether with its history.
 template <class G, class C, class D, class T, class E>
 void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& into) {
   if (!into.needed()) return;
   if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
-    add_lane_to(gradient, whole, into, is_recorded<G>);
+    lane_machine<C, D>().send(gradient, whole, into, is_recorded<G>);
   } else {
     auto v = lane_of<T>(gradient.variable()).variable();
     if (!(v.shape() == whole)) v = v.expand(whole);
     if constexpr (is_recorded<G>) into.add(v);
     else into.add(v.value());
   }
-}
-
-/// Where a gradient of 0 meets a slope that is no number: of a value that did not matter. Where the slope is a number the product is 0 by itself, and its
-/// own derivative by the gradient is that number.
-template <class C, class D>
-SITU_SELDOM LaneMask<D> are_dead(Lane<C, D> const& gradient, Lane<C, D> const& slope) {
-  return LaneMask<D>(Tensor<bool, D>(gradient.tensor() == C(0) && !isfinite(slope.tensor())));
-}
-/// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
-template <class C, class D>
-SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
-  if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
-  Lane<C, D> const zero(C(0));
-  Lane<C, D> const product = seed * (guarded ? select(are_dead(seed, slope), zero, slope) : slope);
-  return chooses ? select(slope == zero, zero, product) : product;
-}
-/// The same where nothing chooses.
-template <class C, class D>
-SITU_SELDOM Lane<C, D> plain_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool, bool) {
-  return seed * slope;
 }
 
 template <class T, class D>
@@ -38890,44 +38714,15 @@ struct LaneFunction {
   bool reads_operands, reads_value, chooses;
   L (*value)(L const* xs);                                ///< numbers are folded
   void (*slopes)(L const* xs, L const& y, L* partials);
-  L (*product)(L const& seed, L const& slope, bool guarded, bool chooses);
-  Tensor<C, D> (*evaluate)(LaneFunction const& function, Tensor<C, D> const* xs);
-  cpu::TreeLoops<4> const* start = nullptr;  ///< the CPU's kernel
+  Tensor<C, D> (*evaluate)(Tensor<C, D> const* xs) = nullptr;  ///< elsewhere than on the CPU
+  cpu::TreeLoops<4> const* start = nullptr;                    ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
 };
 
-/// On the CPU all functions share what brings operands to a kernel.
-template <class C, class D>
-SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
-  Shape const* shapes[3];
-  Layout const* layouts[4];
-  int const n = function.operands;
-  bool uniform = true;
-  for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
-  CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
-  Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
-  cpu::BoundTree<4, 64> bound;
-  bound.start = function.start;
-  bound.formula = function.formula;
-  bound.lanes = 64 / static_cast<int>(sizeof(C));
-  bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
-  bool contiguous = uniform;
-  bound.data[0] = result.data();
-  layouts[0] = &result.layout();
-  for (int o = 0; o < 4; ++o) bound.sizes[o] = static_cast<int>(sizeof(C)), bound.movers[o] = cpu::mover_of<C>;
-  for (int o = 1; o < 4; ++o) {  // places that the kernel does not know repeat the last one
-    Tensor<C, D> const& x = xs[o <= n ? o - 1 : n - 1];
-    bound.data[o] = const_cast<C*>(x.data());
-    layouts[o] = &x.layout();
-    contiguous = contiguous && x.is_contiguous();
-  }
-  if (contiguous) cpu::launch_contiguous<D>(bound, result.size());
-  else cpu::launch_strided<D>(bound, layouts);
-  return result;
-}
-template <class C, class D>
-SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs);
+/// Functions whose kernels come with the machine.
+template <class Op>
+inline constexpr bool is_arithmetic = is_one_of<Op, functions::add, functions::subtract, functions::multiply, functions::divide, functions::negative>;
 
 template <class Op, class C, class D, class Ks>
 struct LaneFunctionOf;
@@ -38947,13 +38742,14 @@ struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
     auto const partials = Op::derivative(xs[Ks]..., y);
     ((result[Ks] = partial<static_cast<int>(Ks)>(partials)), ...);
   }
-  SITU_SELDOM static Tensor<C, D> evaluate(LaneFunction<C, D> const&, Tensor<C, D> const* xs) { return Tensor<C, D>(make_map(Op{}, xs[Ks]...)); }
-  static constexpr LaneFunction<C, D> get() {
-    LaneFunction<C, D> result{node_name_of<Op, n == 1>.text, n, !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>, &value, &slopes,
-                              functions::chooses<Op> ? &guarded_product<C, D> : &plain_product<C, D>, nullptr};
+  SITU_SELDOM static Tensor<C, D> evaluate(Tensor<C, D> const* xs) { return Tensor<C, D>(make_map(Op{}, xs[Ks]...)); }
+  static constexpr LaneFunction<C, D> get(std::bool_constant<false>) {
+    return {node_name_of<Op, n == 1>.text, n, !functions::is_linear<Op>, functions::reads_result<Op>, functions::chooses<Op>, &value, &slopes};
+  }
+  static constexpr LaneFunction<C, D> get(std::bool_constant<true>) {
+    LaneFunction<C, D> result = get(std::bool_constant<false>());
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
       using Tree = Apply<Op, Input<C, static_cast<int>(Ks)>...>;
-      result.evaluate = &evaluate_lanes<C, D>;
       result.start = cpu::tree_loops<Tree, C, 4>;
       result.formula = &formula_of<Tree>;
       result.cost = Op::cost;
@@ -38963,88 +38759,13 @@ struct LaneFunctionOf<Op, C, D, std::index_sequence<Ks...>> {
     return result;
   }
 };
-template <class Op, class C, class D, int N>
-inline constexpr LaneFunction<C, D> lane_function = LaneFunctionOf<Op, C, D, std::make_index_sequence<static_cast<std::size_t>(N)>>::get();
+template <class Op, class C, class D, int N, bool WithKernel = !is_arithmetic<Op>>
+inline constexpr LaneFunction<C, D> lane_function = LaneFunctionOf<Op, C, D, std::make_index_sequence<static_cast<std::size_t>(N)>>::get(std::bool_constant<WithKernel>());
 
-/// The node of a function of Lanes.
-template <class C, class D>
-struct LaneState final : State<C, D> {
-  LaneFunction<C, D> const& function;
-  Node* edges[3] = {};
-  Saved<C, D> operands[3];
-  Saved<C, D> own;
-
-  SITU_SELDOM LaneState(LaneFunction<C, D> const& f, Tensor<C, D>&& value, Variable<C, D> const* xs) : State<C, D>(std::move(value)), function(f) {
-    this->name = f.name;
-    this->inputs = edges;
-    this->input_count = f.operands;
-    this->requires_grad = true;
-    if (f.reads_value) own = Saved<C, D>(this->value);
-    for (int k = 0; k < f.operands; ++k) {
-      if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
-      if (!xs[k].requires_grad()) continue;
-      auto* const state = xs[k].state();
-      edges[k] = state;
-      count_up(state->references);
-      if (state->depth >= this->depth) this->depth = state->depth + 1;
-    }
-  }
-  ~LaneState() override { drop_inputs(*this); }
-  SITU_SELDOM void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
-    OperationName const guard(this->name);
-    using L = Lane<C, D>;
-    bool const records = flow.creates_graph();
-    L const seed = records ? L(*this->incoming_recorded) : L(this->incoming), zero(C(0));
-    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
-    for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
-    if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
-    function.slopes(xs, y, slopes);
-    Shape const whole = this->shape;
-    for (int k = 0; k < function.operands; ++k) {
-      Into<C, D> const into(flow, edges[k]);
-      if (into.needed()) add_lane_to(function.product(seed, slopes[k], false, function.chooses), whole, into, records);
-    }
-  }
-  SITU_SELDOM void release() noexcept override {
-    if (std::exchange(this->released, true)) return;
-    for (Saved<C, D>& saved : operands) saved = Saved<C, D>();
-    own = Saved<C, D>();
-    drop_inputs(*this);
-  }
-};
-
-/// A function of Lanes: one kernel and one node.
-template <class C, class D>
-SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
-  Variable<C, D> const none = xs[0].variable();
-  Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
-  Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
-  Tensor<C, D> result = function.evaluate(function, values);
-  if (!is_recording(vs[0], vs[1], vs[2])) return Lane<C, D>(result);
-  return Lane<C, D>(Variable<C, D>::adopt(new LaneState<C, D>(function, std::move(result), vs)));
-}
 template <class Op, class C, class D, class... Xs>
 Lane<C, D> applied(Lane<C, D> const& x, Xs const&... xs) {
   Lane<C, D> const all[] = {x, xs...};
-  return record_lanes(lane_function<Op, C, D, 1 + static_cast<int>(sizeof...(Xs))>, all);
-}
-
-template <class C, class D>
-struct SelectRule {
-  using twice = void;
-  LaneMask<D> mask;
-  template <class G, class I, class J>
-  SITU_SELDOM void operator()(G const& g, I const& into_a, J const& into_b) const {
-    Lane<C, D> const seed = lane_of<C>(g), zero(C(0));
-    if (into_a.needed()) add_lane<G>(select(mask, seed, zero), g.shape(), into_a);
-    if (into_b.needed()) add_lane<G>(select(mask, zero, seed), g.shape(), into_b);
-  }
-};
-template <class C, class D>
-Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
-  Variable<C, D> const x = a.variable(), y = b.variable();
-  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values(), x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
+  return lane_machine<C, D>().record(lane_function<Op, C, D, 1 + static_cast<int>(sizeof...(Xs))>, all);
 }
 
 }  // namespace detail
@@ -39087,15 +38808,17 @@ struct AnyLane {
   }
 };
 
-/// A node of a formula as data: children come before their parent, which is the only one. Formulas share the functions.
+/// What is done at a node, a number in LaneMachine's lists.
+enum : int { lane_function_step, lane_cast_step, lane_where_step, lane_leaf };
+
+/// A node of a formula as data: children come before their parent, which is the only one. Formulas share the steps.
 template <class D>
 struct LaneNode {
-  using Step = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
-  Step up = nullptr, down = nullptr;
+  int step = lane_leaf;
+  bool in_double = false;          ///< what it is computed in
   void const* function = nullptr;  ///< a LaneFunction<C, D>
   int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
-  void const* guarded = nullptr;  ///< a GuardedProduct<C, D>, where a function above chooses and this one does not
   bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
   AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
   AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
@@ -39108,63 +38831,6 @@ SITU_SELDOM AnyLane<D> as_lane(AnyLane<D> const& from) {
   result.template of<To>() = converted_lane<To>(const_cast<AnyLane<D>&>(from).template of<From>());
   return result;
 }
-
-template <class C, class D>
-using GuardedProduct = Lane<C, D> (*)(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses);
-template <class C, class D>
-inline constexpr GuardedProduct<C, D> guarded_product_of = &guarded_product<C, D>;
-
-/// Functions on Lanes of C.
-template <class D, class C>
-struct LaneStep {
-  using L = Lane<C, D>;
-  using Values = AnyLane<D>*;
-
-  SITU_SELDOM static L taken(Values values, LaneNode<D> const& node, int k) {
-    AnyLane<D>& value = values[node.operands[k]];
-    return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
-  }
-  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
-    if (!node.takes_seed[k]) return;
-    AnyLane<D>& to = seeds[node.operands[k]];
-    to.template of<C>() = seed;
-    if (node.given[k]) to = node.given[k](to);
-    to.guarded = guard;
-  }
-  SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
-    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
-    L const zero(C(0));
-    L xs[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    values[node.self].template of<C>() = function.value(xs);
-  }
-  SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
-    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
-    L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    bool const guard = seeds[node.self].guarded;
-    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    function.slopes(xs, values[node.self].template of<C>(), slopes);
-    for (int k = 0; k < node.count; ++k) {
-      if (!node.takes_seed[k]) continue;
-      L const share = guard && !function.chooses ? (*static_cast<GuardedProduct<C, D> const*>(node.guarded))(seed, slopes[k], true, false) : function.product(seed, slopes[k], guard, function.chooses);
-      give(share, seeds, guard || function.chooses, node, k);
-    }
-  }
-  SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
-  SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
-    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
-  }
-  SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
-    values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
-  }
-  SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
-    L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    LaneMask<D> const mask(values[node.operands[0]].truth);
-    give(select(mask, seed, zero), seeds, true, node, 1);
-    give(select(mask, zero, seed), seeds, true, node, 2);
-  }
-};
 
 /// What a part of a marked tree was computed in; void for constants.
 template <class E>
@@ -39181,7 +38847,6 @@ struct lane_type<E> {
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  template <bool>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
     nodes[0].self = self, nodes[0].is_read = is_read;
   }
@@ -39189,7 +38854,6 @@ struct LaneTable {
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  template <bool>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
     nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
   }
@@ -39199,23 +38863,21 @@ template <class D, class Op, class... Es>
 struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
-  /// `self` is the number of the first node. `Guards`: that a function chooses somewhere above.
-  template <bool Guards>
+  /// `self` is the number of the first node.
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
-    using Step = LaneStep<D, C>;
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::template fill<Guards || functions::chooses<Op>>(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
     root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
-    if constexpr (functions::is_cast<Op>) root.up = &Step::up_cast, root.down = &Step::down_cast;
-    else if constexpr (std::is_same_v<Op, functions::where>) root.up = &Step::up_where, root.down = &Step::down_where;
-    else root.up = &Step::up, root.down = &Step::down, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
-    if constexpr (Guards && !functions::chooses<Op>) root.guarded = &guarded_product_of<C, D>;
+    root.in_double = std::is_same_v<C, double>;
+    if constexpr (functions::is_cast<Op>) root.step = lane_cast_step;
+    else if constexpr (std::is_same_v<Op, functions::where>) root.step = lane_where_step;
+    else root.step = lane_function_step, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
   }
 
  private:
@@ -39232,7 +38894,7 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::template fill<false>(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -39327,15 +38989,17 @@ struct LaneLeaves {
 /// Runs up through the nodes.
 template <class D>
 SITU_SELDOM void run_up(LaneNode<D> const* nodes, int count, AnyLane<D>* values) {
-  for (int k = 0; k < count; ++k) {
-    if (nodes[k].up && nodes[k].is_read) nodes[k].up(values, nullptr, nodes[k]);
+  for (LaneNode<D> const* node = nodes; node < nodes + count; ++node) {
+    if (node->step == lane_leaf || !node->is_read) continue;
+    (node->in_double ? lane_machine<double, D>().up : lane_machine<float, D>().up)[node->step](values, nullptr, *node);
   }
 }
 /// Runs down through the nodes; the root's seed is set.
 template <class D>
 SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* values, AnyLane<D>* seeds) {
-  for (int k = count - 1; k >= 0; --k) {
-    if (nodes[k].down) nodes[k].down(values, seeds, nodes[k]);
+  for (LaneNode<D> const* node = nodes + count; node-- > nodes;) {
+    if (node->step == lane_leaf) continue;
+    (node->in_double ? lane_machine<double, D>().down : lane_machine<float, D>().down)[node->step](values, seeds, *node);
   }
 }
 
@@ -39356,31 +39020,724 @@ Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I co
   return seed.twice(lane_of<C>(g), x, y);
 }
 
-/// Sends the gradients of a marked tree to the Variables of its formula, recorded.
-template <bool Read, class D, class Variables, class Tree, class Seed, class G>
-SITU_SELDOM void send_recorded(Tree const& tree, Handle const* kept, Node* const* inputs, Shape const& whole, Seed const& seed, G const& g, Flow& flow) {
-  using C = compute_t<typename Tree::value_type>;
-  [&]<class... Vs>(std::type_identity<Fields<Vs...>>) {
-    constexpr auto const& table = lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>;
-    constexpr int count = table.count;
-    AnyLane<D> values[count], seeds[count];
-    LaneLeaves<D, Variables>{table.nodes, values, kept, inputs}.template set<typename Tree::value_type>(tree, 0);
-    run_up(table.nodes, count, values);
-    seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), RunningNode{flow});
-    run_down(table.nodes, count, values, seeds);
-    int j = 0;
-    auto const send = [&]<class V>(std::type_identity<V>) {
-      add_lane<G>(seeds[table.slots[j]].template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, inputs[j]));
-      ++j;
-    };
-    (send(std::type_identity<Vs>{}), ...);
-  }(std::type_identity<Variables>{});
+/// The seed of a formula. Formulas share it.
+template <class Seed, class C, class D, class G>
+SITU_SELDOM Lane<C, D> seed_of(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow) {
+  return recorded_seed(*static_cast<Seed const*>(seed), g, x, RunningNode{flow});
+}
+/// The gradient of one Variable, on its way.
+template <class D, class V, class G>
+SITU_SELDOM void send_lane(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input) {
+  add_lane<G>(gradient.template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, input));
+}
+template <class D, class G, class... Vs>
+inline constexpr void (*lane_sends[])(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input) = {&send_lane<D, Vs, G>...};
+
+/// A formula that is computed in C, with a result like G, as data.
+template <class D, class C, class G>
+struct LaneFormula {
+  LaneNode<D> const* nodes;
+  int const* slots;
+  int count, slot_count;
+  void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
+  Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
+  void (*const* send)(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input);
+};
+template <class D, class Tree, class... Vs>
+SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs) {
+  LaneLeaves<D, Fields<Vs...>>{nodes, values, kept, inputs}.template set<typename Tree::value_type>(*static_cast<Tree const*>(tree), 0);
+}
+template <bool Read, class D, class Tree, class Seed, class G, class... Vs>
+inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_formula{
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.nodes,
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slots,
+    LaneTable<D, Tree>::count,
+    static_cast<int>(sizeof...(Vs)),
+    &set_leaves<D, Tree, Vs...>,
+    &seed_of<Seed, compute_t<typename Tree::value_type>, D, G>,
+    lane_sends<D, G, Vs...>};
+
+/// Sends the gradients of a marked tree to the Variables of its formula, recorded. Formulas share it.
+template <class D, class C, class G>
+SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* tree, void const* seed, Handle const* kept, Node* const* inputs, Shape const& whole, G const& g,
+                               Flow& flow) {
+  struct Row {
+    AnyLane<D>* lanes;
+    explicit Row(int count) : lanes(new AnyLane<D>[static_cast<std::size_t>(count)]) {}
+    Row(Row const&) = delete;
+    Row& operator=(Row const&) = delete;
+    ~Row() { delete[] lanes; }
+  };
+  int const root = formula.count - 1;
+  Row const values(formula.count), seeds(formula.count);
+  formula.set_leaves(tree, formula.nodes, values.lanes, kept, inputs);
+  run_up(formula.nodes, formula.count, values.lanes);
+  seeds.lanes[root].template of<C>() = formula.seed(seed, g, values.lanes[root].template of<C>(), flow);
+  run_down(formula.nodes, formula.count, values.lanes, seeds.lanes);
+  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slots[j]], whole, flow, inputs[j]);
 }
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 #undef SITU_SELDOM
+
+// As in lane.hpp.
+#define SITU_SELDOM __attribute__((noinline, cold))
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// Adds a gradient of `whole`'s shape to an input's, with its history or without.
+template <class T, class D>
+SITU_SELDOM void add_lane_to(Lane<T, D> const& gradient, Shape const& whole, Into<T, D> const& into, bool records) {
+  Variable<T, D> v = gradient.variable();
+  if (!(v.shape() == whole)) v = v.expand(whole);
+  if (records) into.add(v);
+  else into.add(v.value());
+}
+
+/// Where a gradient of 0 meets a slope that is no number: of a value that did not matter. Where the slope is a number the product is 0 by itself, and its
+/// own derivative by the gradient is that number.
+template <class C, class D>
+SITU_SELDOM LaneMask<D> are_dead(Lane<C, D> const& gradient, Lane<C, D> const& slope) {
+  return LaneMask<D>(Tensor<bool, D>(gradient.tensor() == C(0) && !isfinite(slope.tensor())));
+}
+/// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
+  if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
+  Lane<C, D> const zero(C(0));
+  Lane<C, D> const product = seed * (guarded ? select(are_dead(seed, slope), zero, slope) : slope);
+  return chooses ? select(slope == zero, zero, product) : product;
+}
+
+/// The value of a function. On the CPU all functions share what brings operands to a kernel.
+template <class C, class D>
+SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tensor<C, D> const* xs) {
+  if constexpr (!std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    return function.evaluate(xs);
+  } else {
+    Shape const* shapes[3];
+    Layout const* layouts[4];
+    int const n = function.operands;
+    bool uniform = true;
+    for (int k = 0; k < n; ++k) shapes[k] = &xs[k].shape(), uniform = uniform && same_shape(*shapes[0], *shapes[k]);
+    CommonShape const common = uniform ? CommonShape(&xs[0].shape()) : CommonShape::broadcast(shapes, n, function.name);
+    Tensor<C, D> result = Tensor<C, D>::uninitialized(common.get(), function.name);
+    cpu::BoundTree<4, 64> bound;
+    bound.start = function.start;
+    bound.formula = function.formula;
+    bound.lanes = 64 / static_cast<int>(sizeof(C));
+    bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
+    bool contiguous = uniform;
+    bound.data[0] = result.data();
+    layouts[0] = &result.layout();
+    for (int o = 0; o < 4; ++o) bound.sizes[o] = static_cast<int>(sizeof(C)), bound.movers[o] = cpu::mover_of<C>;
+    for (int o = 1; o < 4; ++o) {  // places that the kernel does not know repeat the last one
+      Tensor<C, D> const& x = xs[o <= n ? o - 1 : n - 1];
+      bound.data[o] = const_cast<C*>(x.data());
+      layouts[o] = &x.layout();
+      contiguous = contiguous && x.is_contiguous();
+    }
+    if (contiguous) cpu::launch_contiguous<D>(bound, result.size());
+    else cpu::launch_strided<D>(bound, layouts);
+    return result;
+  }
+}
+
+/// The node of a function of Lanes.
+template <class C, class D>
+struct LaneState final : State<C, D> {
+  LaneFunction<C, D> const& function;
+  Node* edges[3] = {};
+  Saved<C, D> operands[3];
+  Saved<C, D> own;
+
+  SITU_SELDOM LaneState(LaneFunction<C, D> const& f, Tensor<C, D>&& result, Variable<C, D> const* xs) : State<C, D>(std::move(result)), function(f) {
+    this->name = f.name;
+    this->inputs = edges;
+    this->input_count = f.operands;
+    this->requires_grad = true;
+    if (f.reads_value) own = Saved<C, D>(this->value);
+    for (int k = 0; k < f.operands; ++k) {
+      if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
+      if (!xs[k].requires_grad()) continue;
+      auto* const state = xs[k].state();
+      edges[k] = state;
+      count_up(state->references);
+      if (state->depth >= this->depth) this->depth = state->depth + 1;
+    }
+  }
+  ~LaneState() override { drop_inputs(*this); }
+  SITU_SELDOM void backward(Flow& flow) override {
+    if (this->retains_grad) this->keep_grad(false);
+    OperationName const guard(this->name);
+    using L = Lane<C, D>;
+    bool const records = flow.creates_graph();
+    L const seed = records ? L(*this->incoming_recorded) : L(this->incoming), zero(C(0));
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
+    for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
+    if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
+    function.slopes(xs, y, slopes);
+    Shape const whole = this->shape;
+    for (int k = 0; k < function.operands; ++k) {
+      Into<C, D> const into(flow, edges[k]);
+      if (into.needed()) add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
+    }
+  }
+  SITU_SELDOM void release() noexcept override {
+    if (std::exchange(this->released, true)) return;
+    for (Saved<C, D>& saved : operands) saved = Saved<C, D>();
+    own = Saved<C, D>();
+    drop_inputs(*this);
+  }
+};
+
+/// A function of Lanes: one kernel and one node.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
+  Variable<C, D> const none = xs[0].variable();
+  Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
+  Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
+  Tensor<C, D> result = evaluate_lanes(function, values);
+  if (!is_recording(vs[0], vs[1], vs[2])) return Lane<C, D>(result);
+  return Lane<C, D>(Variable<C, D>::adopt(new LaneState<C, D>(function, std::move(result), vs)));
+}
+template <class C, class D>
+struct SelectRule {
+  using twice = void;
+  LaneMask<D> mask;
+  template <class G, class I, class J>
+  SITU_SELDOM void operator()(G const& g, I const& into_a, J const& into_b) const {
+    Lane<C, D> const seed = lane_of<C>(g), zero(C(0));
+    if (into_a.needed()) add_lane<G>(select(mask, seed, zero), g.shape(), into_a);
+    if (into_b.needed()) add_lane<G>(select(mask, zero, seed), g.shape(), into_b);
+  }
+};
+template <class C, class D>
+SITU_SELDOM Lane<C, D> select_lanes(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
+  Variable<C, D> const x = a.variable(), y = b.variable();
+  return Lane<C, D>(record("Where", Tensor<C, D>(where(mask.values(), x.value(), y.value())), SelectRule<C, D>{mask}, x, y));
+}
+
+
+/// The arithmetic of Lanes; numbers are folded.
+template <class C, class D>
+struct LaneArithmetic {
+  using L = Lane<C, D>;
+  using Mask = LaneMask<D>;
+  template <class Op, class... Xs>
+  static L record(Xs const&... xs) {
+    L const all[] = {xs...};
+    return record_lanes(lane_function<Op, C, D, static_cast<int>(sizeof...(Xs)), true>, all);
+  }
+  SITU_SELDOM static L add(L const& a, L const& b) {
+    if (a.is(0)) return b;
+    if (b.is(0)) return a;
+    if (a.is_number() && b.is_number()) return L(a.number() + b.number());
+    return record<functions::add>(a, b);
+  }
+  SITU_SELDOM static L subtract(L const& a, L const& b) {
+    if (b.is(0)) return a;
+    if (a.is(0)) return negative(b);
+    if (a.is_number() && b.is_number()) return L(a.number() - b.number());
+    return record<functions::subtract>(a, b);
+  }
+  SITU_SELDOM static L multiply(L const& a, L const& b) {
+    if (a.is(0) || b.is(1)) return a;
+    if (b.is(0) || a.is(1)) return b;
+    if (a.is(-1)) return negative(b);
+    if (b.is(-1)) return negative(a);
+    if (a.is_number() && b.is_number()) return L(a.number() * b.number());
+    return record<functions::multiply>(a, b);
+  }
+  SITU_SELDOM static L divide(L const& a, L const& b) {
+    if (b.is(1)) return a;
+    if (a.is_number() && b.is_number()) return L(a.number() / b.number());
+    return record<functions::divide>(a, b);
+  }
+  SITU_SELDOM static L negative(L const& a) {
+    if (a.is_number()) return L(-a.number());
+    return record<functions::negative>(a);
+  }
+  SITU_SELDOM static Mask equal(L const& a, L const& b) { return Mask(Tensor<bool, D>(a.tensor() == b.tensor())); }
+  SITU_SELDOM static Mask less(L const& a, L const& b) { return Mask(Tensor<bool, D>(a.tensor() < b.tensor())); }
+  SITU_SELDOM static Mask both(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() && b.values())); }
+  SITU_SELDOM static Mask either(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() || b.values())); }
+  SITU_SELDOM static Tensor<C, D> number(C value) { return full<C>({}, value, D{}); }
+  SITU_SELDOM static L reshape(L const& x, Shape const& to) { return L(x.variable().reshape(to)); }
+  SITU_SELDOM static L expand(L const& x, Shape const& to) { return L(x.variable().expand(to)); }
+  SITU_SELDOM static L summed(L const& x, unsigned axes) {
+    Shape chosen;
+    Variable<C, D> const v = x.variable();
+    for (int k = 0; k < v.rank(); ++k) {
+      if (axes >> k & 1u) chosen.push_back(k);
+    }
+    return L(Variable<C, D>(sum(v, chosen, keepdim)));
+  }
+};
+
+/// Functions on Lanes of C.
+template <class D, class C>
+struct LaneStep {
+  using L = Lane<C, D>;
+  using Values = AnyLane<D>*;
+
+  SITU_SELDOM static L taken(Values values, LaneNode<D> const& node, int k) {
+    AnyLane<D>& value = values[node.operands[k]];
+    return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
+  }
+  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
+    if (!node.takes_seed[k]) return;
+    AnyLane<D>& to = seeds[node.operands[k]];
+    to.template of<C>() = seed;
+    if (node.given[k]) to = node.given[k](to);
+    to.guarded = guard;
+  }
+  SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const zero(C(0));
+    L xs[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    values[node.self].template of<C>() = function.value(xs);
+  }
+  SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
+    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
+    bool const guard = seeds[node.self].guarded;
+    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
+    function.slopes(xs, values[node.self].template of<C>(), slopes);
+    for (int k = 0; k < node.count; ++k) {
+      if (!node.takes_seed[k]) continue;
+      L const share = guarded_product(seed, slopes[k], guard, function.chooses);
+      give(share, seeds, guard || function.chooses, node, k);
+    }
+  }
+  SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
+  SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
+    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
+  }
+  SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
+    values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
+  }
+  SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
+    L const seed = seeds[node.self].template of<C>(), zero(C(0));
+    LaneMask<D> const mask(values[node.operands[0]].truth);
+    give(select(mask, seed, zero), seeds, true, node, 1);
+    give(select(mask, zero, seed), seeds, true, node, 2);
+  }
+};
+
+template <class C, class D>
+inline constexpr LaneMachine<C, D> lane_machine_of{
+    &LaneArithmetic<C, D>::add,
+    &LaneArithmetic<C, D>::subtract,
+    &LaneArithmetic<C, D>::multiply,
+    &LaneArithmetic<C, D>::divide,
+    &LaneArithmetic<C, D>::negative,
+    &LaneArithmetic<C, D>::equal,
+    &LaneArithmetic<C, D>::less,
+    &LaneArithmetic<C, D>::both,
+    &LaneArithmetic<C, D>::either,
+    &select_lanes<C, D>,
+    &record_lanes<C, D>,
+    &LaneArithmetic<C, D>::number,
+    &LaneArithmetic<C, D>::reshape,
+    &LaneArithmetic<C, D>::expand,
+    &LaneArithmetic<C, D>::summed,
+    &add_lane_to<C, D>,
+    {&LaneStep<D, C>::up, &LaneStep<D, C>::up_cast, &LaneStep<D, C>::up_where},
+    {&LaneStep<D, C>::down, &LaneStep<D, C>::down_cast, &LaneStep<D, C>::down_where}};
+
+/// Puts the machines of a device in their places. Cost: two words written.
+template <class D>
+SITU_SELDOM void use_lanes() {
+  using Where = result_device_t<D>;
+  __atomic_store_n(&lane_machine_place<float, Where>(), &lane_machine_of<float, Where>, __ATOMIC_RELEASE);
+  __atomic_store_n(&lane_machine_place<double, Where>(), &lane_machine_of<double, Where>, __ATOMIC_RELEASE);
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+#undef SITU_SELDOM
+
+// ---- <situ/autograd/reduce.hpp>
+/// Reductions of Variables and of formulas with Variables: fused forward, and fused with the formula's own gradient backward.
+///
+///     sum(x)   mean(square(a - b), 0)   max(x, {0, 1}, keepdim)   var(x, 0, {.correction = 0})   norm(x, {.p = 1})
+///
+/// Shapes, types, options and errors are those of ops/reduce.hpp. What has no gradient gives a Tensor: any, all, argmin, argmax, count_nonzero.
+/// Gradient  by formulas of the result's gradient g, spread over the input's shape, of the input x and of the result y: each is one kernel
+///           together with the formula that was reduced. What is reduced first, as the mean for var, costs a pass over x. Only x, where it
+///           is read, and y are kept.
+
+
+// ---- <situ/autograd/writes.hpp>
+/// Writing into Variables: parts of them, and v += e.
+
+
+// ---- <situ/autograd/formula.hpp>
+/// Recording a formula: one node, whose backward is one kernel for the gradients of all Variables in it.
+
+
+// ---- <situ/autograd/cpu/backward.hpp>
+/// The CPU's backward kernel of a formula: one pass that writes the gradients of all of its slots.
+///
+/// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// How lanes of packs are handled on both ways.
+template <class Isa, int N>
+struct PackLanes : Evaluator<Isa, N> {
+  template <class Wanted, class From, class X>
+  SITU_INLINE static auto operand(X const& x) {
+    return operand_lanes<Wanted, From, Isa, N>(x);
+  }
+  template <class To, class From, class X>
+  SITU_INLINE static lanes_t<To, N, Isa> convert(X const& x) {
+    return convert_lanes<To, From, Isa, N>(x);
+  }
+  template <class Op, class... Ts, class Y, class... Xs>
+  SITU_INLINE static auto derivative(Apply<Op, Ts...> const& node, Y const& y, Xs const&... xs) {
+    if constexpr (functions::is_mapped<Op>) {
+      using Types = Fields<typename Apply<Op, Ts...>::value_type, typename Ts::value_type...>;
+      return node.op.template lanes_derivative<N, Isa>(std::type_identity<Types>{}, y, xs...);
+    } else {
+      return Op::derivative(xs..., y);
+    }
+  }
+};
+
+/// Formula and seed, as one thing to be launched.
+template <class F, class S>
+struct BackwardTrees {
+  F formula;
+  S seed;
+};
+
+/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
+struct BackwardRun {
+  void* const* data;
+  int64_t const* mask;
+  int64_t count;
+  int64_t origin;
+};
+
+/// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
+struct BackwardMasks {
+  uint64_t needed = 0, accumulated = 0, summed = 0;
+};
+
+template <class F, class S, class Slots, int Inputs>
+struct BackwardBody;
+template <class F, class S, class... Ts, int Inputs>
+struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
+  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), operands = outputs + Inputs;
+  static constexpr int widest_lane = [] {
+    int result = widest<F> > widest<S> ? widest<F> : widest<S>;
+    for (int w : {static_cast<int>(sizeof(compute_t<Ts>))...}) result = w > result ? w : result;
+    return result;
+  }();
+  template <class Isa>
+  static constexpr int lanes_in = Isa::bytes / widest_lane;
+
+  /// Stores gradients: over what is there, or on top of it.
+  template <class Isa>
+  struct Sink {
+    void* const* data;
+    int64_t i;
+    uint64_t needed, accumulated, summed;
+    template <int J, class T, class X>
+    SITU_INLINE void put(X const& gradient) const {
+      constexpr int N = lanes_in<Isa>;
+      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
+      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
+        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
+      }
+      T* const to = static_cast<T*>(data[J]) + i;
+      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
+      else store_lanes<T, N, Isa>(gradient, to);
+    }
+  };
+
+  template <class Isa>
+  SITU_INLINE static int64_t run(void const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
+    constexpr int N = lanes_in<Isa>;
+    using Lanes = PackLanes<Isa, N>;
+    BackwardTrees<F, S> const trees = *static_cast<BackwardTrees<F, S> const*>(trees_);
+    BackwardMasks const masks = *masks_;
+    void* data[operands];
+    int64_t mask[operands];
+    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
+    int64_t const count = run->count, origin = run->origin;
+    int64_t i = 0;
+    for (; i + N <= count; i += N) {
+      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
+      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
+      auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
+      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
+      Reverse<Lanes>::down(trees.formula, kept, seed, sink);
+    }
+    return i;
+  }
+};
+
+/// The kernel for each instruction set: whole packs; gives how many elements.
+using BackwardLoops = Variants<int64_t, void const*, BackwardRun const*, BackwardMasks const*>;
+
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
+
+/// What is known of a backward kernel when it is compiled. All that formulas have of their own is the kernel and this.
+struct BackwardCode {
+  BackwardLoops const* start;
+  int outputs, operands;
+  int lanes;  ///< elements of an AVX-512 pack
+  int64_t grain;
+  Formula const* formula;
+  int sizes[max_operands] = {};                    ///< of an element
+  int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
+  MoverFunctions const* movers[max_operands] = {};
+  AccumulateFunction accumulate[max_operands] = {};  ///< of gradients
+};
+
+template <class T, int K>
+constexpr void tell_inputs(std::type_identity<Input<T, K>>, BackwardCode& code) {
+  code.sizes[code.outputs + K] = static_cast<int>(sizeof(T));
+  code.movers[code.outputs + K] = mover_of<T>;
+}
+template <class Leaf>
+constexpr void tell_inputs(std::type_identity<Leaf>, BackwardCode&) {}
+template <class Op, class... Ts>
+constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& code) {
+  (tell_inputs(std::type_identity<Ts>{}, code), ...);
+}
+
+template <class F, class S, class Slots, int Inputs>
+inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+  using Body = BackwardBody<F, S, Slots, Inputs>;
+  static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
+  static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
+  BackwardCode code{&variants_of<Body, int64_t, void const*, BackwardRun const*, BackwardMasks const*>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  int o = 0;
+  ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
+    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
+   ...);
+  tell_inputs(std::type_identity<F>{}, code);
+  tell_inputs(std::type_identity<S>{}, code);
+  return code;
+}(std::type_identity<Slots>{});
+
+/// A backward pass with its types forgotten, and where its operands lie. Trivially copyable. Passes of up to `Most` operands share it.
+template <int Most, int TreeBytes>
+struct BoundBackward {
+  void* data[Most];
+  BackwardCode const* code;
+  Formula const* formula;
+  BackwardMasks masks;
+  uint64_t repeated;  ///< inputs of one element, which stands for all
+  alignas(16) unsigned char trees[TreeBytes];
+
+  int operands() const { return code->operands; }
+  bool writes(int o) const { return o < code->outputs && (masks.needed >> o & 1u); }
+  bool sums(int o) const { return o < code->outputs && (masks.summed >> o & 1u); }
+  int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
+
+  void run_contiguous(BackwardRun const& run) const {
+    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const done = run.count < pack_lanes ? 0 : (*code->start)(trees, &run, &masks);
+    if (done != run.count) run_tail(run, done);
+  }
+  /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
+  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
+    alignas(64) unsigned char buffers[Most][64];
+    void* tail[Most];
+    int const left = static_cast<int>(run.count - done);
+    for (int o = 0; o < operands(); ++o) {
+      tail[o] = buffers[o];
+      bool const is_output = o < code->outputs;
+      if (run.mask[o] == 0) {
+        tail[o] = run.data[o];
+        continue;
+      }
+      if (is_output && !writes(o)) continue;
+      bool shared = false;
+      for (int p = 0; is_output && p < o; ++p) {
+        if (writes(p) && run.data[p] == run.data[o]) tail[o] = tail[p], shared = true;
+      }
+      if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
+    }
+    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
+    (*code->start)(trees, &last, &masks);
+    for (int o = 0; o < code->outputs; ++o) {
+      if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
+    }
+  }
+};
+
+template <int Most, int TreeBytes>
+struct ContiguousBackward {
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
+  void operator()(int64_t first, int64_t last) const {
+    alignas(64) unsigned char copies[Most][64];
+    void* data[Most];
+    int64_t mask[Most];
+    for (int o = 0; o < bound.operands(); ++o) {
+      bool const repeats = bound.repeated >> o & 1u;
+      mask[o] = repeats ? 0 : -1;
+      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
+      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
+    }
+    bound.run_contiguous({data, mask, last - first, first});
+  }
+};
+
+/// Adds a box of gradients to a sum. One for each type, whatever the formula.
+template <class T>
+struct AccumulateBody {
+  template <class Isa>
+  SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
+      if (to_step == 1 || count == 1) {  // rows are added to rows, or to one
+        int64_t c = 0;
+        for (; c + N <= count; c += N) {
+          if (to_row == 0) {
+            P sum = P::load(to + c);
+            for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
+            sum.store(to + c);
+          } else {
+            for (int64_t r = 0; r < rows; ++r) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
+          }
+        }
+        for (; c < count; ++c) {
+          for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] += from[r * count + c];
+        }
+      } else if (to_step == 0 && to_row == 0) {
+        *to += sum_of<Isa>(from, rows * count);
+      } else if (to_step == 0) {
+        for (int64_t r = 0; r < rows; ++r) to[r * to_row] += sum_of<Isa>(from + r * count, count);
+      } else {
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t c = 0; c < count; ++c) to[r * to_row + c * to_step] += from[r * count + c];
+        }
+      }
+    }
+  }
+
+ private:
+  template <class Isa>
+  SITU_INLINE static T sum_of(T const* from, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    P sums[4] = {P(T(0)), P(T(0)), P(T(0)), P(T(0))};
+    int64_t c = 0;
+    for (; c + 4 * N <= count; c += 4 * N) {
+      for (int k = 0; k < 4; ++k) sums[k] = sums[k] + P::load(from + c + k * N);
+    }
+    P const all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    T result(0);
+    for (int k = 0; k < N; ++k) result += all[k];
+    for (; c < count; ++c) result += from[c];
+    return result;
+  }
+};
+template <class T>
+void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count) {
+  dispatch<AccumulateBody<T>>(static_cast<T*>(to), to_layer, to_row, to_step, static_cast<T const*>(from), layers, rows, count);
+}
+
+/// Any strides of the inputs, and sums: groups of tiles of the grid. Each group has sums of its own, one after the other in memory, so
+/// that the result does not depend on who runs what.
+template <int Most, int TreeBytes>
+struct StridedBackward {
+  static constexpr char const* operation = "backward";
+  BoundBackward<Most, TreeBytes> bound;
+  TileGrid grid;
+  int rank;
+  int64_t groups;
+  int64_t sizes[max_rank];
+  int64_t strides[Most + 1][max_rank];  ///< the first are those of the space itself
+  MoverFunctions const* movers[Most];
+  AccumulateFunction accumulate[Most];
+  int64_t sum_bytes[Most];  ///< of a group's sum
+
+  StridedSpace space(void* const* data) const {
+    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
+    for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
+    return space;
+  }
+  void operator()(int64_t first, int64_t last) const {
+    if (!bound.masks.summed) return run_tiles(space(bound.data), first, last, &run_strided, this);
+    for (int64_t g = first; g < last; ++g) {
+      void* data[Most];
+      for (int o = 0; o < bound.operands(); ++o) {
+        data[o] = bound.data[o];
+        if (!bound.sums(o)) continue;
+        data[o] = static_cast<char*>(data[o]) + g * sum_bytes[o];
+        __builtin_memset(data[o], 0, static_cast<std::size_t>(sum_bytes[o]));
+      }
+      run_tiles(space(data), grid.tiles * g / groups, grid.tiles * (g + 1) / groups, &run_strided, this);
+    }
+  }
+
+ private:
+  static void run_strided(void const* self_, void* const* data, int64_t const* mask_, int64_t count, bool) {
+    auto const& self = *static_cast<StridedBackward const*>(self_);
+    int64_t mask[Most];
+    for (int o = 0; o < self.bound.operands(); ++o) mask[o] = o < self.bound.code->outputs ? -1 : mask_[o];
+    self.bound.run_contiguous({data, mask, count, 0});
+  }
+};
+
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
+  ContiguousBackward<Most, TreeBytes> const kernel{bound};
+  if constexpr (is_immediate<D>) {
+    if (n <= bound.code->grain) return kernel(0, n);
+  }
+  device_traits<D>::launch(kernel, n, bound.code->grain);
+}
+/// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
+template <class D, int Most, int TreeBytes>
+SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
+  StridedBackward<Most, TreeBytes> kernel;
+  kernel.bound = bound;
+  kernel.grid = {};
+  kernel.rank = bind_strides(layouts, bound.operands() + 1, kernel.sizes, &kernel.strides[0][0]);
+  kernel.groups = groups;
+  for (int o = 0; o < bound.operands(); ++o) {
+    kernel.movers[o] = o < bound.code->outputs && !bound.writes(o) ? nullptr : bound.code->movers[o];
+    kernel.accumulate[o] = bound.sums(o) ? bound.code->accumulate[o] : nullptr;
+    kernel.sum_bytes[o] = bound.sums(o) ? layouts[o + 1]->size() * bound.size(o) : 0;
+  }
+  StridedSpace space = kernel.space(bound.data);
+  space.choose_grid();
+  kernel.grid = space.grid;
+  if (bound.masks.summed) device_traits<D>::launch(kernel, groups, 1);
+  else device_traits<D>::launch(kernel, kernel.grid.tiles, bound.code->grain / kernel.grid.elements + 1);
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
 #if defined(__CUDACC__)
 
 // ---- <situ/autograd/cuda/backward.hpp>
@@ -39826,6 +40183,7 @@ struct SlotFunctions {
   Handle (*fresh_sums)(Shape const& shape, void*& memory);      ///< sums of gradients
   void (*add)(Flow& flow, Node* node, Handle const& gradient);  ///< of its shape, or of one that it was broadcast to
   void (*add_sums)(Flow& flow, Node* node, Handle const& sums);
+  void (*check)(Node const* node);                              ///< that a view may still be used
 };
 template <class T, class D>
 struct SlotOf {
@@ -39847,6 +40205,7 @@ struct SlotOf {
     Sums const sums = Sums::from_handle(handle);
     Into<T, D>(flow, node).add_sum((sums.size(0) == 1 ? sums : situ::sum(sums, 0)).reshape(node->shape));
   }
+  static void check(Node const* node) { check_view(*static_cast<State<T, D> const*>(node)); }
 
  private:
   template <class G>
@@ -39857,7 +40216,7 @@ struct SlotOf {
 };
 template <class T, class D>
 inline constexpr SlotFunctions slot_functions{static_cast<int>(sizeof(T)),    &SlotOf<T, D>::begin, &SlotOf<T, D>::own,      &SlotOf<T, D>::fresh,
-                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums};
+                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums, &SlotOf<T, D>::check};
 
 /// Where the gradient of one slot goes: memory of the formula's shape, or for sums over it; null where it is not needed.
 struct SlotTarget {
@@ -40085,14 +40444,17 @@ struct FormulaState final : State<T, D>, FormulaParts {
     if (!this->released) end_parts();
   }
 
-  template <class V>
-  SITU_NOINLINE void connect(int k, V const& from) {
-    check_view(from);
-    if (from.requires_grad()) connect_to(k, from.state());
-  }
-  SITU_NOINLINE void keep(int k, Handle const& tensor) {
-    this->FormulaParts::kept[k] = tensor;
-    versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+  /// To the Variables of the formula, and to the tensors that derivatives read.
+  SITU_NOINLINE void connect(Node* const* variables, Handle const* const* tensors) {
+    for (int k = 0; k < slots; ++k) {
+      Node* const from = variables[k];
+      if (SITU_UNLIKELY(from->is_view)) functions[k]->check(from);
+      if (from->requires_grad) connect_input(*this, k, from);
+    }
+    for (int k = 0; k < kept_count; ++k) {
+      Handle const& tensor = this->FormulaParts::kept[k] = *tensors[k];
+      versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+    }
   }
 
   void backward(Flow& flow) override {
@@ -40110,13 +40472,8 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
  private:
-  FormulaState(Tensor<T, D>&& value, Shape const& formula, FormulaCode<T, D> const& c)
-      : State<T, D>(std::move(value)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
-  void connect_to(int k, Node* from) {
-    edges[k] = from;
-    count_up(from->references);
-    if (from->depth >= this->depth) this->depth = from->depth + 1;
-  }
+  FormulaState(Tensor<T, D>&& result, Shape const& formula, FormulaCode<T, D> const& c)
+      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
   SITU_NOINLINE void end_parts() noexcept {
     if (code->destroy) code->destroy(payload);
     for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
@@ -40172,7 +40529,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
     auto const& payload = *static_cast<Payload const*>(node.payload);
-    send_recorded<Read, Where, Fields<Vs...>>(payload.tree, node.FormulaParts::kept, node.edges, node.whole, payload.seed, *node.incoming_recorded, flow);
+    send_recorded(lane_formula<Read, Where, Tree, decltype(Payload::seed), Variable<T, D>, Vs...>, &payload.tree, &payload.seed, node.FormulaParts::kept, node.edges, node.whole, *node.incoming_recorded, flow);
   }
   static void destroy(void* payload) noexcept { static_cast<Payload*>(payload)->~Payload(); }
 
@@ -40223,9 +40580,10 @@ inline constexpr bool is_tensor<Tensor<T, D>> = true;
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
-  bool records = false;
-  for_each_variable(e, [&](auto const& v) { records = records || v.requires_grad(); });
-  if (!(records && records_gradients)) return Variable<T, D>(std::move(value), false);
+  Node* variables[slot_count<E>];
+  int count = 0;
+  for_each_variable(e, [&](auto const& v) { variables[count++] = v.state(); });
+  if (!records_any(variables, slot_count<E>)) return Variable<T, D>(std::move(value), false);
   constexpr bool alone = requires { e.state(); };
   if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
     using Rule = VariableRule<value_of<E>, device_of<E>, Read, Seed>;
@@ -40239,9 +40597,10 @@ Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed 
     if constexpr (Read) ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, values_of(e)};
     else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
     Variable<T, D> result = Variable<T, D>::adopt(state);
-    int slot = 0, kept = 0;
-    for_each_variable(e, [&](auto const& v) { state->connect(slot++, v); });
-    for_each_kept<Read>(e, [&](auto const& tensor) { state->keep(kept++, tensor.handle()); });
+    Handle const* kept[Payload::kept + 1] = {};
+    count = 0;
+    for_each_kept<Read>(e, [&](auto const& tensor) { kept[count++] = &tensor.handle(); });
+    state->connect(variables, kept);
     return result;
   }
 }
@@ -40944,6 +41303,7 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  use_lanes<device_of<Y>>(), use_lanes<device_of<V>>();
   run_grad(y, seed, nodes, true, true);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
     return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
@@ -42042,9 +42402,9 @@ auto apply_operation(As const&... arguments) {
       Outputs const outputs = run(unused);
       return finish(std::apply([](auto const&... each) { return std::tuple(leaf_or_tensor<Op>(each)...); }, outputs));
     }
-    using Node = Operation<Op, Floats, As...>;
-    HeldNode<Node> const held{new Node(arguments...)};
-    Node* const node = held.node;
+    using Made = Operation<Op, Floats, As...>;
+    HeldNode<Made> const held{new Made(arguments...)};
+    Made* const node = held.node;
     Outputs const outputs = run(node->context);
     return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       auto const record_output = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
@@ -42053,7 +42413,7 @@ auto apply_operation(As const&... arguments) {
         if constexpr (is_recorded_output<Y>) {
           constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
           node->shapes[place] = y.shape();
-          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Node, place>(Y(y), node));
+          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node));
         } else {
           return y;
         }
@@ -46313,6 +46673,7 @@ namespace nn {
 /// A count that belongs to a module's state, such as the number of batches seen: int64 of no axes in a file, shared by copies of the module.
 class Counter {
  public:
+  Counter() { set(0); }
   int64_t value() const { return value_.item(); }
   void set(int64_t value) const { Tensor<int64_t>(value_).data()[0] = value; }
   /// Its tensor, which shares the storage.
@@ -46324,7 +46685,7 @@ class Counter {
   }
 
  private:
-  Tensor<int64_t> value_ = full<int64_t>({}, 0);
+  Tensor<int64_t> value_ = empty<int64_t>({});
 };
 
 /// The first argument of a constructor that makes a module of its members, all of them, in the order of SITU_MODULE: what a module that is no
@@ -46736,7 +47097,7 @@ auto buffers(M const& net) {
 template <any_module M>
 int64_t num_parameters(M const& net) {
   int64_t result = 0;
-  std::vector<void const*> seen;
+  detail::List<void const*> seen;
   for_each_state(net, [&]<class X>(std::string const&, X const& x) {
     if constexpr (detail::is_parameter<X>) {
       for (void const* state : seen) {
@@ -47291,7 +47652,7 @@ struct Changed {
     void const* from;
     void* to;  // a State, which the new module holds
   };
-  mutable std::vector<Pair> pairs;
+  mutable List<Pair> pairs;
 
   template <class T, class D>
   auto parameter(Variable<T, D> const& v) const {
@@ -48217,7 +48578,6 @@ struct LabelRows {
   C const* bases;             ///< what is subtracted from all elements; null where that is 0
 };
 
-
 template <class T>
 struct ScoreRow {
   using C = compute_t<T>;
@@ -48266,13 +48626,13 @@ struct ScoreRow {
       sums[k] = select(inside, e, zero);
     }
   }
-  SITU_NOINLINE static C maximum(T const* x, int64_t n) {
-    C m = static_cast<C>(x[0]);
+  /// The place of the maximum; of a NaN where there is one.
+  SITU_NOINLINE static int64_t highest(T const* x, int64_t n) {
+    int64_t place = 0;
     for (int64_t k = 1; k < n; ++k) {
-      C const v = static_cast<C>(x[k]);
-      m = v > m || v != v ? v : m;
+      if (C const v = static_cast<C>(x[k]); v > static_cast<C>(x[place]) || v != v) place = k;
     }
-    return m;
+    return place;
   }
   /// Σ w_c (x_c - shift).
   SITU_NOINLINE static double share(T const* x, int64_t n, C shift, T const* weight) {
@@ -48355,7 +48715,7 @@ struct LabelForwardBody {
         for (k = 0; k < end; ++k) {  // again about the row's maximum
           if (s[static_cast<int>(k)] <= a.limit) continue;
           T const* const x = a.x + (first + k) * n;
-          shifts[k] = ScoreRow<T>::maximum(x, n);
+          shifts[k] = static_cast<C>(x[ScoreRow<T>::highest(x, n)]);
           bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
         k = 0;
@@ -48443,22 +48803,19 @@ struct LabelBackwardBody {
       C at = static_cast<C>(x[label]), low = a.sums[row];
       C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
       if (SITU_UNLIKELY(!(low < C(far_label)))) {
-        at = ScoreRow<T>::maximum(x, n);
-        alignas(64) C unused[N];
-        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, unused, 0)));
-        low = math::log(s)[0];
+        int64_t const highest = ScoreRow<T>::highest(x, n);
+        at = static_cast<C>(x[highest]);
+        low = log_sum(x, n, a.readable - row * n, highest);
       }
       P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
-      int64_t i = 0;
-      for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
-      if (i < n) {
-        T lanes[N];
-        bool const direct = n >= N || a.writable - row * n - i >= N;  // what is overwritten behind the row is written after it
-        if (n >= N) i = n - N;
-        P const last = n >= N ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x + i, n - i, a.readable - row * n - i));
-        slope(last, shift, less, factor, base, direct ? out + i : lanes);
-        if (!direct) copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
+      bool const fills = n >= N, direct = fills || a.writable - row * n >= N;  // what is overwritten behind the row is written after it
+      T lanes[N];
+      for (int64_t i = 0, last = n - N;; i = i + N < last ? i + N : last) {
+        P const scores = fills ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x, n, a.readable - row * n));
+        store_lanes<T, N, Isa>(exp_of_score(keep_order(scores - shift) - less) * factor - base, direct ? out + i : lanes);
+        if (i >= last) break;
       }
+      if (!direct) copy_short(out, lanes, n * static_cast<int64_t>(sizeof(T)));
       if constexpr (std::is_same_v<T, C>) {
         out[label] -= hit;
       } else {  // rounded once
@@ -48470,10 +48827,14 @@ struct LabelBackwardBody {
   }
 
  private:
-  template <int N, class Isa>
-  SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
-                                pack<C, N, Isa> const& base, T* to) {
-    store_lanes<T, N, Isa>(exp_of_score(keep_order(x - shift) - low) * factor - base, to);
+  /// log Σ exp(x_c - x_highest), which the forward pass takes of a row with that label.
+  SITU_NOINLINE static C log_sum(T const* x, int64_t n, int64_t readable, int64_t highest) {
+    alignas(64) C sums[label_rows], losses[label_rows];
+    LabelRows<T> row{};
+    row.x = x, row.rows = 1, row.classes = n, row.readable = readable, row.labels = &highest, row.all_count = true;
+    row.limit = std::numeric_limits<C>::max(), row.sums = sums, row.losses = losses;
+    dispatch<LabelForwardBody<T>>(&row);
+    return sums[0];
   }
 };
 
@@ -51094,38 +51455,38 @@ namespace detail {
 class SummaryTable {
  public:
   /// Begins a row, and returns its number.
-  [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
+  [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& place, char const* class_name) {
     rows_.push_back(Row());
-    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
+    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? place : k == 1 ? short_name(class_name) : std::string());
     return rows_.size() - 1;
   }
   /// Says that a module has no parameters yet.
   [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
     cell(row, parameters) = "made by the first input";
   }
-  /// A parameter of the module in a row, `name` below its path.
-  [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& path, std::string const& name, Shape const& shape, void const* key, bool trains,
-                                                 int element_bytes, std::string const& device) {
+  /// A parameter of the module in a row, `name` below its place.
+  [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& place, std::string const& name, Shape const& shape, void const* key, bool trains,
+                                                 int element_bytes, std::string const& where) {
     Row& to = rows_[row];
     std::string& words = cell(row, parameters);
     if (!words.empty()) words += ", ";
     words += name;
-    note_device(row, device);
+    note_device(row, where);
     to.has_parameters = true;
     for (std::size_t k = 0; k < seen_.size(); ++k) {
       if (seen_[k] != key) continue;
       words += " = " + seen_paths_[k];
       return;
     }
-    note_seen(key, path);
+    note_seen(key, place);
     int64_t const size = product(shape);
     words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
     to.number += size;
     (trains ? trainable_ : frozen_) += size;
     bytes_ += size * element_bytes;
   }
-  [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& device) {
-    note_device(row, device);
+  [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& where) {
+    note_device(row, where);
     for (void const* earlier : seen_) {
       if (earlier == key) return;
     }
@@ -52080,7 +52441,13 @@ class Optimizer {
     launches.work.operation = Rule::name;
     List<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
     List<std::size_t> copied;
-    auto const write_back = [&](int64_t) {
+    std::size_t launched = 0, next = 0;  // those between are in the launch that is being put together; their steps count when it is made
+    auto const finish = [&](int64_t) {
+      for (; launched < next; ++launched) {
+        Parameter const& p = parameters_[launched];
+        bool const counts = values_[launched].state()->has_grad && Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options);
+        if (counts) ++*const_cast<int64_t*>(p.step.tensor().data());
+      }
       for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
       copied.clear();
@@ -52090,11 +52457,10 @@ class Optimizer {
       Parameter& p = parameters_[at];
       State<T, D>& state = *values_[at].state();
       if (!state.has_grad) continue;
-      int64_t* const step = const_cast<int64_t*>(p.step.tensor().data());
-      if (Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options)) ++*step;
-      if (p.group != group || *step != steps) {
-        if (launches.work.spans.count > 0) launches.launch(write_back);
-        group = p.group, steps = *step;
+      int64_t const step = *p.step.tensor().data() + Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options);
+      if (p.group != group || step != steps) {
+        if (launches.work.spans.count > 0) launches.launch(finish);
+        group = p.group, steps = step;
         launches.work.rule = Rule::template update<T>(options(static_cast<int>(group)), steps, gradient_factor);
       }
       Span& span = launches.work.spans.add(state.value.size());
@@ -52115,9 +52481,10 @@ class Optimizer {
         if (p.master.size() > 0) span.data[sweep_master] = p.master.data();
       }
       launches.work.spans.note_alignment();
-      launches.launch_if_full(write_back);
+      next = at + 1;
+      launches.launch_if_full(finish);
     }
-    if (launches.work.spans.count > 0) launches.launch(write_back);
+    if (launches.work.spans.count > 0) launches.launch(finish);
   }
 
   /// Forgets the gradients of all parameters.
@@ -52510,6 +52877,8 @@ SITU_OPTIMIZER(AdamW, detail::AdamWRule, AdamWOptions)
 // ---- <situ/optim/clip_grad.hpp>
 /// Gradient clipping: by the norm of all gradients together, and by value.
 
+#include <initializer_list>
+
 
 #if defined(__CUDACC__)
 #pragma nv_diagnostic push
@@ -52643,6 +53012,10 @@ template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
   return detail::clip_norm<false>(parameters, max_norm, norm_type, error_if_nonfinite);
 }
+template <class T, class D>
+auto clip_grad_norm(std::initializer_list<Variable<T, D>> parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  return clip_grad_norm(std::vector<Variable<T, D>>(parameters), max_norm, norm_type, error_if_nonfinite);
+}
 template <any_module M>
 auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
   return clip_grad_norm(situ::parameters(net), max_norm, norm_type, error_if_nonfinite);
@@ -52655,6 +53028,10 @@ template <class T, class D>
 void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
   if (!(clip_value >= 0)) detail::fail_with<Error>({"clip_grad_value: clip_value is ", clip_value, "; it must be at least 0"});
   detail::sweep_gradients(parameters, detail::ClipUpdate<T>{compute_t<T>(1), nullptr, static_cast<compute_t<T>>(clip_value), true}, "clip_grad_value");
+}
+template <class T, class D>
+void clip_grad_value(std::initializer_list<Variable<T, D>> parameters, double clip_value) {
+  clip_grad_value(std::vector<Variable<T, D>>(parameters), clip_value);
 }
 template <any_module M>
 void clip_grad_value(M const& net, double clip_value) {
@@ -52790,7 +53167,8 @@ class GradScaler {
     for (Seen& seen : seen_) {
       if (seen.optimizer == &optimizer) return seen;
     }
-    return seen_.emplace_back(Seen{&optimizer, false, true, false, false});
+    seen_.push_back({&optimizer, false, true, false, false});
+    return seen_.back();
   }
   template <class T, class D>
   static bool all_finite(std::vector<Variable<T, D>> const& parameters) {
@@ -52800,7 +53178,7 @@ class GradScaler {
   GradScalerOptions options_;
   Tensor<double> scale_;
   nn::Counter growth_tracker_;
-  std::vector<Seen> seen_;
+  detail::List<Seen> seen_;
 };
 
 }  // namespace optim
@@ -55149,13 +55527,16 @@ class WordList {
   }
   int64_t add(std::string_view word) {
     if (int64_t const known = find(word); known >= 0) return known;
-    sorted_.insert(sorted_.begin() + static_cast<std::ptrdiff_t>(place(word)), words_.size());
-    words_.emplace_back(word);
+    std::size_t const at = place(word);
+    sorted_.push_back(0);
+    for (std::size_t k = words_.size(); k > at; --k) sorted_[k] = sorted_[k - 1];
+    sorted_[at] = words_.size();
+    words_.push_back(std::string(word));
     return static_cast<int64_t>(words_.size()) - 1;
   }
   std::vector<std::string> const& words() const { return words_; }
   /// The numbers of the words in the order of their spelling.
-  std::vector<std::size_t> const& sorted() const { return sorted_; }
+  List<std::size_t> const& sorted() const { return sorted_; }
 
  private:
   std::size_t place(std::string_view word) const {
@@ -55168,7 +55549,7 @@ class WordList {
     return low;
   }
   std::vector<std::string> words_;
-  std::vector<std::size_t> sorted_;
+  List<std::size_t> sorted_;
 };
 
 /// Walks over the fields of a CSV text.
@@ -56046,7 +56427,6 @@ class NpyDataset : public TensorDataset<Tensor<Ts>...> {
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <vector>
 
 
 // ---- <situ/io/detail/safetensors_format.hpp>
@@ -56221,9 +56601,9 @@ class JsonReader {
       }
       for (;; --depth) {
         if (depth == 0) return;
-        bool const object = in_object[depth - 1];
-        if (!more(object ? '}' : ']', false, "a value cannot be read")) continue;
-        if (object) skip_key();
+        bool const outer = in_object[depth - 1];
+        if (!more(outer ? '}' : ']', false, "a value cannot be read")) continue;
+        if (outer) skip_key();
         break;
       }
     }
@@ -56750,7 +57130,7 @@ class ZipReader {
  public:
   /// `Source` has size() and read(to, offset, bytes), as InputFile.
   template <class Source>
-  static std::vector<ZipMember> members(Source const& file, FileContext const& context) {
+  static List<ZipMember> members(Source const& file, FileContext const& context) {
     return ZipReader(context).list(file);
   }
   /// Where the bytes of a member begin.
@@ -56776,7 +57156,7 @@ class ZipReader {
   static std::string quoted(std::string const& name) { return quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()); }
 
   template <class Source>
-  std::vector<ZipMember> list(Source const& file) {
+  List<ZipMember> list(Source const& file) {
     // The end mark is in the last 22 bytes, but for a comment behind it.
     int64_t const size = file.size(), tail_size = size < 22 + 65535 ? size : 22 + 65535;
     std::string tail(static_cast<size_t>(tail_size), '\0');
@@ -56817,7 +57197,7 @@ class ZipReader {
 
     std::string list(static_cast<size_t>(list_size), '\0');
     file.read(list.data(), static_cast<int64_t>(list_at), static_cast<int64_t>(list_size));
-    std::vector<ZipMember> result;
+    List<ZipMember> result;
     result.reserve(static_cast<size_t>(count));
     auto const* place = reinterpret_cast<unsigned char const*>(list.data());
     int64_t left = static_cast<int64_t>(list_size);
@@ -56872,7 +57252,7 @@ class ZipReader {
   }
 
   /// Names are unique, and members do not overlap.
-  void check(std::vector<ZipMember> const& members) const {
+  void check(List<ZipMember> const& members) const {
     List<ZipMember const*> order;
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
@@ -57027,7 +57407,7 @@ struct NpzFile {
   std::string path;
   FileContext context;
   InputFile file;
-  std::vector<ZipMember> members;
+  List<ZipMember> members;
 
   explicit NpzFile(std::string const& name) : path(name), context{"load_npz", path.c_str()}, file(context), members(ZipReader::members(file, context)) {}
   NpzFile(NpzFile const&) = delete;

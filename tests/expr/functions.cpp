@@ -45,3 +45,21 @@ TEST_CASE("clamp limits, lerp interpolates and is exact at its ends") {
   CHECK(situ_test::difference(eval(lerp(a, b, t)).to_vector(), std::vector<float>{0.1f, 0.7f, 0.4f, 0.f}, 1) == "");
   CHECK(eval(lerp(Tensor<int32_t>{0, 10}, 20, 0.5)).to_vector() == std::vector<float>{10, 15});
 }
+
+TEST_CASE("truth values of operands of different sizes are compared and combined") {
+  Tensor<int64_t> const a{-1, 1, -1, 1, -1};
+  Tensor<float> const b{-1, -1, 1, 1, 1};
+  Tensor<int16_t> const c{1, 1, 1, -1, -1};
+  auto const p = a > 0;
+  auto const q = b > 0;
+  auto const r = c > 0;
+  using Bools = std::vector<bool>;
+  CHECK(eval(p < q).to_vector() == Bools{false, false, true, false, true});
+  CHECK(eval(q < p).to_vector() == Bools{false, true, false, false, false});
+  CHECK(eval(p <= r).to_vector() == Bools{true, true, true, false, true});
+  CHECK(eval(r > q).to_vector() == Bools{true, true, false, false, false});
+  CHECK(eval(q >= r).to_vector() == Bools{false, false, true, true, true});
+  CHECK(eval(p == q).to_vector() == Bools{true, false, false, true, false});
+  CHECK(eval(p ^ r).to_vector() == Bools{true, false, true, true, false});
+  CHECK(eval(where(q, p, r)).to_vector() == Bools{true, true, false, true, false});
+}

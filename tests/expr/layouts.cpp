@@ -179,3 +179,22 @@ TEST_CASE("large results agree with a plain loop") {
   for (int64_t k = 0; k < n; ++k) wrong += y.data()[k] != static_cast<float>(k) * 3 + 1 || odd.data()[k] != (k % 2 == 1);
   CHECK(wrong == 0);
 }
+
+TEST_CASE("results beyond the caches agree with a plain loop, whatever their type and their inputs'") {
+  int64_t const n = (int64_t{1} << 23) + 37;
+  Tensor<int32_t> const x = arange<int32_t>(n);
+  Tensor<bool> const odd = x % 2 == 1;
+  Tensor<float16> const half = cast<float16>(x % 1024);
+  Tensor<int64_t> const wide = cast<int64_t>(cast<int8_t>(x)) + x;
+  int64_t wrong = 0;
+  for (int64_t k = 0; k < n; ++k) {
+    wrong += odd.data()[k] != (k % 2 == 1) || static_cast<float>(half.data()[k]) != static_cast<float>(k % 1024) || wide.data()[k] != static_cast<int8_t>(k) + k;
+  }
+  CHECK(wrong == 0);
+  Tensor<int32_t> const matrix = x(range(0, 4097 * 2043)).view({4097, 2043}), row = x(range(0, 2043)), column = x(range(0, 4097)).unsqueeze(1);
+  Tensor<int32_t> const sums = matrix + row - column;
+  for (int64_t i = 0; i < 4097; ++i) {
+    for (int64_t j = 0; j < 2043; ++j) wrong += sums.data()[i * 2043 + j] != i * 2043 + j + j - i;
+  }
+  CHECK(wrong == 0);
+}

@@ -6,7 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 using namespace situ;
 using situ_test::numbers;
@@ -62,6 +64,26 @@ void check_small_batches(int64_t largest, int forms) {
   }
 }
 
+/// Products whose rows lie `gap` elements apart, with other elements around them: those must stay.
+void check_bounds(int64_t m, int64_t n, int64_t k, int64_t batches, int64_t gap) {
+  auto const a = numbers<float>({batches, m, k}, 1), b = numbers<float>({batches, k, n}, 2);
+  int64_t const next_a = m * k, next_b = k * n, c_i = n + gap, next_c = m * c_i + gap;
+  std::vector<float> memory(static_cast<std::size_t>(batches * next_c + 32), 77.f);
+  detail::cpu::Product<float> one{m, n, k, a.data(), k, 1, b.data(), n, 1, memory.data() + 16, c_i, 1};
+  detail::cpu::run_product<Cpu>(one, batches > 1 ? 1 : 0, &batches, &next_a, &next_b, &next_c);
+  INFO(m, " ", n, " ", k, " ", batches, ", gap ", gap);
+  for (int64_t t = 0; t < batches; ++t) {
+    std::vector<float> product;
+    for (int64_t i = 0; i < m; ++i) {
+      auto const first = memory.begin() + 16 + t * next_c + i * c_i;
+      product.insert(product.end(), first, first + n);
+      std::fill(first, first + n, 77.f);
+    }
+    CHECK(wrong_elements(product, plain_product<float>(a[t], b[t]), k) == 0);
+  }
+  CHECK(std::count(memory.begin(), memory.end(), 77.f) == static_cast<std::ptrdiff_t>(memory.size()));
+}
+
 }  // namespace
 
 TEST_CASE("batches of small products are the plain sums, for every layout and instruction set") {
@@ -82,22 +104,10 @@ TEST_CASE("batches of small products are the plain sums, for every layout and in
 TEST_CASE("nothing but the product is written, and sums of infinity are not spread") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t m : {1, 2, 3, 4, 5, 12, 13}) {
-      for (int64_t n : {1, 2, 3, 5, 8, 10, 16, 18, 31, 33, 50}) {
-        for (int64_t k : {2, 3, 9, 400}) {
+      for (int64_t n : {1, 2, 3, 4, 5, 8, 10, 16, 18, 31, 33, 50}) {
+        for (int64_t k : {2, 3, 4, 9, 400}) {
           for (int64_t batches : {1, 3}) {
-            auto const a = numbers<float>({batches, m, k}, 1), b = numbers<float>({batches, k, n}, 2);
-            std::vector<float> memory(static_cast<std::size_t>(batches * m * n + 32), 77.f);
-            detail::cpu::Product<float> one{m, n, k, a.data(), k, 1, b.data(), n, 1, memory.data() + 16, n, 1};
-            int64_t const next_a = m * k, next_b = k * n, next_c = m * n;
-            detail::cpu::run_product<Cpu>(one, batches > 1 ? 1 : 0, &batches, &next_a, &next_b, &next_c);
-            INFO(m, " ", n, " ", k, " ", batches);
-            int64_t outside = 0;
-            for (std::size_t l = 0; l < 16; ++l) outside += memory[l] != 77.f, outside += memory[memory.size() - 1 - l] != 77.f;
-            CHECK(outside == 0);
-            for (int64_t t = 0; t < batches; ++t) {
-              auto const first = memory.begin() + 16 + t * m * n;
-              CHECK(wrong_elements(std::vector<float>(first, first + m * n), plain_product<float>(a[t], b[t]), k) == 0);
-            }
+            for (int64_t gap : {0, 3}) check_bounds(m, n, k, batches, gap);
           }
         }
       }

@@ -81,6 +81,16 @@ TEST_CASE("gradients are clipped by value") {
   });
 }
 
+TEST_CASE("parameters may be written as a list") {
+  auto v = leaf<float>({2}, {1, 1}), w = leaf<float>({1}, {1});
+  set_grads(v, {3, 0});
+  set_grads(w, {-4});
+  CHECK(optim::clip_grad_norm({v, w}, 1e6).item() == 5);
+  optim::clip_grad_value({v, w}, 2);
+  CHECK(numbers_of(v.grad()) == std::vector<double>{2, 0});
+  CHECK(numbers_of(w.grad()) == std::vector<double>{-2});
+}
+
 TEST_CASE("norms that are not finite, gradients of any strides, and none at all") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (double p : {2., 1., infinity}) {

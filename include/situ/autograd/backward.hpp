@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include <situ/autograd/lane_machine.hpp>
 #include <situ/autograd/reduce.hpp>
 #include <situ/autograd/writes.hpp>
 
@@ -114,6 +115,7 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  use_lanes<device_of<Y>>(), use_lanes<device_of<V>>();
   run_grad(y, seed, nodes, true, true);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
     return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};

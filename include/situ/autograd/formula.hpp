@@ -45,6 +45,7 @@ struct SlotFunctions {
   Handle (*fresh_sums)(Shape const& shape, void*& memory);      ///< sums of gradients
   void (*add)(Flow& flow, Node* node, Handle const& gradient);  ///< of its shape, or of one that it was broadcast to
   void (*add_sums)(Flow& flow, Node* node, Handle const& sums);
+  void (*check)(Node const* node);                              ///< that a view may still be used
 };
 template <class T, class D>
 struct SlotOf {
@@ -66,6 +67,7 @@ struct SlotOf {
     Sums const sums = Sums::from_handle(handle);
     Into<T, D>(flow, node).add_sum((sums.size(0) == 1 ? sums : situ::sum(sums, 0)).reshape(node->shape));
   }
+  static void check(Node const* node) { check_view(*static_cast<State<T, D> const*>(node)); }
 
  private:
   template <class G>
@@ -76,7 +78,7 @@ struct SlotOf {
 };
 template <class T, class D>
 inline constexpr SlotFunctions slot_functions{static_cast<int>(sizeof(T)),    &SlotOf<T, D>::begin, &SlotOf<T, D>::own,      &SlotOf<T, D>::fresh,
-                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums};
+                                              &SlotOf<T, D>::fresh_sums, &SlotOf<T, D>::add,   &SlotOf<T, D>::add_sums, &SlotOf<T, D>::check};
 
 /// Where the gradient of one slot goes: memory of the formula's shape, or for sums over it; null where it is not needed.
 struct SlotTarget {
@@ -304,14 +306,17 @@ struct FormulaState final : State<T, D>, FormulaParts {
     if (!this->released) end_parts();
   }
 
-  template <class V>
-  SITU_NOINLINE void connect(int k, V const& from) {
-    check_view(from);
-    if (from.requires_grad()) connect_to(k, from.state());
-  }
-  SITU_NOINLINE void keep(int k, Handle const& tensor) {
-    this->FormulaParts::kept[k] = tensor;
-    versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+  /// To the Variables of the formula, and to the tensors that derivatives read.
+  SITU_NOINLINE void connect(Node* const* variables, Handle const* const* tensors) {
+    for (int k = 0; k < slots; ++k) {
+      Node* const from = variables[k];
+      if (SITU_UNLIKELY(from->is_view)) functions[k]->check(from);
+      if (from->requires_grad) connect_input(*this, k, from);
+    }
+    for (int k = 0; k < kept_count; ++k) {
+      Handle const& tensor = this->FormulaParts::kept[k] = *tensors[k];
+      versions[k] = tensor.body() && tensor.body()->storage ? tensor.body()->storage.head()->version : 0;
+    }
   }
 
   void backward(Flow& flow) override {
@@ -329,13 +334,8 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
  private:
-  FormulaState(Tensor<T, D>&& value, Shape const& formula, FormulaCode<T, D> const& c)
-      : State<T, D>(std::move(value)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
-  void connect_to(int k, Node* from) {
-    edges[k] = from;
-    count_up(from->references);
-    if (from->depth >= this->depth) this->depth = from->depth + 1;
-  }
+  FormulaState(Tensor<T, D>&& result, Shape const& formula, FormulaCode<T, D> const& c)
+      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
   SITU_NOINLINE void end_parts() noexcept {
     if (code->destroy) code->destroy(payload);
     for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
@@ -391,7 +391,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
     auto const& payload = *static_cast<Payload const*>(node.payload);
-    send_recorded<Read, Where, Fields<Vs...>>(payload.tree, node.FormulaParts::kept, node.edges, node.whole, payload.seed, *node.incoming_recorded, flow);
+    send_recorded(lane_formula<Read, Where, Tree, decltype(Payload::seed), Variable<T, D>, Vs...>, &payload.tree, &payload.seed, node.FormulaParts::kept, node.edges, node.whole, *node.incoming_recorded, flow);
   }
   static void destroy(void* payload) noexcept { static_cast<Payload*>(payload)->~Payload(); }
 
@@ -442,9 +442,10 @@ inline constexpr bool is_tensor<Tensor<T, D>> = true;
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
-  bool records = false;
-  for_each_variable(e, [&](auto const& v) { records = records || v.requires_grad(); });
-  if (!(records && records_gradients)) return Variable<T, D>(std::move(value), false);
+  Node* variables[slot_count<E>];
+  int count = 0;
+  for_each_variable(e, [&](auto const& v) { variables[count++] = v.state(); });
+  if (!records_any(variables, slot_count<E>)) return Variable<T, D>(std::move(value), false);
   constexpr bool alone = requires { e.state(); };
   if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
     using Rule = VariableRule<value_of<E>, device_of<E>, Read, Seed>;
@@ -458,9 +459,10 @@ Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed 
     if constexpr (Read) ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, values_of(e)};
     else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
     Variable<T, D> result = Variable<T, D>::adopt(state);
-    int slot = 0, kept = 0;
-    for_each_variable(e, [&](auto const& v) { state->connect(slot++, v); });
-    for_each_kept<Read>(e, [&](auto const& tensor) { state->keep(kept++, tensor.handle()); });
+    Handle const* kept[Payload::kept + 1] = {};
+    count = 0;
+    for_each_kept<Read>(e, [&](auto const& tensor) { kept[count++] = &tensor.handle(); });
+    state->connect(variables, kept);
     return result;
   }
 }

@@ -404,9 +404,9 @@ auto apply_operation(As const&... arguments) {
       Outputs const outputs = run(unused);
       return finish(std::apply([](auto const&... each) { return std::tuple(leaf_or_tensor<Op>(each)...); }, outputs));
     }
-    using Node = Operation<Op, Floats, As...>;
-    HeldNode<Node> const held{new Node(arguments...)};
-    Node* const node = held.node;
+    using Made = Operation<Op, Floats, As...>;
+    HeldNode<Made> const held{new Made(arguments...)};
+    Made* const node = held.node;
     Outputs const outputs = run(node->context);
     return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       auto const record_output = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
@@ -415,7 +415,7 @@ auto apply_operation(As const&... arguments) {
         if constexpr (is_recorded_output<Y>) {
           constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
           node->shapes[place] = y.shape();
-          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Node, place>(Y(y), node));
+          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node));
         } else {
           return y;
         }

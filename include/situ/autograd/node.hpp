@@ -28,6 +28,8 @@ struct Node {
   bool target = false;    ///< of grad(): its gradient is kept apart
   bool released = false;  ///< its backward has run, and what it saved is gone
   bool hooked = false;    ///< somebody wants to see its gradient first
+  bool requires_grad = false;
+  bool is_view = false;   ///< its value lies in that of another Variable
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value

@@ -13,6 +13,13 @@ bool is_recording(Vs const&... inputs) {
   return records_gradients && (inputs.requires_grad() || ...);
 }
 
+/// The same of their nodes, types forgotten.
+SITU_NOINLINE inline bool records_any(Node const* const* variables, int count) {
+  bool result = false;
+  for (int k = 0; k < count; ++k) result = result || variables[k]->requires_grad;
+  return result && records_gradients;
+}
+
 /// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
 /// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule whose body works on Variables
 /// too says so by `using twice = void`, and then serves second derivatives.
@@ -144,10 +151,13 @@ Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape co
                 }),
                 v);
 }
+template <class D>
+void use_lanes();
 template <class To, class T, class D>
 Variable<T, To> record_transfer(Variable<T, D> const& v) {
   if constexpr (std::is_same_v<To, D>) return v;
   else {
+    if (is_recording(v)) use_lanes<D>(), use_lanes<To>();
     return record("To", v.value().to(To{}), twice([](auto const& g, auto const& into) {
                     if (into.needed()) into.add(g.to(D{}));
                   }),

@@ -37,15 +37,17 @@ struct AnyLane {
   }
 };
 
-/// A node of a formula as data: children come before their parent, which is the only one. Formulas share the functions.
+/// What is done at a node, a number in LaneMachine's lists.
+enum : int { lane_function_step, lane_cast_step, lane_where_step, lane_leaf };
+
+/// A node of a formula as data: children come before their parent, which is the only one. Formulas share the steps.
 template <class D>
 struct LaneNode {
-  using Step = void (*)(AnyLane<D>* values, AnyLane<D>* seeds, LaneNode const& node);
-  Step up = nullptr, down = nullptr;
+  int step = lane_leaf;
+  bool in_double = false;          ///< what it is computed in
   void const* function = nullptr;  ///< a LaneFunction<C, D>
   int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
-  void const* guarded = nullptr;  ///< a GuardedProduct<C, D>, where a function above chooses and this one does not
   bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
   AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
   AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
@@ -58,63 +60,6 @@ SITU_SELDOM AnyLane<D> as_lane(AnyLane<D> const& from) {
   result.template of<To>() = converted_lane<To>(const_cast<AnyLane<D>&>(from).template of<From>());
   return result;
 }
-
-template <class C, class D>
-using GuardedProduct = Lane<C, D> (*)(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses);
-template <class C, class D>
-inline constexpr GuardedProduct<C, D> guarded_product_of = &guarded_product<C, D>;
-
-/// Functions on Lanes of C.
-template <class D, class C>
-struct LaneStep {
-  using L = Lane<C, D>;
-  using Values = AnyLane<D>*;
-
-  SITU_SELDOM static L taken(Values values, LaneNode<D> const& node, int k) {
-    AnyLane<D>& value = values[node.operands[k]];
-    return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
-  }
-  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
-    if (!node.takes_seed[k]) return;
-    AnyLane<D>& to = seeds[node.operands[k]];
-    to.template of<C>() = seed;
-    if (node.given[k]) to = node.given[k](to);
-    to.guarded = guard;
-  }
-  SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
-    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
-    L const zero(C(0));
-    L xs[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    values[node.self].template of<C>() = function.value(xs);
-  }
-  SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
-    auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
-    L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    bool const guard = seeds[node.self].guarded;
-    L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    function.slopes(xs, values[node.self].template of<C>(), slopes);
-    for (int k = 0; k < node.count; ++k) {
-      if (!node.takes_seed[k]) continue;
-      L const share = guard && !function.chooses ? (*static_cast<GuardedProduct<C, D> const*>(node.guarded))(seed, slopes[k], true, false) : function.product(seed, slopes[k], guard, function.chooses);
-      give(share, seeds, guard || function.chooses, node, k);
-    }
-  }
-  SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
-  SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
-    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
-  }
-  SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
-    values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
-  }
-  SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
-    L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    LaneMask<D> const mask(values[node.operands[0]].truth);
-    give(select(mask, seed, zero), seeds, true, node, 1);
-    give(select(mask, zero, seed), seeds, true, node, 2);
-  }
-};
 
 /// What a part of a marked tree was computed in; void for constants.
 template <class E>
@@ -131,7 +76,6 @@ struct lane_type<E> {
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  template <bool>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
     nodes[0].self = self, nodes[0].is_read = is_read;
   }
@@ -139,7 +83,6 @@ struct LaneTable {
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  template <bool>
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
     nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
   }
@@ -149,23 +92,21 @@ template <class D, class Op, class... Es>
 struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
-  /// `self` is the number of the first node. `Guards`: that a function chooses somewhere above.
-  template <bool Guards>
+  /// `self` is the number of the first node.
   static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
-    using Step = LaneStep<D, C>;
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::template fill<Guards || functions::chooses<Op>>(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
     root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
-    if constexpr (functions::is_cast<Op>) root.up = &Step::up_cast, root.down = &Step::down_cast;
-    else if constexpr (std::is_same_v<Op, functions::where>) root.up = &Step::up_where, root.down = &Step::down_where;
-    else root.up = &Step::up, root.down = &Step::down, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
-    if constexpr (Guards && !functions::chooses<Op>) root.guarded = &guarded_product_of<C, D>;
+    root.in_double = std::is_same_v<C, double>;
+    if constexpr (functions::is_cast<Op>) root.step = lane_cast_step;
+    else if constexpr (std::is_same_v<Op, functions::where>) root.step = lane_where_step;
+    else root.step = lane_function_step, root.function = &lane_function<Op, C, D, static_cast<int>(sizeof...(Es))>;
   }
 
  private:
@@ -182,7 +123,7 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::template fill<false>(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -277,15 +218,17 @@ struct LaneLeaves {
 /// Runs up through the nodes.
 template <class D>
 SITU_SELDOM void run_up(LaneNode<D> const* nodes, int count, AnyLane<D>* values) {
-  for (int k = 0; k < count; ++k) {
-    if (nodes[k].up && nodes[k].is_read) nodes[k].up(values, nullptr, nodes[k]);
+  for (LaneNode<D> const* node = nodes; node < nodes + count; ++node) {
+    if (node->step == lane_leaf || !node->is_read) continue;
+    (node->in_double ? lane_machine<double, D>().up : lane_machine<float, D>().up)[node->step](values, nullptr, *node);
   }
 }
 /// Runs down through the nodes; the root's seed is set.
 template <class D>
 SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* values, AnyLane<D>* seeds) {
-  for (int k = count - 1; k >= 0; --k) {
-    if (nodes[k].down) nodes[k].down(values, seeds, nodes[k]);
+  for (LaneNode<D> const* node = nodes + count; node-- > nodes;) {
+    if (node->step == lane_leaf) continue;
+    (node->in_double ? lane_machine<double, D>().down : lane_machine<float, D>().down)[node->step](values, seeds, *node);
   }
 }
 
@@ -306,25 +249,61 @@ Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I co
   return seed.twice(lane_of<C>(g), x, y);
 }
 
-/// Sends the gradients of a marked tree to the Variables of its formula, recorded.
-template <bool Read, class D, class Variables, class Tree, class Seed, class G>
-SITU_SELDOM void send_recorded(Tree const& tree, Handle const* kept, Node* const* inputs, Shape const& whole, Seed const& seed, G const& g, Flow& flow) {
-  using C = compute_t<typename Tree::value_type>;
-  [&]<class... Vs>(std::type_identity<Fields<Vs...>>) {
-    constexpr auto const& table = lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>;
-    constexpr int count = table.count;
-    AnyLane<D> values[count], seeds[count];
-    LaneLeaves<D, Variables>{table.nodes, values, kept, inputs}.template set<typename Tree::value_type>(tree, 0);
-    run_up(table.nodes, count, values);
-    seeds[count - 1].template of<C>() = recorded_seed(seed, g, values[count - 1].template of<C>(), RunningNode{flow});
-    run_down(table.nodes, count, values, seeds);
-    int j = 0;
-    auto const send = [&]<class V>(std::type_identity<V>) {
-      add_lane<G>(seeds[table.slots[j]].template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, inputs[j]));
-      ++j;
-    };
-    (send(std::type_identity<Vs>{}), ...);
-  }(std::type_identity<Variables>{});
+/// The seed of a formula. Formulas share it.
+template <class Seed, class C, class D, class G>
+SITU_SELDOM Lane<C, D> seed_of(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow) {
+  return recorded_seed(*static_cast<Seed const*>(seed), g, x, RunningNode{flow});
+}
+/// The gradient of one Variable, on its way.
+template <class D, class V, class G>
+SITU_SELDOM void send_lane(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input) {
+  add_lane<G>(gradient.template of<compute_t<value_of<V>>>(), whole, Into<value_of<V>, device_of<V>>(flow, input));
+}
+template <class D, class G, class... Vs>
+inline constexpr void (*lane_sends[])(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input) = {&send_lane<D, Vs, G>...};
+
+/// A formula that is computed in C, with a result like G, as data.
+template <class D, class C, class G>
+struct LaneFormula {
+  LaneNode<D> const* nodes;
+  int const* slots;
+  int count, slot_count;
+  void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
+  Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
+  void (*const* send)(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input);
+};
+template <class D, class Tree, class... Vs>
+SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs) {
+  LaneLeaves<D, Fields<Vs...>>{nodes, values, kept, inputs}.template set<typename Tree::value_type>(*static_cast<Tree const*>(tree), 0);
+}
+template <bool Read, class D, class Tree, class Seed, class G, class... Vs>
+inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_formula{
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.nodes,
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slots,
+    LaneTable<D, Tree>::count,
+    static_cast<int>(sizeof...(Vs)),
+    &set_leaves<D, Tree, Vs...>,
+    &seed_of<Seed, compute_t<typename Tree::value_type>, D, G>,
+    lane_sends<D, G, Vs...>};
+
+/// Sends the gradients of a marked tree to the Variables of its formula, recorded. Formulas share it.
+template <class D, class C, class G>
+SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* tree, void const* seed, Handle const* kept, Node* const* inputs, Shape const& whole, G const& g,
+                               Flow& flow) {
+  struct Row {
+    AnyLane<D>* lanes;
+    explicit Row(int count) : lanes(new AnyLane<D>[static_cast<std::size_t>(count)]) {}
+    Row(Row const&) = delete;
+    Row& operator=(Row const&) = delete;
+    ~Row() { delete[] lanes; }
+  };
+  int const root = formula.count - 1;
+  Row const values(formula.count), seeds(formula.count);
+  formula.set_leaves(tree, formula.nodes, values.lanes, kept, inputs);
+  run_up(formula.nodes, formula.count, values.lanes);
+  seeds.lanes[root].template of<C>() = formula.seed(seed, g, values.lanes[root].template of<C>(), flow);
+  run_down(formula.nodes, formula.count, values.lanes, seeds.lanes);
+  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slots[j]], whole, flow, inputs[j]);
 }
 
 }  // namespace detail

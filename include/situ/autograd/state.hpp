@@ -18,15 +18,20 @@ SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t vers
 /// The writer of a storage that the write of a Variable's part was recorded in.
 inline constexpr char recorded_write[] = "a recorded write";
 
+template <class T, class D>
+struct State;
+
 /// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class T, class D>
+void check_view(State<T, D> const& state) {
+  StorageHead const* const head = state.value.storage_head();
+  if (SITU_LIKELY(!state.is_view || !head || head->version == state.version || head->writer != recorded_write)) return;
+  fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+}
 template <class V>
 void check_view(V const& v) {
   if constexpr (requires { v.state()->is_view; }) {
-    auto const* const state = v.state();
-    if (SITU_LIKELY(!state || !state->is_view)) return;
-    StorageHead const* const head = state->value.storage_head();
-    if (SITU_LIKELY(!head || head->version == state->version || head->writer != recorded_write)) return;
-    fail<GradientError>("a view of shape ", state->shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
+    if (auto const* const state = v.state(); SITU_UNLIKELY(state && state->is_view)) check_view(*state);
   }
 }
 
@@ -41,8 +46,7 @@ struct State : Node {
   Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
-  bool has_grad = false, requires_grad = false, retains_grad = false;
-  bool is_view = false;   ///< its value lies in that of another Variable
+  bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
   /// A leaf.
@@ -248,8 +252,8 @@ struct Recorded final : State<T, D> {
   };
 
   /// From the inputs' states, null where an input is a constant.
-  Recorded(char const* name, Tensor<T, D>&& value, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
-      : State<T, D>(name, std::move(value), edges, count), rule(std::move(r)) {
+  Recorded(char const* operation, Tensor<T, D>&& result, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
+      : State<T, D>(operation, std::move(result), edges, count), rule(std::move(r)) {
     int k = 0;
     ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -65,7 +66,43 @@ struct SITU_EXCEPTION IoError : Error {
 
 namespace detail {
 
-__attribute__((cold)) inline void append_integer(std::string& to, unsigned long long magnitude, bool negative) {
+/// What writes reports is compiled for its size, and never into what calls it.
+#define SITU_REPORTS __attribute__((noinline, cold)) inline
+
+/// A message that is being written. (Of std::string, C++20 has every program compile what it uses.)
+class MessageText {
+ public:
+  MessageText() = default;
+  MessageText(MessageText const&) = delete;
+  MessageText& operator=(MessageText const&) = delete;
+  ~MessageText() { std::free(text_); }
+
+  /// Without memory, the message ends here.
+  SITU_REPORTS void add(char const* text, std::size_t length) noexcept;
+  SITU_REPORTS void add(char const* text) noexcept { add(text, __builtin_strlen(text)); }
+  SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
+  SITU_REPORTS void add_floating(char const* format, double number) noexcept;
+
+  char const* c_str() const { return text_ ? text_ : ""; }
+  std::string string() const { return std::string(c_str(), size_); }
+
+ private:
+  char* text_ = nullptr;
+  std::size_t size_ = 0, room_ = 0;
+};
+void MessageText::add(char const* text, std::size_t length) noexcept {
+  if (size_ + length >= room_) {
+    std::size_t const room = 2 * (size_ + length) + 64;
+    auto* const longer = static_cast<char*>(std::realloc(text_, room));
+    if (!longer) return;
+    text_ = longer;
+    room_ = room;
+  }
+  __builtin_memcpy(text_ + size_, text, length);
+  size_ += length;
+  text_[size_] = 0;
+}
+void MessageText::add_integer(unsigned long long magnitude, bool negative) noexcept {
   char digits[24];
   int at = 24;
   do {
@@ -73,37 +110,49 @@ __attribute__((cold)) inline void append_integer(std::string& to, unsigned long 
     magnitude /= 10;
   } while (magnitude != 0);
   if (negative) digits[--at] = '-';
-  to.append(digits + at, static_cast<std::size_t>(24 - at));
+  add(digits + at, static_cast<std::size_t>(24 - at));
+}
+void MessageText::add_floating(char const* format, double number) noexcept {
+  char buffer[48];
+  __builtin_snprintf(buffer, sizeof buffer, format, number);
+  add(buffer);
 }
 
 /// How an argument of a message travels: a word, and the function that writes what it stands for.
 using MessageWord = void const*;
-using WriteWord = void (*)(std::string& to, MessageWord word);
+using WriteWord = void (*)(MessageText& to, MessageWord word);
 static_assert(sizeof(MessageWord) == 8, "situ: pointers have 64 bits");
 
-#define SITU_WRITES_WORD __attribute__((noinline, cold)) inline void
-SITU_WRITES_WORD write_text(std::string& to, MessageWord word) { to += static_cast<char const*>(word); }
-SITU_WRITES_WORD write_string(std::string& to, MessageWord word) { to += *static_cast<std::string const*>(word); }
-SITU_WRITES_WORD write_natural(std::string& to, MessageWord word) { append_integer(to, reinterpret_cast<std::uintptr_t>(word), false); }
-SITU_WRITES_WORD write_whole(std::string& to, MessageWord word) {
+SITU_REPORTS void write_text(MessageText& to, MessageWord word) { to.add(static_cast<char const*>(word)); }
+SITU_REPORTS void write_string(MessageText& to, MessageWord word) {
+  auto const& text = *static_cast<std::string const*>(word);
+  to.add(text.data(), text.size());
+}
+SITU_REPORTS void write_natural(MessageText& to, MessageWord word) { to.add_integer(reinterpret_cast<std::uintptr_t>(word)); }
+SITU_REPORTS void write_whole(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   bool const negative = bits >> 63 != 0;
-  append_integer(to, negative ? 0 - bits : bits, negative);
+  to.add_integer(negative ? 0 - bits : bits, negative);
 }
-SITU_WRITES_WORD write_floating(std::string& to, MessageWord word) {
+SITU_REPORTS void write_floating(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   double number;
   __builtin_memcpy(&number, &bits, sizeof number);
-  char buffer[32];
-  __builtin_snprintf(buffer, sizeof buffer, "%g", number);
-  to += buffer;
+  to.add_floating("%g", number);
 }
-/// What to_string() writes.
+/// Has an append_to(MessageText&, X), or else a to_string(X).
 template <class X>
-SITU_WRITES_WORD write_any(std::string& to, MessageWord word) {
-  to += to_string(*static_cast<X const*>(word));
+concept has_text = requires(X const& x, MessageText& to) { append_to(to, x); } || requires(X const& x) { to_string(x); };
+template <class X>
+SITU_REPORTS void write_any(MessageText& to, MessageWord word) {
+  X const& x = *static_cast<X const*>(word);
+  if constexpr (requires { append_to(to, x); }) {
+    append_to(to, x);
+  } else {
+    std::string const text = to_string(x);
+    to.add(text.data(), text.size());
+  }
 }
-#undef SITU_WRITES_WORD
 
 SITU_INLINE MessageWord message_word(char const* text) { return text; }
 SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
@@ -117,8 +166,7 @@ template <class I>
 SITU_INLINE MessageWord message_word(I number) {
   return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
 }
-template <class X>
-  requires requires(X const& x) { to_string(x); }
+template <has_text X>
 SITU_INLINE MessageWord message_word(X const& x) {
   return &x;
 }
@@ -128,7 +176,7 @@ constexpr WriteWord writer_of() {
   if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
   else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
   else if constexpr (std::is_same_v<X, std::string>) return &write_string;
-  else if constexpr (requires(X const& x) { to_string(x); }) return &write_any<X>;
+  else if constexpr (has_text<X>) return &write_any<X>;
   else return &write_floating;
 }
 
@@ -142,12 +190,11 @@ class MessagePart {
   template <class I>
     requires std::is_integral_v<I>
   MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
-  template <class X>
-    requires requires(X const& x) { to_string(x); }
+  template <has_text X>
   MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
   MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}
 
-  void append_to(std::string& to) const { write_(to, word_); }
+  void write_to(MessageText& to) const { write_(to, word_); }
 
  private:
   MessageWord word_;
@@ -155,47 +202,63 @@ class MessagePart {
 };
 
 using MessageParts = std::initializer_list<MessagePart>;
-__attribute__((noinline, cold)) inline void append_parts(std::string& to, MessageParts parts) {
-  for (MessagePart const& part : parts) part.append_to(to);
-}
-template <class X>
-__attribute__((cold)) void append(std::string& to, X const& x) {
-  MessagePart(x).append_to(to);
+SITU_REPORTS void write_parts(MessageText& to, MessageParts parts) {
+  for (MessagePart const& part : parts) part.write_to(to);
 }
 
 /// The parts, one after the other: message({"axis ", axis, " is out of range for shape ", shape}).
-__attribute__((noinline, cold)) inline std::string message(MessageParts parts) {
-  std::string result;
-  append_parts(result, parts);
-  return result;
+SITU_REPORTS std::string message(MessageParts parts) {
+  MessageText text;
+  write_parts(text, parts);
+  return text.string();
 }
 template <class... Parts>
-__attribute__((noinline, cold)) std::string text(Parts const&... parts) {
+SITU_REPORTS std::string text(Parts const&... parts) {
   return message({parts...});
+}
+template <class X>
+SITU_REPORTS void append(std::string& to, X const& x) {
+  to += message({x});
 }
 
 /// Throws E with the parts as its message; kept out of line so that checks cost a compare and a jump.
 template <class E>
-[[noreturn]] __attribute__((noinline, cold)) void fail_with(MessageParts parts) {
-  throw E(message(parts));
+[[noreturn]] SITU_REPORTS void fail_with(MessageParts parts) {
+  MessageText text;
+  write_parts(text, parts);
+  throw E(text.c_str());
 }
 template <class E>
-[[noreturn]] __attribute__((noinline, cold)) void throw_message(std::string const& text) {
-  throw E(text);
+[[noreturn]] SITU_REPORTS void throw_message(MessageText const& text) {
+  throw E(text.c_str());
 }
 template <class... Xs>
 inline constexpr WriteWord word_writers[] = {writer_of<Xs>()...};
+SITU_REPORTS void write_words(MessageText& to, WriteWord const* writers, int count, __builtin_va_list& words) {
+  for (int k = 0; k < count; ++k) writers[k](to, __builtin_va_arg(words, MessageWord));
+}
 /// The words of a message, as many as there are writers.
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_with_words(void (*raise)(std::string const&), WriteWord const* writers, int count, ...) {
-  std::string text;
+SITU_REPORTS void add_words(MessageText& to, WriteWord const* writers, int count, ...) {
   __builtin_va_list words;
   __builtin_va_start(words, count);
-  for (int k = 0; k < count; ++k) writers[k](text, __builtin_va_arg(words, MessageWord));
+  write_words(to, writers, count, words);
+  __builtin_va_end(words);
+}
+[[noreturn]] SITU_REPORTS void fail_with_words(void (*raise)(MessageText const&), WriteWord const* writers, int count, ...) {
+  MessageText text;
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  write_words(text, writers, count, words);
   __builtin_va_end(words);
   raise(text);
   __builtin_unreachable();
 }
-/// The same of arguments: no code is compiled for their types.
+/// Adds the parts, one after the other: add_to(text, "axis ", axis). No code is compiled for their types.
+template <class... Parts>
+SITU_INLINE void add_to(MessageText& to, Parts const&... parts) {
+  add_words(to, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
+}
+/// Throws E with the parts as its message.
 template <class E, class... Parts>
 [[noreturn]] SITU_INLINE void fail(Parts const&... parts) {
   fail_with_words(&throw_message<E>, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);

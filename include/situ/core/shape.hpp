@@ -88,6 +88,7 @@ class Shape {
 
   /// `[2, 3]`
   friend std::string to_string(Shape const& shape);
+  friend void append_to(detail::MessageText& to, Shape const& shape);
 
  private:
   [[noreturn]] static void too_many(int64_t count) {
@@ -98,14 +99,12 @@ class Shape {
   int rank_ = 0;
 };
 
-__attribute__((cold)) inline std::string to_string(Shape const& shape) {
-  std::string result = "[";
-  for (int k = 0; k < shape.rank(); ++k) {
-    if (k > 0) result += ", ";
-    detail::append(result, shape[k]);
-  }
-  return result += "]";
+SITU_REPORTS void append_to(detail::MessageText& to, Shape const& shape) {
+  to.add("[");
+  for (int k = 0; k < shape.rank(); ++k) detail::add_to(to, k > 0 ? ", " : "", shape[k]);
+  to.add("]");
 }
+SITU_REPORTS std::string to_string(Shape const& shape) { return detail::text(shape); }
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
 template <class Stream, class S>

@@ -81,8 +81,9 @@ inline AnyDevice try_gpu(int i = 0) noexcept {
 }
 
 /// All GPUs, in their order; { Cpu } where there is none.
-inline std::vector<AnyDevice> try_all_gpus() {
-  std::vector<AnyDevice> result;
+template <class Device = AnyDevice>  // a template, so that std::vector is instantiated by those who call it
+std::vector<Device> try_all_gpus() {
+  std::vector<Device> result;
   for (int i = 0; i < detail::cuda::device_count(); ++i) result.push_back(AnyDevice::cuda(i));
   if (result.empty()) result.push_back(Cpu{});
   return result;

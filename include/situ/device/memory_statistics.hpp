@@ -36,7 +36,7 @@ class SizeTable {
     int64_t bytes, count;
   };
 
-  void add(int64_t bytes) noexcept {
+  SITU_NOINLINE void add(int64_t bytes) noexcept {
     if (bytes <= 0 || (2 * (used_ + 1) > room_ && !grow())) return;
     Entry& entry = find(entries_, room_, bytes);
     if (entry.bytes == 0) entry.bytes = bytes, ++used_;
@@ -67,13 +67,13 @@ class SizeTable {
   }
 
  private:
-  static Entry& find(Entry* entries, int64_t room, int64_t bytes) {
+  SITU_NOINLINE static Entry& find(Entry* entries, int64_t room, int64_t bytes) {
     auto at = static_cast<int64_t>(static_cast<uint64_t>(bytes) * 0x9E3779B97F4A7C15u >> 20) & (room - 1);
     while (entries[at].bytes != 0 && entries[at].bytes != bytes) at = (at + 1) & (room - 1);
     return entries[at];
   }
   /// Leaves out the sizes that no block has any more. False without memory: then what is new is not counted.
-  bool grow() noexcept {
+  __attribute__((noinline, cold)) bool grow() noexcept {
     int64_t live = 0;
     for (int64_t k = 0; k < room_; ++k) live += entries_[k].count > 0;
     int64_t room = 64;
@@ -105,7 +105,7 @@ struct MemoryCounters {
   int64_t limit = 0;                ///< of this process, in bytes; 0 for none
   SizeTable sizes;
 
-  void add(int64_t bytes) noexcept {
+  SITU_NOINLINE void add(int64_t bytes) noexcept {
     SpinLock const guard(lock);
     int64_t const now = allocated + bytes;
     __atomic_store_n(&allocated, now, __ATOMIC_RELAXED);
@@ -114,7 +114,7 @@ struct MemoryCounters {
     ++live;
     sizes.add(bytes);
   }
-  void remove(int64_t bytes) noexcept {
+  SITU_NOINLINE void remove(int64_t bytes) noexcept {
     SpinLock const guard(lock);
     __atomic_store_n(&allocated, allocated - bytes, __ATOMIC_RELAXED);
     --live;
@@ -155,28 +155,30 @@ inline MemoryCounters& memory_counters(Place place) noexcept {
 }
 
 /// `1.5 GiB`; below 1 KiB, `12 bytes`.
-__attribute__((noinline, cold)) inline std::string bytes_text(int64_t bytes) {
-  constexpr char const* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes > -1024 && bytes < 1024) return message({bytes, bytes == 1 ? " byte" : " bytes"});
-  double amount = static_cast<double>(bytes) / 1024;
+struct Bytes {
+  int64_t count;
+};
+SITU_REPORTS void append_to(MessageText& to, Bytes const& bytes) {
+  constexpr char const* units[] = {" KiB", " MiB", " GiB", " TiB", " PiB"};
+  if (bytes.count > -1024 && bytes.count < 1024) return add_to(to, bytes.count, bytes.count == 1 ? " byte" : " bytes");
+  double amount = static_cast<double>(bytes.count) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
-  char buffer[48];
-  __builtin_snprintf(buffer, sizeof buffer, "%.1f %s", amount, units[unit]);
-  return buffer;
+  to.add_floating("%.1f", amount);
+  to.add(units[unit]);
 }
+SITU_REPORTS std::string bytes_text(int64_t bytes) { return text(Bytes{bytes}); }
 
 /// `3 x 256.0 MiB, 1 x 64.0 MiB`: the largest blocks in use.
-__attribute__((noinline, cold)) inline std::string largest_text(MemoryCounters& counters, int wanted = 5) {
+SITU_REPORTS void append_largest(MessageText& to, MemoryCounters& counters, int wanted = 5) {
   SizeTable::Entry largest[16];
   int found = 0;
   {
     SpinLock const guard(counters.lock);
     found = counters.sizes.largest(largest, wanted < 16 ? wanted : 16);
   }
-  std::string result;
-  for (int k = 0; k < found; ++k) append_parts(result, {k ? ", " : "", largest[k].count, " x ", bytes_text(largest[k].bytes)});
-  return result.empty() ? "none" : result;
+  for (int k = 0; k < found; ++k) add_to(to, k ? ", " : "", largest[k].count, " x ", Bytes{largest[k].bytes});
+  if (found == 0) to.add("none");
 }
 
 /// What is said of an allocation that failed.
@@ -196,15 +198,16 @@ struct MemoryShortage {
   __atomic_fetch_add(&counters.failures, 1, __ATOMIC_RELAXED);
   int64_t const limit = __atomic_load_n(&counters.limit, __ATOMIC_RELAXED);
   auto const requested = static_cast<int64_t>(s.requested > static_cast<std::size_t>(INT64_MAX) ? INT64_MAX : s.requested);
-  std::string message;
-  append_parts(message, {to_string(s.place), ": out of memory: ", bytes_text(requested), " were asked for (", s.requested, " bytes)"});
-  if (s.call) append_parts(message, {" and ", s.call, " failed"});
-  append_parts(message, {": ", bytes_text(s.free), " of ", bytes_text(s.total), " are free"});
-  if (s.largest_free >= 0) append_parts(message, {", the largest free block has ", bytes_text(s.largest_free)});
-  if (limit > 0) append_parts(message, {", this process is limited to ", bytes_text(limit), " by set_memory_fraction"});
-  append_parts(message, {"; situ has allocated ", bytes_text(allocated), " and holds ", bytes_text(s.reserved), "; the largest live allocations are ",
-                         largest_text(counters), ". ", s.advice});
-  OutOfMemory error(message);
+  MessageText message;
+  add_to(message, s.place, ": out of memory: ", Bytes{requested}, " were asked for (", s.requested, " bytes)");
+  if (s.call) add_to(message, " and ", s.call, " failed");
+  add_to(message, ": ", Bytes{s.free}, " of ", Bytes{s.total}, " are free");
+  if (s.largest_free >= 0) add_to(message, ", the largest free block has ", Bytes{s.largest_free});
+  if (limit > 0) add_to(message, ", this process is limited to ", Bytes{limit}, " by set_memory_fraction");
+  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, "; the largest live allocations are ");
+  append_largest(message, counters);
+  add_to(message, ". ", s.advice);
+  OutOfMemory error(message.c_str());
   error.requested = requested;
   error.free = s.free;
   error.total = s.total;

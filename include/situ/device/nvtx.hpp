@@ -16,7 +16,13 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-inline void push_nvtx_range(char const* name) noexcept { (void)nvtxRangePushA(name); }
+inline void push_nvtx_range(LaunchName const& name) noexcept {
+  try {
+    (void)nvtxRangePushA(to_string(name).c_str());
+  } catch (...) {  // no memory for the name
+    (void)nvtxRangePushA("");
+  }
+}
 inline void pop_nvtx_range() noexcept { (void)nvtxRangePop(); }
 
 [[maybe_unused]] static bool const nvtx_ranges_are_on = [] {

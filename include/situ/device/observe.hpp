@@ -156,7 +156,7 @@ struct Observers {
   // Set by transfer logs.
   void (*log_transfer)(Happening const&) noexcept = nullptr;
   // Set by device/nvtx.hpp.
-  void (*push_range)(char const* name) noexcept = nullptr;
+  void (*push_range)(LaunchName const& name) noexcept = nullptr;
   void (*pop_range)() noexcept = nullptr;
 };
 
@@ -214,13 +214,7 @@ class Observed {
   __attribute__((noinline, cold)) void begin(Happening const& what) noexcept {
     unsigned const who = observing(profiles | ranges);
     Observers const& to = observers_state();
-    if ((who & ranges) && what.kind == event_kind::launch && to.push_range) {
-      try {
-        to.push_range(to_string(what.name).c_str());
-        pushed_ = true;
-      } catch (...) {
-      }
-    }
+    if ((who & ranges) && what.kind == event_kind::launch && to.push_range) to.push_range(what.name), pushed_ = true;
     if ((who & profiles) && to.begin) mark_ = to.begin(what, false);
   }
   __attribute__((noinline, cold)) void end() noexcept {

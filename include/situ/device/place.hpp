@@ -4,6 +4,7 @@
 #include <string>
 
 #include <situ/core/device.hpp>
+#include <situ/core/error.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -29,16 +30,12 @@ inline constexpr Place place_of<Cuda<N>>{device_kind::cuda, N};
 template <int N>
 inline constexpr Place place_of<Emulated<N>>{device_kind::emulated, N};
 
-inline std::string to_string(Place const& place) {
-  switch (place.kind) {
-    case device_kind::cpu: return "cpu";
-    case device_kind::pinned: return "pinned";
-    case device_kind::cuda: return "cuda:" + std::to_string(place.ordinal);
-    case device_kind::emulated: return "emulated:" + std::to_string(place.ordinal);
-    case device_kind::other: break;
-  }
-  return "other";
+SITU_REPORTS void append_to(MessageText& to, Place const& place) {
+  constexpr char const* kinds[] = {"cpu", "pinned", "cuda:", "emulated:", "other"};
+  to.add(kinds[static_cast<int>(place.kind)]);
+  if (place.kind == device_kind::cuda || place.kind == device_kind::emulated) add_to(to, place.ordinal);
 }
+SITU_REPORTS std::string to_string(Place const& place) { return text(place); }
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI

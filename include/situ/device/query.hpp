@@ -154,7 +154,9 @@ inline std::string memory_summary(AnyDevice const& d) {
   result += detail::text("  ", __atomic_load_n(&counters.allocations, __ATOMIC_RELAXED), " allocations", is_cpu ? " of 128 KiB or more" : "", ", ",
                          __atomic_load_n(&counters.live, __ATOMIC_RELAXED), " live; ", __atomic_load_n(&counters.retries, __ATOMIC_RELAXED),
                          " after emptying the cache, ", __atomic_load_n(&counters.failures, __ATOMIC_RELAXED), " failed\n");
-  return result + "  largest: " + detail::largest_text(counters, 10) + "\n";
+  detail::MessageText largest;
+  detail::append_largest(largest, counters, 10);
+  return result + "  largest: " + largest.c_str() + "\n";
 }
 inline std::string memory_summary(int i = 0) { return memory_summary(AnyDevice::cuda(i)); }
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <utility>
-#include <vector>
 
+#include <situ/core/list.hpp>
 #include <situ/device/order.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -53,7 +53,7 @@ class GraphRecorder : public StreamRecorder {
     used_.clear();
     made_.clear();
   }
-  std::vector<Storage> const& made() const { return made_; }
+  List<Storage> const& made() const { return made_; }
 
  private:
   struct Use {
@@ -74,8 +74,8 @@ class GraphRecorder : public StreamRecorder {
     used_.push_back({held(head), writes});
   }
 
-  std::vector<Use> used_;
-  std::vector<Storage> made_;
+  List<Use> used_;
+  List<Storage> made_;
 };
 
 }  // namespace detail

@@ -67,7 +67,7 @@ SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, Le
     if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
     run.count = count;
     run.origin = 0;
-    cpu::run_contiguous(code, tree, run, false);
+    cpu::run_contiguous(code, tree, run);
     return true;
   }
 }

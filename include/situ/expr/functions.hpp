@@ -175,10 +175,10 @@ SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), 
 #define SITU_COMPARES static constexpr bool compares = true;
 SITU_DISCRETE(==, equal_to, predicate, SITU_COMPARES, same_lanes(a, b))
 SITU_DISCRETE(!=, not_equal_to, predicate, SITU_COMPARES, !same_lanes(a, b))
-SITU_DISCRETE(<, less, predicate, SITU_COMPARES, numeric(a) < numeric(b))
-SITU_DISCRETE(<=, less_equal, predicate, SITU_COMPARES, numeric(a) <= numeric(b))
-SITU_DISCRETE(>, greater, predicate, SITU_COMPARES, numeric(a) > numeric(b))
-SITU_DISCRETE(>=, greater_equal, predicate, SITU_COMPARES, numeric(a) >= numeric(b))
+SITU_DISCRETE(<, less, predicate, SITU_COMPARES, less_lanes(a, b))
+SITU_DISCRETE(<=, less_equal, predicate, SITU_COMPARES, less_equal_lanes(a, b))
+SITU_DISCRETE(>, greater, predicate, SITU_COMPARES, less_lanes(b, a))
+SITU_DISCRETE(>=, greater_equal, predicate, SITU_COMPARES, less_equal_lanes(b, a))
 #undef SITU_COMPARES
 /// Elementwise: both sides are evaluated.
 SITU_DISCRETE(&&, logical_and, logical, , a & b)

@@ -161,17 +161,16 @@ SITU_HOST_DEVICE SITU_INLINE auto abs_of(X const& x) {
   else return math::abs(x);
 }
 
-/// Truth values as 0 and 1, numbers as they are: what can be ordered.
-template <class X>
-SITU_HOST_DEVICE SITU_INLINE auto numeric(X const& x) {
-  if constexpr (detail::is_mask<X>) {
-    using P = pack<typename X::lane_type, X::lanes, typename detail::isa_of<X>::type>;
-    return P(typename P::vector(-x.template as<1>().template as<sizeof(typename X::lane_type)>().v));
-  } else if constexpr (detail::bool_lanes<X>) {
-    return static_cast<int>(x);
-  } else {
-    return x;
-  }
+/// a < b and a <= b; false comes before true. Masks may have lanes of different sizes.
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto less_lanes(X const& a, Z const& b) {
+  if constexpr (detail::is_mask<X>) return (!a) & b;
+  else return a < b;
+}
+template <class X, class Z>
+SITU_HOST_DEVICE SITU_INLINE auto less_equal_lanes(X const& a, Z const& b) {
+  if constexpr (detail::is_mask<X>) return (!a) | b;
+  else return a <= b;
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto same_lanes(X const& a, Z const& b) {

@@ -149,45 +149,40 @@ struct Geometry {
   }
 };
 
+/// Puts axis `from` in the place of axis `to`.
+SITU_NOINLINE inline void replace_axis(int64_t* sizes, int64_t* strides, int operands, int to, int from) {
+  sizes[to] = sizes[from];
+  for (int o = 0; o < operands; ++o) strides[o * max_rank + to] = strides[o * max_rank + from];
+}
+SITU_NOINLINE inline void swap_axes(int64_t* sizes, int64_t* strides, int operands, int a, int b) {
+  std::swap(sizes[a], sizes[b]);
+  for (int o = 0; o < operands; ++o) std::swap(strides[o * max_rank + a], strides[o * max_rank + b]);
+}
+
 /// Drops axes of one index, orders the others by the output's strides (outer first), and joins neighbours that every
 /// operand steps through alike. Axes below `fixed` keep their place and are joined only among themselves.
 /// Operand o's stride along axis k stands in strides[o * max_rank + k].
-inline int coalesce(int64_t* sizes, int64_t* strides, int operands, int rank, int* fixed = nullptr) {
+SITU_NOINLINE inline int coalesce(int64_t* sizes, int64_t* strides, int operands, int rank, int* fixed = nullptr) {
   int const cut = fixed ? *fixed : 0;
   int kept = 0, kept_fixed = 0;
-  auto stride = [strides](int o, int k) -> int64_t& { return strides[o * max_rank + k]; };
   for (int k = 0; k < rank; ++k) {
     if (sizes[k] == 1) continue;
-    sizes[kept] = sizes[k];
-    for (int o = 0; o < operands; ++o) stride(o, kept) = stride(o, k);
+    replace_axis(sizes, strides, operands, kept, k);
     ++kept;
     if (k < cut) kept_fixed = kept;
   }
-  auto magnitude = [](int64_t s) { return s < 0 ? -s : s; };
-  auto before = [&](int a, int b) {  // whether axis a should lie outside of axis b
-    if (magnitude(stride(0, a)) != magnitude(stride(0, b))) return magnitude(stride(0, a)) > magnitude(stride(0, b));
-    return false;
-  };
-  if (!fixed) {
-    for (int k = 1; k < kept; ++k) {
-      for (int j = k; j > 0 && before(j, j - 1); --j) {
-        std::swap(sizes[j], sizes[j - 1]);
-        for (int o = 0; o < operands; ++o) std::swap(stride(o, j), stride(o, j - 1));
-      }
-    }
+  auto magnitude = [strides](int k) { return strides[k] < 0 ? -strides[k] : strides[k]; };  // of the output's
+  for (int k = 1; !fixed && k < kept; ++k) {
+    for (int j = k; j > 0 && magnitude(j) > magnitude(j - 1); --j) swap_axes(sizes, strides, operands, j, j - 1);
   }
   int joined = 0;
   for (int k = 0; k < kept; ++k) {
     bool join = joined > 0 && !(fixed && k == kept_fixed);
-    for (int o = 0; join && o < operands; ++o) join = stride(o, joined - 1) == stride(o, k) * sizes[k];
-    if (join) {
-      sizes[joined - 1] *= sizes[k];
-      for (int o = 0; o < operands; ++o) stride(o, joined - 1) = stride(o, k);
-    } else {
-      sizes[joined] = sizes[k];
-      for (int o = 0; o < operands; ++o) stride(o, joined) = stride(o, k);
-      ++joined;
-    }
+    for (int o = 0; join && o < operands; ++o) join = strides[o * max_rank + joined - 1] == strides[o * max_rank + k] * sizes[k];
+    int64_t const outer = join ? sizes[joined - 1] : 1;
+    if (!join) ++joined;
+    replace_axis(sizes, strides, operands, joined - 1, k);
+    sizes[joined - 1] *= outer;
     if (fixed && k < kept_fixed) *fixed = joined;
   }
   if (fixed && kept_fixed == 0) *fixed = 0;

@@ -52,7 +52,7 @@ struct NpzFile {
   std::string path;
   FileContext context;
   InputFile file;
-  std::vector<ZipMember> members;
+  List<ZipMember> members;
 
   explicit NpzFile(std::string const& name) : path(name), context{"load_npz", path.c_str()}, file(context), members(ZipReader::members(file, context)) {}
   NpzFile(NpzFile const&) = delete;

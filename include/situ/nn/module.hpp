@@ -39,6 +39,7 @@ namespace nn {
 /// A count that belongs to a module's state, such as the number of batches seen: int64 of no axes in a file, shared by copies of the module.
 class Counter {
  public:
+  Counter() { set(0); }
   int64_t value() const { return value_.item(); }
   void set(int64_t value) const { Tensor<int64_t>(value_).data()[0] = value; }
   /// Its tensor, which shares the storage.
@@ -50,7 +51,7 @@ class Counter {
   }
 
  private:
-  Tensor<int64_t> value_ = full<int64_t>({}, 0);
+  Tensor<int64_t> value_ = empty<int64_t>({});
 };
 
 /// The first argument of a constructor that makes a module of its members, all of them, in the order of SITU_MODULE: what a module that is no
@@ -462,7 +463,7 @@ auto buffers(M const& net) {
 template <any_module M>
 int64_t num_parameters(M const& net) {
   int64_t result = 0;
-  std::vector<void const*> seen;
+  detail::List<void const*> seen;
   for_each_state(net, [&]<class X>(std::string const&, X const& x) {
     if constexpr (detail::is_parameter<X>) {
       for (void const* state : seen) {

@@ -49,7 +49,7 @@ struct Changed {
     void const* from;
     void* to;  // a State, which the new module holds
   };
-  mutable std::vector<Pair> pairs;
+  mutable List<Pair> pairs;
 
   template <class T, class D>
   auto parameter(Variable<T, D> const& v) const {

@@ -29,38 +29,38 @@ namespace detail {
 class SummaryTable {
  public:
   /// Begins a row, and returns its number.
-  [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& path, char const* type) {
+  [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& place, char const* class_name) {
     rows_.push_back(Row());
-    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? path : k == 1 ? short_name(type) : std::string());
+    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? place : k == 1 ? short_name(class_name) : std::string());
     return rows_.size() - 1;
   }
   /// Says that a module has no parameters yet.
   [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
     cell(row, parameters) = "made by the first input";
   }
-  /// A parameter of the module in a row, `name` below its path.
-  [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& path, std::string const& name, Shape const& shape, void const* key, bool trains,
-                                                 int element_bytes, std::string const& device) {
+  /// A parameter of the module in a row, `name` below its place.
+  [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& place, std::string const& name, Shape const& shape, void const* key, bool trains,
+                                                 int element_bytes, std::string const& where) {
     Row& to = rows_[row];
     std::string& words = cell(row, parameters);
     if (!words.empty()) words += ", ";
     words += name;
-    note_device(row, device);
+    note_device(row, where);
     to.has_parameters = true;
     for (std::size_t k = 0; k < seen_.size(); ++k) {
       if (seen_[k] != key) continue;
       words += " = " + seen_paths_[k];
       return;
     }
-    note_seen(key, path);
+    note_seen(key, place);
     int64_t const size = product(shape);
     words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
     to.number += size;
     (trains ? trainable_ : frozen_) += size;
     bytes_ += size * element_bytes;
   }
-  [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& device) {
-    note_device(row, device);
+  [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& where) {
+    note_device(row, where);
     for (void const* earlier : seen_) {
       if (earlier == key) return;
     }

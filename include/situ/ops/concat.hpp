@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include <situ/core/list.hpp>
 #include <situ/ops/cpu/join.hpp>
 #include <situ/ops/formula_view.hpp>
 
@@ -83,7 +84,8 @@ struct Concatenation {
 
 template <class E>
 auto concat_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  List<Shape const*> shapes;
+  shapes.resize(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Shape const shape = joined_shape(shapes.data(), count, axis, "concat");
   Concatenation<value_of<E>, result_device_t<device_of<E>>> joined(shape, axis, "concat");
@@ -142,7 +144,8 @@ struct Stack {
 
 template <class E>
 auto stack_range(E const* parts, int64_t count, int64_t axis) {
-  std::vector<Shape const*> shapes(static_cast<std::size_t>(count));
+  List<Shape const*> shapes;
+  shapes.resize(static_cast<std::size_t>(count));
   for (int64_t k = 0; k < count; ++k) shapes[static_cast<std::size_t>(k)] = &parts[k].shape();
   Stack<value_of<E>, result_device_t<device_of<E>>> stacked(stacked_shape(shapes.data(), count, axis), axis);
   if (stacked.joins_rows(parts, count)) return stacked.result;

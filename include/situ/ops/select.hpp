@@ -64,6 +64,15 @@ class MaskCount {
   int64_t total_ = 0;
 };
 
+/// The indices of the ones of a packed mask.
+template <class D>
+Tensor<int64_t, D> indices_of_ones(Tensor<bool, D> const& mask) {
+  MaskCount<D> const count(mask);
+  auto result = Tensor<int64_t, D>::uninitialized({count.total(), mask.rank()}, "nonzero");
+  if (result.size() > 0) launch_nonzero<D>(typename device_traits<D>::kernels{}, result.data(), mask.data(), count.places(), mask.shape());
+  return result;
+}
+
 }  // namespace detail
 
 /// x with `value` where the mask is true: where(mask, value, x), of x's element type. A formula: fuses with what it is part of.
@@ -116,15 +125,8 @@ template <class X>
   requires expression<X>
 auto nonzero(X const& x) {
   using D = detail::result_device_t<device_of<X>>;
-  Shape const shape = x.shape();
-  auto const mask = [&] {
-    if constexpr (std::is_same_v<value_of<X>, bool>) return detail::packed_mask<D>(x, shape);
-    else return detail::packed_mask<D>(x != value_of<X>(0), shape);
-  }();
-  detail::MaskCount<D> const count(mask);
-  auto result = Tensor<int64_t, D>::uninitialized({count.total(), shape.rank()}, "nonzero");
-  if (result.size() > 0) detail::launch_nonzero<D>(typename device_traits<D>::kernels{}, result.data(), mask.data(), count.places(), shape);
-  return result;
+  if constexpr (std::is_same_v<value_of<X>, bool>) return detail::indices_of_ones(detail::packed_mask<D>(x, x.shape()));
+  else return detail::indices_of_ones(detail::packed_mask<D>(x != value_of<X>(0), x.shape()));
 }
 
 }  // namespace situ::inline SITU_ABI

@@ -1,6 +1,8 @@
 /// Gradient clipping: by the norm of all gradients together, and by value.
 #pragma once
 
+#include <initializer_list>
+
 #include <situ/optim/optimizer.hpp>
 
 #if defined(__CUDACC__)
@@ -135,6 +137,10 @@ template <class T, class D>
 auto clip_grad_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
   return detail::clip_norm<false>(parameters, max_norm, norm_type, error_if_nonfinite);
 }
+template <class T, class D>
+auto clip_grad_norm(std::initializer_list<Variable<T, D>> parameters, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
+  return clip_grad_norm(std::vector<Variable<T, D>>(parameters), max_norm, norm_type, error_if_nonfinite);
+}
 template <any_module M>
 auto clip_grad_norm(M const& net, double max_norm, double norm_type = 2, bool error_if_nonfinite = false) {
   return clip_grad_norm(situ::parameters(net), max_norm, norm_type, error_if_nonfinite);
@@ -147,6 +153,10 @@ template <class T, class D>
 void clip_grad_value(std::vector<Variable<T, D>> const& parameters, double clip_value) {
   if (!(clip_value >= 0)) detail::fail_with<Error>({"clip_grad_value: clip_value is ", clip_value, "; it must be at least 0"});
   detail::sweep_gradients(parameters, detail::ClipUpdate<T>{compute_t<T>(1), nullptr, static_cast<compute_t<T>>(clip_value), true}, "clip_grad_value");
+}
+template <class T, class D>
+void clip_grad_value(std::initializer_list<Variable<T, D>> parameters, double clip_value) {
+  clip_grad_value(std::vector<Variable<T, D>>(parameters), clip_value);
 }
 template <any_module M>
 void clip_grad_value(M const& net, double clip_value) {

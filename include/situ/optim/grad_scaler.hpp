@@ -8,6 +8,7 @@
 ///     scaler.update();                                     // halves the scale then; doubles it after 2000 steps without
 #pragma once
 
+#include <situ/core/list.hpp>
 #include <situ/optim/clip_grad.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -121,7 +122,8 @@ class GradScaler {
     for (Seen& seen : seen_) {
       if (seen.optimizer == &optimizer) return seen;
     }
-    return seen_.emplace_back(Seen{&optimizer, false, true, false, false});
+    seen_.push_back({&optimizer, false, true, false, false});
+    return seen_.back();
   }
   template <class T, class D>
   static bool all_finite(std::vector<Variable<T, D>> const& parameters) {
@@ -131,7 +133,7 @@ class GradScaler {
   GradScalerOptions options_;
   Tensor<double> scale_;
   nn::Counter growth_tracker_;
-  std::vector<Seen> seen_;
+  detail::List<Seen> seen_;
 };
 
 }  // namespace optim

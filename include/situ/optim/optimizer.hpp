@@ -129,7 +129,13 @@ class Optimizer {
     launches.work.operation = Rule::name;
     List<Tensor<T, D>> copies;  // of what is not contiguous; its results go back after the launch
     List<std::size_t> copied;
-    auto const write_back = [&](int64_t) {
+    std::size_t launched = 0, next = 0;  // those between are in the launch that is being put together; their steps count when it is made
+    auto const finish = [&](int64_t) {
+      for (; launched < next; ++launched) {
+        Parameter const& p = parameters_[launched];
+        bool const counts = values_[launched].state()->has_grad && Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options);
+        if (counts) ++*const_cast<int64_t*>(p.step.tensor().data());
+      }
       for (std::size_t k = 0; k < copied.size(); ++k) values_[copied[k]].value().assign(copies[2 * k]);
       copies.clear();
       copied.clear();
@@ -139,11 +145,10 @@ class Optimizer {
       Parameter& p = parameters_[at];
       State<T, D>& state = *values_[at].state();
       if (!state.has_grad) continue;
-      int64_t* const step = const_cast<int64_t*>(p.step.tensor().data());
-      if (Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options)) ++*step;
-      if (p.group != group || *step != steps) {
-        if (launches.work.spans.count > 0) launches.launch(write_back);
-        group = p.group, steps = *step;
+      int64_t const step = *p.step.tensor().data() + Rule::counts_steps(groups_[static_cast<std::size_t>(p.group)].options);
+      if (p.group != group || step != steps) {
+        if (launches.work.spans.count > 0) launches.launch(finish);
+        group = p.group, steps = step;
         launches.work.rule = Rule::template update<T>(options(static_cast<int>(group)), steps, gradient_factor);
       }
       Span& span = launches.work.spans.add(state.value.size());
@@ -164,9 +169,10 @@ class Optimizer {
         if (p.master.size() > 0) span.data[sweep_master] = p.master.data();
       }
       launches.work.spans.note_alignment();
-      launches.launch_if_full(write_back);
+      next = at + 1;
+      launches.launch_if_full(finish);
     }
-    if (launches.work.spans.count > 0) launches.launch(write_back);
+    if (launches.work.spans.count > 0) launches.launch(finish);
   }
 
   /// Forgets the gradients of all parameters.

@@ -45,9 +45,9 @@ class Pending<Tensor<T, Pinned>> {
   }
 
   /// For situ's own use. `finish` makes the value of what arrives.
-  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*check)()) : value_(value), moment_(end), check_(check) {}
-  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*check)())
-      : raw_(raw), finish_(finish), moment_(end), check_(check) {}
+  Pending(Tensor<T, Pinned> const& value, detail::Moment const& end, void (*checks)()) : value_(value), moment_(end), check_(checks) {}
+  Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*checks)())
+      : raw_(raw), finish_(finish), moment_(end), check_(checks) {}
   detail::Moment const& moment() const { return moment_; }
   Tensor<T, Pinned> const& coming() const { return value_; }
   auto check() const { return check_; }

@@ -84,10 +84,10 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   };
 
   template <class Isa>
-  SITU_INLINE static int64_t run(BackwardTrees<F, S> const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
+  SITU_INLINE static int64_t run(void const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
     constexpr int N = lanes_in<Isa>;
     using Lanes = PackLanes<Isa, N>;
-    BackwardTrees<F, S> const trees = *trees_;
+    BackwardTrees<F, S> const trees = *static_cast<BackwardTrees<F, S> const*>(trees_);
     BackwardMasks const masks = *masks_;
     void* data[operands];
     int64_t mask[operands];
@@ -105,17 +105,15 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   }
 };
 
-template <class F, class S, class Slots, int Inputs>
-SITU_NOINLINE int64_t start_backward(void const* trees, BackwardRun const* run, BackwardMasks const* masks) {
-  return dispatch<BackwardBody<F, S, Slots, Inputs>>(static_cast<BackwardTrees<F, S> const*>(trees), run, masks);
-}
+/// The kernel for each instruction set: whole packs; gives how many elements.
+using BackwardLoops = Variants<int64_t, void const*, BackwardRun const*, BackwardMasks const*>;
 
 template <class T>
 void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
 
 /// What is known of a backward kernel when it is compiled. All that formulas have of their own is the kernel and this.
 struct BackwardCode {
-  int64_t (*start)(void const* trees, BackwardRun const* run, BackwardMasks const* masks);  ///< whole packs; gives how many elements
+  BackwardLoops const* start;
   int outputs, operands;
   int lanes;  ///< elements of an AVX-512 pack
   int64_t grain;
@@ -144,7 +142,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&start_backward<F, S, Slots, Inputs>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  BackwardCode code{&variants_of<Body, int64_t, void const*, BackwardRun const*, BackwardMasks const*>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
     code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
@@ -171,7 +169,7 @@ struct BoundBackward {
 
   void run_contiguous(BackwardRun const& run) const {
     int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : code->start(trees, &run, &masks);
+    int64_t const done = run.count < pack_lanes ? 0 : (*code->start)(trees, &run, &masks);
     if (done != run.count) run_tail(run, done);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
@@ -194,7 +192,7 @@ struct BoundBackward {
       if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
     }
     BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
-    code->start(trees, &last, &masks);
+    (*code->start)(trees, &last, &masks);
     for (int o = 0; o < code->outputs; ++o) {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }

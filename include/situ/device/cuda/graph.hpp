@@ -5,6 +5,8 @@
 /// made while recording may be read, written and freed like any other memory.
 #pragma once
 
+#include <vector>
+
 #include <situ/device/cuda/order.hpp>
 #include <situ/device/recorder.hpp>
 

@@ -53,7 +53,7 @@ class ObservedWork {
     DeviceGuard const guard(device_);
     name_ = name;
     Observers const& observers = observers_state();
-    if (who_ & ranges) observers.push_range(to_string(name).c_str());
+    if (who_ & ranges) observers.push_range(name);
     capturing_ = is_capturing(stream_);
     if (!(who_ & profiles) || capturing_) return;
     Happening what;

@@ -107,8 +107,8 @@ inline void synchronize_stream(StreamState& stream) {
 inline void call(StreamState& stream, HostFunction* function) {
   constexpr auto run = [](Job* job) noexcept { run_host_function(static_cast<CallJob*>(job)->function); };
   constexpr auto end = [](Job* job) noexcept {
-    HostFunction* const function = static_cast<CallJob*>(job)->function;
-    function->end(function);
+    HostFunction* const called = static_cast<CallJob*>(job)->function;
+    called->end(called);
     delete static_cast<CallJob*>(job);
   };
   if (is_recording(stream.ordinal)) fail_host_function_in_graph(place(stream.ordinal));

@@ -19,10 +19,6 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
 };
 
-/// How a run is stored, as bits.
-inline constexpr int streamed = 1;     ///< past the caches
-inline constexpr int overlapping = 2;  ///< what is left in the end is less than a pack: the last pack's worth is done first, kept, and stored in the end
-
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
 struct Source {
@@ -193,29 +189,29 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Whether stores may go past the caches: packs of whole registers.
+  /// Contiguous inputs, at least a pack of them; gives how many elements that were. `overlaps`: what is left in the end is less than a pack, and the
+  /// last pack's worth is done first, kept, and stored in the end.
   template <class Isa>
-  static constexpr bool may_stream = std::is_arithmetic_v<Out> && !std::is_same_v<Out, bool> && lanes_in<Isa> * static_cast<int>(sizeof(Out)) == Isa::bytes;
-
-  /// Contiguous inputs, at least a pack of them; gives how many elements that were.
-  template <class Isa>
-  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, int how) {
+  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, bool overlaps) {
     constexpr int N = lanes_in<Isa>;
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
     int64_t const last = run.count - N;
-    bool const past_caches = how & streamed, ends_between = how & overlapping;
     alignas(64) Out kept[N];
     int64_t i = 0;
     Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(ends_between)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
     for (;;) {
-      for (; i <= last; i += N) step<Isa>(tree, run, out, i, past_caches);
-      if (SITU_LIKELY(i != run.count || !ends_between || out == run.data[0])) break;
+      do {  // tested behind the step, which takes one branch for a pass
+        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
+        store_lanes<Out, N, Isa>(y, out + i);
+        i += N;
+      } while (i <= last);
+      if (SITU_LIKELY(!overlaps || out == run.data[0])) break;
       i = 0;
       out = static_cast<Out*>(run.data[0]);
     }
-    if (SITU_LIKELY(!ends_between)) return i;
+    if (SITU_LIKELY(!overlaps)) return i;
     __builtin_memcpy(out + last, kept, sizeof kept);
     return run.count;
   }
@@ -226,16 +222,6 @@ struct ElementwiseBody {
   }
 
  private:
-  template <class Isa>
-  SITU_INLINE static void step(Tree const& tree, Run<Operands> const& run, Out* out, int64_t i, [[maybe_unused]] bool past_caches) {
-    constexpr int N = lanes_in<Isa>;
-    auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-    if constexpr (may_stream<Isa>) {
-      if (SITU_UNLIKELY(past_caches)) return stream_to(y, out + i);
-    }
-    store_lanes<Out, N, Isa>(y, out + i);
-  }
-
   template <class Isa>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;

@@ -16,10 +16,10 @@ inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
 /// The loops of a tree for each instruction set: whole packs; gives how many elements.
 template <int Operands>
-using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, int>;
+using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, bool>;
 template <class Tree, class Out, int Operands>
 inline constexpr TreeLoops<Operands> const* tree_loops =
-    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, int>;
+    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, bool>;
 
 /// What a tree does, whatever its operands.
 template <int Operands>
@@ -42,18 +42,56 @@ SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Ru
   for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
   tail.count = code.lanes;
   tail.origin = run.origin + done;
-  (*code.start)(tree, &tail, 0);
+  (*code.start)(tree, &tail, false);
   copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
-SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, bool stream) {
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
   int64_t done = 0;
-  if (SITU_LIKELY(run.count >= pack_lanes)) {
-    done = (*code.start)(tree, &run, stream ? streamed : (run.count & (pack_lanes - 1)) != 0 ? overlapping : 0);
-  }
+  if (SITU_LIKELY(run.count >= pack_lanes)) done = (*code.start)(tree, &run, (run.count & (pack_lanes - 1)) != 0);
   if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+}
+/// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
+/// kind of store, and those of every type stream.
+template <int Operands>
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+  alignas(64) unsigned char values[2048];
+  Run<Operands> piece = run;
+  piece.data[0] = values;
+  auto* to = static_cast<char*>(run.data[0]);
+  for (int64_t left = run.count; left > 0; left -= piece.count) {
+    int64_t const most = static_cast<int64_t>(sizeof values) / code.sizes[0];
+    piece.count = left < most ? left : most;
+    run_contiguous(code, tree, piece);
+    int64_t const bytes = piece.count * code.sizes[0];
+    dispatch<StreamRowsBody>(to, int64_t{0}, reinterpret_cast<char const*>(values), int64_t{0}, int64_t{1}, bytes, static_cast<char*>(nullptr), true, true);
+    to += bytes;
+    for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
+    piece.origin += piece.count;
+  }
+}
+
+/// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
+SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
+  int64_t longest = count;
+  for (int o = 1; o < operands; ++o) {
+    if (mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
+  }
+  longest = longest < count ? longest / 64 * 64 : longest;
+  for (int o = 1; o < operands; ++o, buffers += bytes) {
+    if (mask[o] != 0) continue;
+    for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers + at, data[o], 64);
+    data[o] = buffers;
+  }
+  return longest;
+}
+/// Steps over `count` elements of the output and of the inputs that do not repeat.
+SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count) {
+  for (int o = 0; o < operands; ++o) {
+    if (o == 0 || mask[o] != 0) data[o] = static_cast<char*>(data[o]) + count * sizes[o];
+  }
 }
 
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
@@ -64,33 +102,22 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const { cpu::run_contiguous(*this, tree, run, stream); }
+  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run);
+    cpu::run_contiguous(*this, tree, run);
+  }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
   void run(Run<Operands>& run, bool stream) const {
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
-    bool repeats = false;
-    for (int o = 1; o < Operands; ++o) repeats = repeats || run.mask[o] == 0;
-    if (!repeats) return run_contiguous(run, stream);
     constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
-    alignas(64) unsigned char buffers[Operands][bytes];
-    int64_t longest = run.count;
-    for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] == 0 && bytes / sizes[o] < longest) longest = bytes / sizes[o];
-    }
-    longest = longest < run.count ? longest / 64 * 64 : longest;
-    for (int o = 1; o < Operands; ++o) {
-      if (run.mask[o] != 0) continue;
-      for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers[o] + at, run.data[o], 64);
-      run.data[o] = buffers[o];
-    }
+    alignas(64) unsigned char buffers[Operands * bytes];
+    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
+    int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
       run_contiguous(run, stream);
       run.origin += run.count;
-      for (int o = 0; o < Operands; ++o) {
-        if (o == 0 || run.mask[o] != 0) run.data[o] = static_cast<char*>(run.data[o]) + run.count * sizes[o];
-      }
+      advance(run.data, run.mask, sizes, Operands, run.count);
     }
   }
 };

@@ -54,12 +54,13 @@ struct StridedSpace {
   bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
-  int64_t distance(int o, int axis) const { return stride(o, axis) < 0 ? -stride(o, axis) : stride(o, axis); }
+  static int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
   int last() const { return rank - 1; }
   int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
   /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
-  bool is_transposed(int o, int axis) const {
-    return stride(o, axis) != 0 && distance(o, last()) > distance(o, axis) && distance(o, last()) * element_sizes[o] >= 64;
+  SITU_NOINLINE bool is_transposed(int o, int axis) const {
+    int64_t const near = magnitude(stride(o, axis)), apart = magnitude(stride(o, last()));
+    return near != 0 && apart > near && apart * element_sizes[o] >= 64;
   }
 
   SITU_NOINLINE void choose_grid() {
@@ -70,16 +71,19 @@ struct StridedSpace {
     grid.row_axis = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
-      if (element_sizes[o] > widest) widest = element_sizes[o];
-      if (is_sum(o)) continue;
-      if (stride(o, last()) != 0 && stride(o, last()) != 1) buffers = true;
-      if (distance(o, last()) <= 1) continue;
+      int64_t const* const steps = strides + o * max_rank;
+      int64_t const step = steps[last()], size = element_sizes[o];
+      if (size > widest) widest = size;
+      if (is_sum(o) || step == 0 || step == 1) continue;
+      buffers = true;
+      int64_t const apart = magnitude(step);
       for (int k = 0; k < last(); ++k) {
-        if (distance(o, k) == 0 || distance(o, k) >= distance(o, last())) continue;
+        int64_t const near = magnitude(steps[k]);
+        if (near == 0 || near >= apart) continue;
         transposes = true;
-        if (distance(o, k) < shortest) shortest = distance(o, k), grid.row_axis = k;
-        if (element_sizes[o] > 0 && element_sizes[o] < transposed_size) transposed_size = element_sizes[o];
-        if (n * element_sizes[o] > 256 * 1024 && is_transposed(o, k)) grid.prefetches = true;
+        if (near < shortest) shortest = near, grid.row_axis = k;
+        if (size > 0 && size < transposed_size) transposed_size = size;
+        if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true;
       }
     }
     int const row = grid.row_axis;
@@ -137,7 +141,7 @@ struct StridedSpace {
     }
     for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
   }
-  int64_t tiles(int axis) const {
+  SITU_NOINLINE int64_t tiles(int axis) const {
     int64_t const size = sizes[axis], tile = grid.tile[axis];
     return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
   }

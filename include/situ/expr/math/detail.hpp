@@ -27,6 +27,10 @@ inline constexpr bool in_register =
 template <class T, int N, class Isa>
 inline constexpr bool has_avx512 = SITU_MATH_X86_ASM && Isa::bytes == 64 && in_register<T, N, Isa>;
 
+/// vmaxps and vminps can be used with the result apart from the operands; g++ 12 makes a comparison and a blend of a selection.
+template <class T, int N, class Isa>
+inline constexpr bool has_extrema = SITU_MATH_X86_ASM && Isa::bytes >= 32 && in_register<T, N, Isa>;
+
 /// ±(a*b) ± c, rounded once. Only where Isa::fma.
 enum class sign { plus, minus };
 template <sign Product = sign::plus, sign Addend = sign::plus, class T, int N, class Isa>
@@ -169,9 +173,9 @@ SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
     __asm__("vptestmd {%1, %1, %0|%0, %1, %1}" : "=Yk"(k) : "v"(v));
     return k != 0;
   } else if constexpr (Bytes * N == 32 && Isa::bytes >= 32) {
-    bool r;
-    __asm__("vptest {%1, %1|%1, %1}" : "=@ccnz"(r) : "x"(v));
-    return r;
+    int r;
+    __asm__("vpmovmskb {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    return r != 0;
   } else if constexpr (Bytes * N == 16) {
     int r;
 #if !defined(__AVX__)
@@ -199,6 +203,20 @@ SITU_INLINE bool any_below(pack<float, N, Isa> const& x, float bound) {
   }
 #endif
   return any(x < b);
+}
+
+/// True if a sign bit is set, also that of a NaN.
+template <int N, class Isa>
+SITU_INLINE bool any_negative(pack<float, N, Isa> const& x) {
+#if SITU_MATH_X86_ASM
+  if constexpr (N == 8 && in_register<float, N, Isa>) {
+    auto const v = x.v;
+    int r;
+    __asm__("vmovmskps {%1, %0|%0, %1}" : "=r"(r) : "x"(v));
+    return r != 0;
+  }
+#endif
+  return any(bitcast<int32_t>(x) < pack<int32_t, N, Isa>(0));
 }
 
 /// hi + lo, not rounded: lo holds what hi lost.
@@ -318,8 +336,12 @@ SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> cons
     return pack<T, N, Isa>(r);
   }
 #endif
-  pack<T, N, Isa> const half = round_small(n * T(0.5));
-  return keep_order(x * power_of_two(half)) * power_of_two(keep_order(n - half));
+  // The exponent in two halves: their biased numbers are the low bits of those of n + 2 · bias + round_magic.
+  using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr int bias = sizeof(T) == 4 ? 127 : 1023, digits = sizeof(T) == 4 ? 23 : 52;
+  auto const both = bitcast<U>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 2 * bias)));
+  auto const half = both >> 1;
+  return keep_order(x * bitcast<T>(half << digits)) * bitcast<T>((both - half) << digits);
 }
 
 /// |x| and the sign of x, as bits.
@@ -365,7 +387,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> at_least(pack<T, N, Isa> const& x, T bound) {
   pack<T, N, Isa> const b(bound);
 #if SITU_MATH_X86_ASM
-  if constexpr (has_avx512<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
+  if constexpr (has_extrema<T, N, Isa>) {  // g++ 12 makes a comparison and a blend of it
     auto r = x.v;
     auto const bv = b.v;
     if constexpr (sizeof(T) == 4) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));
@@ -379,7 +401,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
   pack<T, N, Isa> const b(bound);
 #if SITU_MATH_X86_ASM
-  if constexpr (has_avx512<T, N, Isa>) {
+  if constexpr (has_extrema<T, N, Isa>) {
     auto r = x.v;
     auto const bv = b.v;
     if constexpr (sizeof(T) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(r) : "v"(bv));

@@ -131,8 +131,18 @@ struct scalar_expm1 {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
-  return detail::scale(P(1.0f) + t, n);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
+    return detail::scale(P(1.0f) + t, n);
+  } else {
+    bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
+    P c = x;
+    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
+    auto const [t, n] = detail::split_exp(c);
+    P const y = P(1.0f) + t;
+    if (SITU_UNLIKELY(special)) return detail::scale(y, n);
+    return y * detail::power_of_two(n);
+  }
 }
 
 /// 2ˣ.

@@ -54,13 +54,11 @@ SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& 
     return {m - P(1.0f), e, false};
   }
 #endif
-  I const bits = bitcast<int32_t>(x);
-  bool const special = any((bits < I(0x00800000)) | (bits >= I(0x7f800000)));
-  I from = bits - I(0x3f400000);
-  if (SITU_UNLIKELY(special)) {
-    from = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(0x3f400000) - I(23 << 23), from);
-  }
-  P const f = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - P(1.0f);
+  I bits = bitcast<int32_t>(x);
+  bool const special = any(bits + I(0x7f800000) > I(-0x01000001));  // positive normal numbers become the least integers
+  if (SITU_UNLIKELY(special)) bits = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(23 << 23), bits);
+  I const from = bits - I(0x3f400000);
+  P const f = bitcast<float>(bits - (from & I(-0x00800000))) - P(1.0f);
   return {f, convert_unchecked<float>(from >> 23), special};
 }
 
@@ -82,12 +80,16 @@ SITU_INLINE pack<float, N, Isa> log_rest(pack<float, N, Isa> const& f) {
   return (f * f) * multiply_add(f, p, P(-0.5f));
 }
 
-/// e log 2 + log(1 + f), the first product exact.
+/// e log 2 + log(1 + f). The float nearest to log 2 is within 2^-28.4 of it: that does where the product is not rounded.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> join_log(pack<float, N, Isa> const& f, pack<float, N, Isa> const& e) {
   using P = pack<float, N, Isa>;
-  P const rest = multiply_add(e, P(1.42860677e-06f), log_rest(f));
-  return multiply_add(e, P(0.693145751953125f), keep_order(f + rest));
+  if constexpr (Isa::fma && !has_avx512<float, N, Isa>) {
+    return fused(e, P(0.693147182f), f + log_rest(f));
+  } else {  // the product with the upper part of log 2 is exact
+    P const rest = multiply_add(e, P(1.42860677e-06f), log_rest(f));
+    return multiply_add(e, P(0.693145751953125f), keep_order(f + rest));
+  }
 }
 
 /// a + b + c log(1 + f), for a = 0 or |a| > c |log(1 + f)|. c is given as c1 + c2, where c1 has 12 digits.

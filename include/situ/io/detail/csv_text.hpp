@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <situ/core/list.hpp>
 #include <situ/io/detail/decimal.hpp>
 #include <situ/io/detail/file.hpp>
 
@@ -41,13 +42,16 @@ class WordList {
   }
   int64_t add(std::string_view word) {
     if (int64_t const known = find(word); known >= 0) return known;
-    sorted_.insert(sorted_.begin() + static_cast<std::ptrdiff_t>(place(word)), words_.size());
-    words_.emplace_back(word);
+    std::size_t const at = place(word);
+    sorted_.push_back(0);
+    for (std::size_t k = words_.size(); k > at; --k) sorted_[k] = sorted_[k - 1];
+    sorted_[at] = words_.size();
+    words_.push_back(std::string(word));
     return static_cast<int64_t>(words_.size()) - 1;
   }
   std::vector<std::string> const& words() const { return words_; }
   /// The numbers of the words in the order of their spelling.
-  std::vector<std::size_t> const& sorted() const { return sorted_; }
+  List<std::size_t> const& sorted() const { return sorted_; }
 
  private:
   std::size_t place(std::string_view word) const {
@@ -60,7 +64,7 @@ class WordList {
     return low;
   }
   std::vector<std::string> words_;
-  std::vector<std::size_t> sorted_;
+  List<std::size_t> sorted_;
 };
 
 /// Walks over the fields of a CSV text.

@@ -154,9 +154,9 @@ class JsonReader {
       }
       for (;; --depth) {
         if (depth == 0) return;
-        bool const object = in_object[depth - 1];
-        if (!more(object ? '}' : ']', false, "a value cannot be read")) continue;
-        if (object) skip_key();
+        bool const outer = in_object[depth - 1];
+        if (!more(outer ? '}' : ']', false, "a value cannot be read")) continue;
+        if (outer) skip_key();
         break;
       }
     }

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include <situ/core/list.hpp>
 #include <situ/io/detail/file.hpp>
 #include <situ/io/detail/safetensors_format.hpp>
 
@@ -126,7 +126,7 @@ class ZipReader {
  public:
   /// `Source` has size() and read(to, offset, bytes), as InputFile.
   template <class Source>
-  static std::vector<ZipMember> members(Source const& file, FileContext const& context) {
+  static List<ZipMember> members(Source const& file, FileContext const& context) {
     return ZipReader(context).list(file);
   }
   /// Where the bytes of a member begin.
@@ -152,7 +152,7 @@ class ZipReader {
   static std::string quoted(std::string const& name) { return quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()); }
 
   template <class Source>
-  std::vector<ZipMember> list(Source const& file) {
+  List<ZipMember> list(Source const& file) {
     // The end mark is in the last 22 bytes, but for a comment behind it.
     int64_t const size = file.size(), tail_size = size < 22 + 65535 ? size : 22 + 65535;
     std::string tail(static_cast<size_t>(tail_size), '\0');
@@ -193,7 +193,7 @@ class ZipReader {
 
     std::string list(static_cast<size_t>(list_size), '\0');
     file.read(list.data(), static_cast<int64_t>(list_at), static_cast<int64_t>(list_size));
-    std::vector<ZipMember> result;
+    List<ZipMember> result;
     result.reserve(static_cast<size_t>(count));
     auto const* place = reinterpret_cast<unsigned char const*>(list.data());
     int64_t left = static_cast<int64_t>(list_size);
@@ -248,7 +248,7 @@ class ZipReader {
   }
 
   /// Names are unique, and members do not overlap.
-  void check(std::vector<ZipMember> const& members) const {
+  void check(List<ZipMember> const& members) const {
     List<ZipMember const*> order;
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });

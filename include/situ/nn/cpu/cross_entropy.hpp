@@ -54,7 +54,6 @@ struct LabelRows {
   C const* bases;             ///< what is subtracted from all elements; null where that is 0
 };
 
-
 template <class T>
 struct ScoreRow {
   using C = compute_t<T>;
@@ -103,13 +102,13 @@ struct ScoreRow {
       sums[k] = select(inside, e, zero);
     }
   }
-  SITU_NOINLINE static C maximum(T const* x, int64_t n) {
-    C m = static_cast<C>(x[0]);
+  /// The place of the maximum; of a NaN where there is one.
+  SITU_NOINLINE static int64_t highest(T const* x, int64_t n) {
+    int64_t place = 0;
     for (int64_t k = 1; k < n; ++k) {
-      C const v = static_cast<C>(x[k]);
-      m = v > m || v != v ? v : m;
+      if (C const v = static_cast<C>(x[k]); v > static_cast<C>(x[place]) || v != v) place = k;
     }
-    return m;
+    return place;
   }
   /// Σ w_c (x_c - shift).
   SITU_NOINLINE static double share(T const* x, int64_t n, C shift, T const* weight) {
@@ -192,7 +191,7 @@ struct LabelForwardBody {
         for (k = 0; k < end; ++k) {  // again about the row's maximum
           if (s[static_cast<int>(k)] <= a.limit) continue;
           T const* const x = a.x + (first + k) * n;
-          shifts[k] = ScoreRow<T>::maximum(x, n);
+          shifts[k] = static_cast<C>(x[ScoreRow<T>::highest(x, n)]);
           bases[k] = shifts[k] - static_cast<C>(x[a.labels[first + k]]);
         }
         k = 0;
@@ -280,22 +279,19 @@ struct LabelBackwardBody {
       C at = static_cast<C>(x[label]), low = a.sums[row];
       C const factor_of_row = a.factors[row * a.step], hit = a.hits[row * a.step];
       if (SITU_UNLIKELY(!(low < C(far_label)))) {
-        at = ScoreRow<T>::maximum(x, n);
-        alignas(64) C unused[N];
-        P s(sum_of_lanes(ScoreRow<T>::template sum<Isa>(x, n, a.readable - row * n, at, unused, 0)));
-        low = math::log(s)[0];
+        int64_t const highest = ScoreRow<T>::highest(x, n);
+        at = static_cast<C>(x[highest]);
+        low = log_sum(x, n, a.readable - row * n, highest);
       }
       P const shift(at), less(low), factor(factor_of_row), base(a.bases ? a.bases[row] : C(0));
-      int64_t i = 0;
-      for (; i + N <= n; i += N) slope(P(load_lanes<T, N, Isa>(x + i)), shift, less, factor, base, out + i);
-      if (i < n) {
-        T lanes[N];
-        bool const direct = n >= N || a.writable - row * n - i >= N;  // what is overwritten behind the row is written after it
-        if (n >= N) i = n - N;
-        P const last = n >= N ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x + i, n - i, a.readable - row * n - i));
-        slope(last, shift, less, factor, base, direct ? out + i : lanes);
-        if (!direct) copy_short(out + i, lanes, (n - i) * static_cast<int64_t>(sizeof(T)));
+      bool const fills = n >= N, direct = fills || a.writable - row * n >= N;  // what is overwritten behind the row is written after it
+      T lanes[N];
+      for (int64_t i = 0, last = n - N;; i = i + N < last ? i + N : last) {
+        P const scores = fills ? P(load_lanes<T, N, Isa>(x + i)) : P(load_last<T, N, Isa>(x, n, a.readable - row * n));
+        store_lanes<T, N, Isa>(exp_of_score(keep_order(scores - shift) - less) * factor - base, direct ? out + i : lanes);
+        if (i >= last) break;
       }
+      if (!direct) copy_short(out, lanes, n * static_cast<int64_t>(sizeof(T)));
       if constexpr (std::is_same_v<T, C>) {
         out[label] -= hit;
       } else {  // rounded once
@@ -307,10 +303,14 @@ struct LabelBackwardBody {
   }
 
  private:
-  template <int N, class Isa>
-  SITU_INLINE static void slope(pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& factor,
-                                pack<C, N, Isa> const& base, T* to) {
-    store_lanes<T, N, Isa>(exp_of_score(keep_order(x - shift) - low) * factor - base, to);
+  /// log Σ exp(x_c - x_highest), which the forward pass takes of a row with that label.
+  SITU_NOINLINE static C log_sum(T const* x, int64_t n, int64_t readable, int64_t highest) {
+    alignas(64) C sums[label_rows], losses[label_rows];
+    LabelRows<T> row{};
+    row.x = x, row.rows = 1, row.classes = n, row.readable = readable, row.labels = &highest, row.all_count = true;
+    row.limit = std::numeric_limits<C>::max(), row.sums = sums, row.losses = losses;
+    dispatch<LabelForwardBody<T>>(&row);
+    return sums[0];
   }
 };
 

@@ -249,10 +249,10 @@ struct Multiplication {
     bool const direct = is_product_type<T> && p.c_i == 1;
     for (int64_t i = i0; i < i1; i += vector_sums) {
       int64_t const rows = i1 - i < vector_sums ? i1 - i : vector_sums;
-      C* const sums = direct ? reinterpret_cast<C*>(p.c + i) : results;
-      sum_rows<T>(sums, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
-      if (p.finish) p.finish(p, sums, 1, i, 0, rows, 1);
-      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, sums, 0, 1, rows);
+      C* const found = direct ? reinterpret_cast<C*>(p.c + i) : results;
+      sum_rows<T>(found, p.a + i * p.a_i, p.a_i, p.a_k, packs ? x : reinterpret_cast<C const*>(p.b), rows, p.k);
+      if (p.finish) p.finish(p, found, 1, i, 0, rows, 1);
+      if (!direct) store_sums<T>(p.c + i * p.c_i, 0, p.c_i, found, 0, 1, rows);
     }
     return true;
   }

@@ -1,7 +1,8 @@
 /// Batches of small products: one launch, nothing packed that can be read where it lies.
 ///
 /// Where the elements of both matrices and of their product each find place in one vector, a vector holds as many of them as it can, and
-/// every step of the sum is two permutations and one multiplication. Others are tiles of the kernel for large products, one after the other.
+/// every step of the sum is two permutations and one multiplication. Of others with short rows, B is kept in registers. The rest are tiles
+/// of the kernel for large products, one after the other.
 #pragma once
 
 #include <situ/ops/cpu/gemm.hpp>
@@ -112,6 +113,7 @@ struct FewElementsBody {
       if (group > left) continue;
       FirstLanes<Isa, C, N> const lanes_a((group - 1) * few.next_a + few.span_a), lanes_b((group - 1) * few.next_b + few.span_b), lanes_c(group * size);
       int64_t const next_a = group * few.next_a, next_b = group * few.next_b, next_c = group * few.next_c;
+      bool const fills = group * size == N;  // a vector
       for (; left >= group; left -= group) {
         V x, y, u, v, sum{};
         lanes_a.load(x, a), lanes_b.load(y, b);
@@ -124,7 +126,8 @@ struct FewElementsBody {
             permute<Isa>(u, x, p), permute<Isa>(v, y, q), add_product<Isa, C>(sum, u, v);
           }
         }
-        lanes_c.store(sum, c);
+        if (Isa::bytes < 64 && fills) __builtin_memcpy(c, &sum, sizeof(V));
+        else lanes_c.store(sum, c);
         a += next_a, b += next_b, c += next_c;
       }
     }
@@ -136,14 +139,29 @@ struct FewElementsBody {
 template <class C>
 struct FewRowsBody {
   static constexpr int most = 8;
+  static constexpr int side = 16 / static_cast<int>(sizeof(C));  ///< of a matrix whose rows are 16 bytes
+
+  /// Whether it is best for products of these sizes.
+  static bool takes(Block<C> const& block, TileSizes const& sizes) {
+    if (!sizes.masked) return is_square(block) && sizes.lanes <= 2 * side;
+    return block.depth > 1 && block.depth <= most && block.columns <= sizes.lanes;
+  }
 
   template <class Isa>
   SITU_INLINE static int run(Block<C> const* given) {
     constexpr TileSizes sizes = tile_sizes<C, Isa>;
+    if constexpr (sizes.lanes <= 2 * side) {
+      if (is_square(*given)) return squares<Isa>(*given, std::make_integer_sequence<int, side>{}), 0;
+    }
     if constexpr (has_masks<Isa>) {
-      using Sequence = std::make_integer_sequence<int, most>;
-      if (given->columns <= sizes.narrow) given->depth == most ? products<Isa, sizes.narrow, true>(*given, Sequence{}) : products<Isa, sizes.narrow, false>(*given, Sequence{});
-      else if constexpr (sizes.narrow < sizes.lanes) products<Isa, sizes.lanes, false>(*given, Sequence{});
+      constexpr int deep = Isa::bytes == 64 ? most : sizes.lanes;
+      if (given->columns > sizes.narrow) {
+        if constexpr (sizes.narrow < sizes.lanes) products<Isa, sizes.lanes, false>(*given, std::make_integer_sequence<int, most>{});
+      } else if (given->depth == deep) {
+        products<Isa, sizes.narrow, true>(*given, std::make_integer_sequence<int, deep>{});
+      } else {
+        products<Isa, sizes.narrow, false>(*given, std::make_integer_sequence<int, most>{});
+      }
     }
     return 0;
   }
@@ -157,7 +175,8 @@ struct FewRowsBody {
     C* to = block.c;
     int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, depth = block.depth;
     int64_t const a_i = block.a_i, a_k = block.a_k, b_k = block.b_k, c_i = block.c_i, rows = block.rows;
-    V x[most];
+    [[maybe_unused]] int64_t whole = Isa::bytes == 64 ? 0 : whole_rows(block, Lanes);
+    V x[sizeof...(K)];
     ((x[K] = V{}), ...);
     for (int64_t t = block.count; t > 0; --t) {
       static_cast<void>((((Deepest || K < depth) && (lanes.load(x[K], b + K * b_k), true)) && ...));
@@ -166,18 +185,70 @@ struct FewRowsBody {
       for (int64_t i = rows; i > 0; --i) {
         V sum{};
         static_cast<void>((((Deepest || K < depth) && (add_product_of_all<Isa, C>(sum, x[K], a + K * a_k), true)) && ...));
-        lanes.store(sum, c);
+        if (Isa::bytes < 64 && SITU_LIKELY(--whole >= 0)) __builtin_memcpy(c, &sum, sizeof(V));
+        else lanes.store(sum, c);
         a += a_i, c += c_i;
       }
       matrix += next_a, b += next_b, to += next_c;
     }
+  }
+  /// How many rows of C, of all products, are written with whole vectors: what these write behind a row, the next rows write again.
+  /// (Stores whose mask is a vector take some processors a dozen cycles.)
+  SITU_NOINLINE static int64_t whole_rows(Block<C> const& block, int64_t lanes) {
+    int64_t const columns = block.columns, rows = block.count * block.rows;
+    if (columns == lanes) return rows;
+    bool const dense = (block.rows == 1 || block.c_i == columns) && (block.count == 1 || block.next_c == block.rows * columns);
+    return dense ? ((rows + 1) * columns - lanes) / columns : 0;
+  }
+
+  /// Whether B is square with rows of 16 bytes, and A and C have no gaps between their rows.
+  static bool is_square(Block<C> const& block) {
+    return block.columns == side && block.depth == side && block.a_i == side && block.a_k == 1 && block.c_i == side && block.rows > 1;
+  }
+  /// Those products, with one or two rows of A, and of C, in a vector.
+  template <class Isa, int... K>
+  SITU_INLINE static void squares(Block<C> const& block, std::integer_sequence<int, K...>) {
+    constexpr int lanes = tile_sizes<C, Isa>.lanes;
+    using V = typename vector_of<C, lanes>::type;
+    C const *a = block.a, *b = block.b;
+    C* c = block.c;
+    int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, b_k = block.b_k, last = block.rows * side - lanes;
+    V x[side], rows, factors;
+    for (int64_t t = block.count; t > 0; --t) {
+      (repeat(x[K], b + K * b_k), ...);
+      for (int64_t i = 0; i < last + lanes; i += lanes) {
+        int64_t const at = i < last ? i : last;  // where a single row is left, the one before it is computed again
+        V sum{};
+        __builtin_memcpy(&rows, a + at, sizeof(V));
+        ((spread_each<K>(factors, rows, std::make_integer_sequence<int, lanes>{}), add_product<Isa, C>(sum, factors, x[K])), ...);
+        __builtin_memcpy(c + at, &sum, sizeof(V));
+      }
+      a += next_a, b += next_b, c += next_c;
+    }
+  }
+  /// The element of every row that is numbered K, in all places of the row.
+  template <int K, class V, int... L>
+  SITU_INLINE static void spread_each(V& to, V const& rows, std::integer_sequence<int, L...>) {
+    to = V{rows[L / side * side + K]...};
+  }
+  /// 16 bytes, as often as they find place.
+  template <class V>
+  SITU_INLINE static void repeat(V& to, C const* from) {
+    using Row = char[16];
+#if SITU_X86 && !defined(__clang__)
+    if constexpr (sizeof(V) == 32) {
+      __asm__("vbroadcastf128 %1, %0" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
+      return;
+    }
+#endif
+    for (std::size_t part = 0; part < sizeof(V) / sizeof(Row); ++part) __builtin_memcpy(reinterpret_cast<char*>(&to) + part * sizeof(Row), from, sizeof(Row));
   }
 };
 
 /// Products of matrices that lie behind each other, with B's rows without gaps.
 template <class C>
 void run_small_blocks(Block<C> const& block, TileSizes const& sizes) {
-  if (sizes.masked && block.columns <= sizes.lanes && block.depth > 1 && block.depth <= FewRowsBody<C>::most) dispatch<FewRowsBody<C>>(&block);
+  if (FewRowsBody<C>::takes(block, sizes)) dispatch<FewRowsBody<C>>(&block);
   else run_block(block);
 }
 
@@ -203,7 +274,7 @@ SITU_NOINLINE void multiply_small(Product<T> const& p, int64_t count, int64_t ne
   block.b = reinterpret_cast<C const*>(p.b), block.b_k = p.b_k, block.next_b = next_b;
   block.c = reinterpret_cast<C*>(p.c), block.c_i = p.c_i, block.next_c = next_c;
   block.count = count;
-  if (p.b_j == 1 && (sizes.masked || p.n >= 2 * sizes.lanes || p.n == sizes.lanes)) return run_small_blocks(block, sizes);
+  if (p.b_j == 1 && (sizes.masked || p.n >= 2 * sizes.lanes || p.n == sizes.lanes || FewRowsBody<C>::takes(block, sizes))) return run_small_blocks(block, sizes);
   block.b_packed = true;
   block.b_k = panel_columns(p.n, sizes);
   int64_t const columns = (p.n + sizes.lanes - 1) / sizes.lanes * sizes.lanes, size = columns * p.k;

@@ -46,11 +46,11 @@ struct GatherKernel : GatherProgram<Word, I> {
   using Base = GatherProgram<Word, I>;
 
   void operator()(int64_t first, int64_t last) const {
-    auto const& space = this->space;
-    int const inner = space.rank - 1;
-    IndexPlace<3> place(space, first);
+    auto const& all = this->space;
+    int const inner = all.rank - 1;
+    IndexPlace<3> place(all, first);
     for (int64_t p = first; p < last;) {
-      int64_t const left = space.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
+      int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
       row(this->out + p, this->from + place.offset(Base::source), place.offset(Base::indices), count);
       p += count;
       place.next_row();
@@ -58,19 +58,19 @@ struct GatherKernel : GatherProgram<Word, I> {
   }
 
  private:
-  void row(Word* out, Word const* from, int64_t position, int64_t count) const {
+  void row(Word* to, Word const* values, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
-    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(out, from, 0, 1, position, 1, count);
-    else pick(out, from, step, this->axis_stride, position, index_step, count);
+    if (step == 0 && this->axis_stride == 1 && index_step == 1) pick(to, values, 0, 1, position, 1, count);
+    else pick(to, values, step, this->axis_stride, position, index_step, count);
   }
-  SITU_INLINE void pick(Word* out, Word const* from, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
-    I const* index = this->index + position;
+  SITU_INLINE void pick(Word* to, Word const* values, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
+    I const* at = this->index + position;
     int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
-    for (int64_t k = 0; k < count; ++k, index += index_step, from += step) {
-      int64_t i = static_cast<int64_t>(*index);
+    for (int64_t k = 0; k < count; ++k, at += index_step, values += step) {
+      int64_t i = static_cast<int64_t>(*at);
       if (i < 0) i += extent;
-      out[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? from[i * stride] : left_out(position + k * index_step);
+      to[k] = SITU_LIKELY(static_cast<uint64_t>(i) < static_cast<uint64_t>(extent)) ? values[i * stride] : left_out(position + k * index_step);
     }
   }
   SITU_NOINLINE Word left_out(int64_t position) const {
@@ -197,9 +197,7 @@ struct JoinTargetsKernel {
   int64_t size, chunks;
 
   void operator()(int64_t first, int64_t last) const {
-    for (int64_t c = 0; c < chunks; ++c) {
-      for (int64_t k = first; k < last; ++k) Join::join(to[k], targets[c * size + k]);
-    }
+    for (int64_t c = 0; c < chunks; ++c) join_run<Join>(to + first, 1, targets + c * size + first, 1, last - first);
   }
 };
 

@@ -81,7 +81,7 @@ struct CombineBody {
   SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
     odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
-    if constexpr (math::detail::has_avx512<A, P::lanes, typename P::isa_type>) {  // g++ 12 makes a comparison and a blend of it
+    if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
       auto const v = x.v;
       if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
@@ -158,14 +158,10 @@ struct CombineBody {
       alignas(64) unsigned char buffers[Operands][64];
       int tail = 0;
       for (int64_t n = run.count;;) {
-        while (i + N <= n) {
-          int64_t const whole = (n - i) / N * N;
-          int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
-          P b = none;
-          for (; i < stop; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-          if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
-          a = R::combine(a, apart(b));
-        }
+        P b = none;
+        for (; i + N <= n; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+        if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
+        a = R::combine(a, apart(b));
         if (i >= n) break;
         tail = static_cast<int>(n - i);  // once more, on padded copies
         buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
@@ -285,7 +281,7 @@ struct IndexBody {
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       while (i + 4 * N <= run.count) {
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
-        int64_t const stop = i + (whole < 64 * N ? whole : 64 * N);
+        int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
         P b = none, c = none, d = none, e = none, odd = zero, even = zero;
         for (; i < stop; i += 4 * N) {
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);

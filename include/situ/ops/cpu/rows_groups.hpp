@@ -64,15 +64,17 @@ struct NormGroup {
     int64_t const whole = cut.whole;
     for (int64_t r = 0; Centred && r < rows; ++r) {
       C const* const row = x + r * pitch;
-      P s(zero), t(zero);
+      P s(zero), t(zero), u(zero), v(zero);  // as many as hide how long an addition takes
       if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
       int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
+      for (; i + 4 * N <= whole; i += 4 * N) {
         s = s + P::load(row + i);
         t = t + P::load(row + i + N);
+        u = u + P::load(row + i + 2 * N);
+        v = v + P::load(row + i + 3 * N);
       }
-      if (i < whole) t = t + P::load(row + i);
-      sums[r] = s + t;
+      for (; i < whole; i += N) t = t + P::load(row + i);
+      sums[r] = (s + t) + (u + v);
     }
     if constexpr (Centred) {
       for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
@@ -81,30 +83,32 @@ struct NormGroup {
     for (int64_t r = 0; r < rows; ++r) {
       C const* const row = x + r * pitch;
       P const centre(Centred ? shift[r] : C(0));
-      P s(zero), q(zero), t(zero), p(zero);
+      P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);
       if (cut.has_rest()) {
         P d = cut.rest(row);
         if constexpr (Centred) d = keep_order(d - centre);
         s = cut.inside_only(d);
-        q = s * s;
+        q0 = s * s;
       }
       int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
-        P d = P::load(row + i), e = P::load(row + i + N);
+      for (; i + 4 * N <= whole; i += 4 * N) {
+        P a = P::load(row + i), b = P::load(row + i + N), c = P::load(row + i + 2 * N), d = P::load(row + i + 3 * N);
         if constexpr (Centred) {
-          d = keep_order(d - centre), e = keep_order(e - centre);
-          s = s + d, t = t + e;
+          a = keep_order(a - centre), b = keep_order(b - centre), c = keep_order(c - centre), d = keep_order(d - centre);
+          s = s + (a + b), t = t + (c + d);
         }
-        q = multiply_add(d, d, q);
-        p = multiply_add(e, e, p);
+        q0 = multiply_add(a, a, q0);
+        q1 = multiply_add(b, b, q1);
+        q2 = multiply_add(c, c, q2);
+        q3 = multiply_add(d, d, q3);
       }
-      if (i < whole) {
+      for (; i < whole; i += N) {
         P d = P::load(row + i);
         if constexpr (Centred) d = keep_order(d - centre), t = t + d;
-        p = multiply_add(d, d, p);
+        q1 = multiply_add(d, d, q1);
       }
       if constexpr (Centred) sums[r] = s + t;
-      squares[r] = q + p;
+      squares[r] = (q0 + q1) + (q2 + q3);
     }
     for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
       squares[r] = zero;

@@ -10,22 +10,23 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// The lanes of a, `Steps` places up; those of `fill` come in.
-template <int Steps, class P, int... K>
-SITU_INLINE P lanes_up(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+/// The lanes of a in groups of `Group`: in every second group the last lane of the group before it, in the others those of `fill`. Of
+/// groups that are short this is within 128 bits, which is what vectors shuffle best.
+template <int Group, class P, int... K>
+SITU_INLINE P lanes_before(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
   constexpr int N = P::lanes;
   P result;
 #if defined(__clang__)
-  result.v = __builtin_shufflevector(a.v, fill.v, (K < Steps ? N : K - Steps)...);
+  result.v = __builtin_shufflevector(a.v, fill.v, (K & Group ? K / Group * Group - 1 : N + K)...);
 #else
   typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
-  Indices const from = {(K < Steps ? N : K - Steps)...};
+  Indices const from = {(K & Group ? K / Group * Group - 1 : N + K)...};
   result.v = __builtin_shuffle(a.v, fill.v, from);
 #endif
   return result;
 }
 
-/// The scan of the lanes of a pack.
+/// The scan of the lanes of a pack (Sklansky 1960): pairs, then fours of them, and so on.
 template <class S, class P>
 SITU_INLINE P scanned(P const& x) {
   constexpr int N = P::lanes;
@@ -33,10 +34,10 @@ SITU_INLINE P scanned(P const& x) {
   constexpr std::make_integer_sequence<int, N> places{};
   P const none(static_cast<typename P::value_type>(S::identity()));
   P y = x;
-  if constexpr (N > 1) y = S::combine(lanes_up<1>(y, none, places), y);
-  if constexpr (N > 2) y = S::combine(lanes_up<2>(y, none, places), y);
-  if constexpr (N > 4) y = S::combine(lanes_up<4>(y, none, places), y);
-  if constexpr (N > 8) y = S::combine(lanes_up<8>(y, none, places), y);
+  if constexpr (N > 1) y = S::combine(lanes_before<1>(y, none, places), y);
+  if constexpr (N > 2) y = S::combine(lanes_before<2>(y, none, places), y);
+  if constexpr (N > 4) y = S::combine(lanes_before<4>(y, none, places), y);
+  if constexpr (N > 8) y = S::combine(lanes_before<8>(y, none, places), y);
   return y;
 }
 

@@ -146,9 +146,9 @@ struct NetworkKernel {
       }
     };
     if (at.step != 1) {
-      int64_t const block_rows = key_block / at.rows;
-      for (int64_t base = 0; base < n; base += block_rows) {
-        int64_t const m = n - base < block_rows ? n - base : block_rows;
+      int64_t const rows_at_once = key_block / at.rows;
+      for (int64_t base = 0; base < n; base += rows_at_once) {
+        int64_t const m = n - base < rows_at_once ? n - base : rows_at_once;
         dispatch<EncodeColumns<T>>(source + base * at.step, &block[0], m, at.step, at.rows, flip());
         note(m * at.rows);
         for (int64_t i = 0; i < m; ++i) {
