@@ -39358,7 +39358,7 @@ inline constexpr LaneMachine<C, D> lane_machine_of{
 
 /// Puts the machines of a device in their places. Cost: two words written.
 template <class D>
-SITU_SELDOM void use_lanes() {
+void use_lanes() {
   using Where = result_device_t<D>;
   __atomic_store_n(&lane_machine_place<float, Where>(), &lane_machine_of<float, Where>, __ATOMIC_RELEASE);
   __atomic_store_n(&lane_machine_place<double, Where>(), &lane_machine_of<double, Where>, __ATOMIC_RELEASE);
