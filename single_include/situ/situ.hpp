@@ -41249,8 +41249,9 @@ Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t n
   return result;
 }
 
-template <class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph, bool creates_graph) {
+/// What second derivatives are computed by comes with CreatesGraph.
+template <bool CreatesGraph = false, class T, class D>
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph) {
   if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
@@ -41259,8 +41260,9 @@ void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<
   Node* const root_node = root.state();
   uint64_t const run = next_gradient_run();
   mark_way_to_targets(&root_node, 1, run);
-  Flow flow(keeps_graph || creates_graph, creates_graph, run);
-  if (creates_graph) {
+  Flow flow(keeps_graph || CreatesGraph, CreatesGraph, run);
+  if constexpr (CreatesGraph) {
+    use_lanes<D>();
     enable_grad const guard;
     root.state()->incoming = seed;
     root.state()->add_recorded(flow, Variable<T, D>(seed, false));
@@ -41294,7 +41296,7 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  run_grad(y, seed, nodes, keeps_graph, false);
+  run_grad(y, seed, nodes, keeps_graph);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
     return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
   }(std::make_index_sequence<N>{});
@@ -41303,8 +41305,8 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  use_lanes<device_of<Y>>(), use_lanes<device_of<V>>();
-  run_grad(y, seed, nodes, true, true);
+  use_lanes<device_of<V>>();
+  run_grad<true>(y, seed, nodes, true);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
     return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
   }(std::make_index_sequence<N>{});
@@ -43855,7 +43857,7 @@ std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> 
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
-    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true, false);
+    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true);
   }
   std::vector<double> row;
   for_each_checked(inputs, [&](std::size_t, auto const& input) {
@@ -43990,7 +43992,7 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    run_grad(total, one_gradient<double, D>({}), nodes, true, true);
+    run_grad<true>(total, one_gradient<double, D>({}), nodes, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
       auto* const recorded_gradient = std::exchange(input.state()->captured_recorded, nullptr);
       input.state()->captured = {};

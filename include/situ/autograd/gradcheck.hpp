@@ -126,7 +126,7 @@ std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> 
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
-    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true, false);
+    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true);
   }
   std::vector<double> row;
   for_each_checked(inputs, [&](std::size_t, auto const& input) {
@@ -261,7 +261,7 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    run_grad(total, one_gradient<double, D>({}), nodes, true, true);
+    run_grad<true>(total, one_gradient<double, D>({}), nodes, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
       auto* const recorded_gradient = std::exchange(input.state()->captured_recorded, nullptr);
       input.state()->captured = {};
