@@ -38437,8 +38437,10 @@ Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape co
                 }),
                 v);
 }
+/// What second derivatives on D are computed by, from now on (lane_machine.hpp).
 template <class D>
 void use_lanes();
+/// A Variable's value on another device. Second derivatives may be asked for on either side: both are told what computes them.
 template <class To, class T, class D>
 Variable<T, To> record_transfer(Variable<T, D> const& v) {
   if constexpr (std::is_same_v<To, D>) return v;
@@ -39167,11 +39169,7 @@ struct LaneState final : State<C, D> {
     if (f.reads_value) own = Saved<C, D>(this->value);
     for (int k = 0; k < f.operands; ++k) {
       if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
-      if (!xs[k].requires_grad()) continue;
-      auto* const state = xs[k].state();
-      edges[k] = state;
-      count_up(state->references);
-      if (state->depth >= this->depth) this->depth = state->depth + 1;
+      if (xs[k].requires_grad()) connect_input(*this, k, xs[k].state());
     }
   }
   ~LaneState() override { drop_inputs(*this); }

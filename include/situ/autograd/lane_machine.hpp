@@ -88,11 +88,7 @@ struct LaneState final : State<C, D> {
     if (f.reads_value) own = Saved<C, D>(this->value);
     for (int k = 0; k < f.operands; ++k) {
       if (f.reads_operands) operands[k] = Saved<C, D>(xs[k]);
-      if (!xs[k].requires_grad()) continue;
-      auto* const state = xs[k].state();
-      edges[k] = state;
-      count_up(state->references);
-      if (state->depth >= this->depth) this->depth = state->depth + 1;
+      if (xs[k].requires_grad()) connect_input(*this, k, xs[k].state());
     }
   }
   ~LaneState() override { drop_inputs(*this); }

@@ -151,8 +151,10 @@ Variable<T, D> record_placed(View const& view, Variable<T, D> const& v, Shape co
                 }),
                 v);
 }
+/// What second derivatives on D are computed by, from now on (lane_machine.hpp).
 template <class D>
 void use_lanes();
+/// A Variable's value on another device. Second derivatives may be asked for on either side: both are told what computes them.
 template <class To, class T, class D>
 Variable<T, To> record_transfer(Variable<T, D> const& v) {
   if constexpr (std::is_same_v<To, D>) return v;
