@@ -263,8 +263,10 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 
@@ -341,18 +343,34 @@ class MessageText {
   SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
   SITU_REPORTS void add_floating(char const* format, double number) noexcept;
 
-  char const* c_str() const { return text_ ? text_ : ""; }
+  void add_spaces(std::size_t count) noexcept {
+    while (count-- > 0) add(" ", 1);
+  }
+  void clear() noexcept { size_ = 0, cut_ = false; }
+
+  char const* c_str() const { return size_ > 0 ? text_ : ""; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  /// There was no memory for all of it.
+  bool is_cut() const { return cut_; }
   std::string string() const { return std::string(c_str(), size_); }
+  /// The same of a text that is worth nothing when it is cut. Throws std::bad_alloc.
+  SITU_REPORTS std::string whole() const;
 
  private:
   char* text_ = nullptr;
   std::size_t size_ = 0, room_ = 0;
+  bool cut_ = false;
 };
+std::string MessageText::whole() const {
+  if (cut_) throw std::bad_alloc();
+  return string();
+}
 void MessageText::add(char const* text, std::size_t length) noexcept {
   if (size_ + length >= room_) {
     std::size_t const room = 2 * (size_ + length) + 64;
     auto* const longer = static_cast<char*>(std::realloc(text_, room));
-    if (!longer) return;
+    if (!longer) return void(cut_ = true);
     text_ = longer;
     room_ = room;
   }
@@ -386,6 +404,10 @@ SITU_REPORTS void write_string(MessageText& to, MessageWord word) {
   auto const& text = *static_cast<std::string const*>(word);
   to.add(text.data(), text.size());
 }
+SITU_REPORTS void write_view(MessageText& to, MessageWord word) {
+  auto const& text = *static_cast<std::string_view const*>(word);
+  to.add(text.data(), text.size());
+}
 SITU_REPORTS void write_natural(MessageText& to, MessageWord word) { to.add_integer(reinterpret_cast<std::uintptr_t>(word)); }
 SITU_REPORTS void write_whole(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
@@ -414,6 +436,7 @@ SITU_REPORTS void write_any(MessageText& to, MessageWord word) {
 
 SITU_INLINE MessageWord message_word(char const* text) { return text; }
 SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
+SITU_INLINE MessageWord message_word(std::string_view const& text) { return &text; }
 SITU_INLINE MessageWord message_word(double number) {
   std::uintptr_t bits;
   __builtin_memcpy(&bits, &number, sizeof bits);
@@ -434,6 +457,7 @@ constexpr WriteWord writer_of() {
   if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
   else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
   else if constexpr (std::is_same_v<X, std::string>) return &write_string;
+  else if constexpr (std::is_same_v<X, std::string_view>) return &write_view;
   else if constexpr (has_text<X>) return &write_any<X>;
   else return &write_floating;
 }
@@ -444,6 +468,7 @@ class MessagePart {
  public:
   MessagePart(char const* text) : word_(text), write_(&write_text) {}
   MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
+  MessagePart(std::string_view const& text) : word_(&text), write_(&write_view) {}
   MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>
@@ -894,20 +919,23 @@ Stream& operator<<(Stream& stream, S const& shape) {
 
 namespace detail {
 
-/// The product of the extents. Throws ShapeError on a negative extent and when bytes would not fit 63 bits.
-inline int64_t count_of(Shape const& shape, char const* who, int64_t element_size = 1) {
-  int64_t count = 1;
+/// 0 where an extent of 0 follows a product that overflows; what else the plain product cannot say is an error.
+SITU_NOINLINE inline int64_t count_of_unusual(Shape const& shape, char const* who) {
   bool empty = false;
   for (int64_t extent : shape) {
     if (extent < 0) fail<ShapeError>(who, ": shape ", shape, " has a negative extent: ", extent, "; sizes are 0 or more");
     empty = empty || extent == 0;
   }
-  if (empty) return 0;
+  if (!empty) fail<ShapeError>(who, ": shape ", shape, " has more elements than can be addressed: the product of the sizes overflows");
+  return 0;
+}
+
+/// The product of the extents. Throws ShapeError on a negative extent and when bytes would not fit 63 bits.
+inline int64_t count_of(Shape const& shape, char const* who, int64_t element_size = 1) {
+  int64_t count = 1;
   int64_t bytes = element_size;
   for (int64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) {
-      fail<ShapeError>(who, ": shape ", shape, " has more elements than can be addressed: the product of the sizes overflows");
-    }
+    if (SITU_UNLIKELY(extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes))) return count_of_unusual(shape, who);
     count *= extent;
   }
   return count;
@@ -1022,7 +1050,7 @@ inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape cons
   return index < 0 ? index + extent : index;
 }
 
-inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char const* who = "select") {
+SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char const* who = "select") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   int64_t const i = checked_index(index, from.shape[k], k, from.shape, who);
   Viewed result{from, i * from.strides[k]};
@@ -1032,7 +1060,7 @@ inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char 
 }
 
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
-inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
+SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   if (step == 0) fail<IndexError>(who, ": the step of axis ", k, " is 0; a step is positive or negative");
@@ -1045,7 +1073,7 @@ inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_
   int64_t const first = open_start ? (step > 0 ? 0 : n - 1) : clamped(start);
   int64_t const last = open_stop ? (step > 0 ? n : -1) : clamped(stop);
   int64_t count = 0;
-  if (step > 0 && last > first) count = (last - first - 1) / step + 1;
+  if (step > 0 && last > first) count = step == 1 ? last - first : (last - first - 1) / step + 1;
   if (step < 0 && first > last) count = (first - last - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1;
   Viewed result{from, count > 0 ? first * from.strides[k] : 0};
   result.layout.shape[k] = count;
@@ -1053,14 +1081,14 @@ inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_
   return result;
 }
 
-inline Viewed flip_view(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "flip");
   Viewed result{from, from.shape[k] > 0 ? (from.shape[k] - 1) * from.strides[k] : 0};
   result.layout.strides[k] = -from.strides[k];
   return result;
 }
 
-inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
+SITU_NOINLINE inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
   int const i = checked_axis(axis0, from.rank(), from.shape, who), j = checked_axis(axis1, from.rank(), from.shape, who);
   Layout result = from;
   result.shape[i] = from.shape[j], result.shape[j] = from.shape[i];
@@ -1068,14 +1096,14 @@ inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char 
   return result;
 }
 
-inline Layout matrix_transposed(Layout const& from) {
+SITU_NOINLINE inline Layout matrix_transposed(Layout const& from) {
   if (from.rank() > 2) {
     fail<ShapeError>("t: shape ", from.shape, " has ", from.rank(), " axes: t() takes at most 2; use transpose(axis0, axis1) or permute");
   }
   return from.rank() < 2 ? from : transposed(from, 0, 1, "t");
 }
 
-inline Layout permuted(Layout const& from, Shape const& axes) {
+SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
   if (axes.rank() != from.rank()) {
     fail<ShapeError>("permute: ", axes.rank(), " axes ", axes, " were given for shape ", from.shape, ": it has ", from.rank());
   }
@@ -1091,7 +1119,7 @@ inline Layout permuted(Layout const& from, Shape const& axes) {
   return result;
 }
 
-inline Layout unsqueezed(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Layout unsqueezed(Layout const& from, int64_t axis) {
   int const rank = from.rank() + 1;
   if (axis < -rank || axis >= rank) {
     fail<ShapeError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
@@ -1103,7 +1131,7 @@ inline Layout unsqueezed(Layout const& from, int64_t axis) {
   return result;
 }
 
-inline Layout squeezed(Layout const& from) {
+SITU_NOINLINE inline Layout squeezed(Layout const& from) {
   Layout result{Shape{}, Shape{}};
   for (int k = 0; k < from.rank(); ++k) {
     if (from.shape[k] == 1) continue;
@@ -1113,7 +1141,7 @@ inline Layout squeezed(Layout const& from) {
   return result;
 }
 
-inline Layout squeezed(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
   Layout result = from;
   if (from.shape[k] == 1) result.shape.erase(k), result.strides.erase(k);
@@ -1121,7 +1149,7 @@ inline Layout squeezed(Layout const& from, int64_t axis) {
 }
 
 /// Strides that repeat `from` over `to`: 0 where an axis is broadcast. -1 in `to` keeps the extent.
-inline Layout expanded(Layout const& from, Shape to, char const* who = "expand") {
+SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* who = "expand") {
   int const lead = to.rank() - from.rank();
   if (lead < 0) fail<ShapeError>(who, ": shape ", from.shape, " cannot be expanded to ", to, ": it has more dimensions");
   Layout result{to, Shape::filled(to.rank(), 0)};
@@ -1140,7 +1168,7 @@ inline Layout expanded(Layout const& from, Shape to, char const* who = "expand")
 }
 
 /// `to` with its single -1 replaced by what is left of `size` elements.
-inline Shape inferred(Shape to, Shape const& from, char const* who) {
+SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who) {
   int64_t const size = product(from);
   int unknown = -1;
   int64_t known = 1;
@@ -1166,7 +1194,7 @@ inline Shape inferred(Shape to, Shape const& from, char const* who) {
 }
 
 /// The strides under which the elements of `from` can be seen as `to`, if there are any.
-inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
+SITU_NOINLINE inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
   result = Layout(to);
   if (from.size() == 0 || from.is_contiguous()) return true;
   // Group axes of `from` that are contiguous with each other, and cut `to` into the same groups (from the last axis).
@@ -1187,6 +1215,14 @@ inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
     group_size = view_size = 1;
   }
   return view < 0;
+}
+
+/// The layout of `from` as `to`, of which one extent may be -1. False where it takes a copy: then `result` is that of a contiguous one.
+SITU_NOINLINE inline bool reshaped(Layout const& from, Shape const& to, char const* who, Layout& result) {
+  Shape const shape = inferred(to, from.shape, who);
+  if (viewed_as(from, shape, result)) return true;
+  result = Layout(shape);
+  return false;
 }
 
 }  // namespace detail
@@ -1552,8 +1588,16 @@ class Handle {
 };
 
 /// A handle to another view of the same storage.
-inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
+SITU_NOINLINE inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
   return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
+}
+/// A handle to elements of `item` bytes of another one's storage, whatever their type.
+SITU_NOINLINE inline Handle make_view(Handle const& of, Viewed const& view, std::size_t item) {
+  Body const* const body = of.body();
+  if (SITU_UNLIKELY(!body)) return make_view(Storage(), nullptr, view.layout);
+  Layout const& layout = view.layout;
+  char* const first = static_cast<char*>(body->first);
+  return Handle(new Body{1, body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, layout, layout.size(), layout.is_contiguous(), true});
 }
 
 /// D runs its work later, on streams: whoever touches a storage of it says so first.
@@ -1686,6 +1730,13 @@ SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& sh
     if (StreamRecorder* const recorder = device_traits<D>::current_stream().recorder; SITU_UNLIKELY(recorder != nullptr)) made_while_recording(recorder, block->head);
   }
   return result;
+}
+
+/// The same for elements of `item` bytes. Throws ShapeError for what cannot be a shape.
+template <class D>
+SITU_NOINLINE Handle make_uninitialized(Shape const& shape, std::size_t item, char const* who) {
+  int64_t const count = count_of(shape, who, static_cast<int64_t>(item));
+  return make_fresh<D>(static_cast<std::size_t>(count) * item, count, shape);
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.
@@ -8144,11 +8195,15 @@ __attribute__((target("avx2,fma"), noinline)) auto run_avx2(Args... args) {
   return Body::template run<isa::avx2>(args...);
 }
 #undef SITU_TARGET_AVX512
+#define SITU_BASELINE noinline, cold  // few processors are left that run it: it need not cost what the others do to compile
+#else
+#define SITU_BASELINE noinline
 #endif
 template <class Body, class... Args>
-__attribute__((noinline)) auto run_baseline(Args... args) {
+__attribute__((SITU_BASELINE)) auto run_baseline(Args... args) {
   return Body::template run<isa::baseline>(args...);
 }
+#undef SITU_BASELINE
 
 struct not_run {
   template <class T>
@@ -9826,20 +9881,21 @@ struct Move {
   int64_t rows, count;
 };
 
-/// A cache line in registers.
-template <class Isa>
+/// A cache line in registers: in halves until each is one.
+template <class Isa, int Bytes = 64>
 struct Line {
-  using P = pack<float, Isa::bytes / 4, Isa>;
-  P part[64 / Isa::bytes];
-  SITU_INLINE explicit Line(char const* from) {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(&part[k].v, from + k * Isa::bytes, Isa::bytes);
-  }
-  SITU_INLINE void store(char* to) const {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(to + k * Isa::bytes, &part[k].v, Isa::bytes);
-  }
-  SITU_INLINE void stream(char* to) const {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) stream_to(part[k], reinterpret_cast<float*>(to + k * Isa::bytes));
-  }
+  Line<Isa, Bytes / 2> first, second;
+  SITU_INLINE explicit Line(char const* from) : first(from), second(from + Bytes / 2) {}
+  SITU_INLINE void store(char* to) const { first.store(to), second.store(to + Bytes / 2); }
+  SITU_INLINE void stream(char* to) const { first.stream(to), second.stream(to + Bytes / 2); }
+};
+template <class Isa, int Bytes>
+  requires(Bytes == Isa::bytes)
+struct Line<Isa, Bytes> {
+  pack<float, Bytes / 4, Isa> part;
+  SITU_INLINE explicit Line(char const* from) { __builtin_memcpy(&part.v, from, Bytes); }
+  SITU_INLINE void store(char* to) const { __builtin_memcpy(to, &part.v, Bytes); }
+  SITU_INLINE void stream(char* to) const { stream_to(part, reinterpret_cast<float*>(to)); }
 };
 
 /// Rows of at least 64 bytes.
@@ -9879,6 +9935,9 @@ struct StreamRowsBody {
     return 0;
   }
 };
+SITU_NOINLINE inline void stream_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
+  dispatch<StreamRowsBody>(to, to_row, from, from_row, rows, bytes, begun, first, last);
+}
 
 /// Rows of at least one and at most two `Piece`s, which may overlap.
 template <class Piece>
@@ -10310,8 +10369,8 @@ class TileWalk {
     run_(self_, data, mask, layers * rows * count, false);
     int const size = space_.element_sizes[0];
     if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
-      dispatch<StreamRowsBody>(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_,
-                               c == 0, c + count == columns_);
+      stream_rows(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_, c == 0,
+                  c + count == columns_);
     } else {
       move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
     }
@@ -10489,7 +10548,7 @@ SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree
 /// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
 /// kind of store, and those of every type stream.
 template <int Operands>
-SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+__attribute__((noinline, cold)) void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   alignas(64) unsigned char values[2048];
   Run<Operands> piece = run;
   piece.data[0] = values;
@@ -10499,7 +10558,7 @@ SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree
     piece.count = left < most ? left : most;
     run_contiguous(code, tree, piece);
     int64_t const bytes = piece.count * code.sizes[0];
-    dispatch<StreamRowsBody>(to, int64_t{0}, reinterpret_cast<char const*>(values), int64_t{0}, int64_t{1}, bytes, static_cast<char*>(nullptr), true, true);
+    stream_rows(to, 0, reinterpret_cast<char const*>(values), 0, 1, bytes, nullptr, true, true);
     to += bytes;
     for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
     piece.origin += piece.count;
@@ -11350,6 +11409,13 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// A new tensor of that shape, for elements of so many bytes.
+template <class D>
+SITU_NOINLINE Handle fresh_value(Shape const& shape, int64_t size) {
+  int64_t const count = count_of(shape, "Tensor", size);
+  return make_fresh<D>(static_cast<std::size_t>(count * size), count, shape);
+}
+
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
@@ -11359,9 +11425,7 @@ SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> 
   if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
     before_write<D>(body->storage.head());
   } else {
-    std::size_t const size = static_cast<std::size_t>(code.sizes[0]);
-    int64_t const count = count_of(shape, "Tensor", static_cast<int64_t>(size));
-    fresh = make_fresh<D>(static_cast<std::size_t>(count) * size, count, shape);
+    fresh = fresh_value<D>(shape, code.sizes[0]);
     body = fresh.body();
   }
   if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
@@ -15329,8 +15393,21 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<LayoutError>(who, ": writing to a broadcast view of shape ", layout.shape, " with strides ", layout.strides,
                     " would write elements more than once; write to a clone() of it");
 }
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_view(Layout const& layout, Shape const& to) {
+  fail<LayoutError>("view: shape ", layout.shape, " with strides ", layout.strides, " cannot be viewed as ", to,
+                    " without a copy; use reshape(), which copies where it must");
+}
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_read_only(char const* who) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
+}
+
+/// Notes that a tensor's elements are written in place, if they may be.
+SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
+  if (SITU_UNLIKELY(body.layout.is_broadcast())) fail_broadcast_write(who, body.layout);
+  StorageHead* const head = body.storage.head();
+  if (!head) return;
+  if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
+  head->note_write(who);
 }
 
 }  // namespace detail
@@ -15406,8 +15483,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
-    int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, shape));
+    return from_handle(detail::make_uninitialized<D>(shape, sizeof(T), who));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
@@ -15641,24 +15717,18 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
 
   Tensor viewed(detail::Viewed const& view) const {
-    return from_handle(detail::make_view(storage(), raw() ? raw() + view.offset : nullptr, view.layout));
+    return from_handle(detail::make_view(handle_, view, sizeof(T)));
   }
 
   Tensor reshaped(Shape const& to) const {
-    Shape const shape = detail::inferred(to, this->shape(), "reshape");
-    Layout result;
-    if (detail::viewed_as(layout(), shape, result)) return viewed({result, 0});
-    return clone().viewed({Layout(shape), 0});
+    detail::Viewed view;
+    return detail::reshaped(layout(), to, "reshape", view.layout) ? viewed(view) : clone().viewed(view);
   }
 
   Tensor viewed_as(Shape const& to) const {
-    Shape const shape = detail::inferred(to, this->shape(), "view");
-    Layout result;
-    if (!detail::viewed_as(layout(), shape, result)) {
-      detail::fail<LayoutError>("view: shape ", this->shape(), " with strides ", strides(), " cannot be viewed as ", shape,
-                                " without a copy; use reshape(), which copies where it must");
-    }
-    return viewed({result, 0});
+    detail::Viewed view;
+    if (!detail::reshaped(layout(), to, "view", view.layout)) detail::fail_view(layout(), view.layout.shape);
+    return viewed(view);
   }
 
   template <class... Is>
@@ -15688,9 +15758,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// What every write in place begins with: it is allowed, and whoever saved the old elements will know.
   void begin_write(char const* who) const {
-    if (SITU_UNLIKELY(layout().is_broadcast())) detail::fail_broadcast_write(who, layout());
-    if (SITU_UNLIKELY(read_only())) detail::fail_read_only(who);
-    if (handle_.body() && handle_.body()->storage) handle_.body()->storage.head()->note_write(who);
+    if (detail::Body* const body = handle_.body()) detail::begin_write(*body, who);
     detail::before_write<D>(head());
   }
 
@@ -15700,13 +15768,19 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(from, who);
-      detail::evaluate<D>(value.raw(), value.layout(), true, e);
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
     } else {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
+  }
+
+  /// The values of e in storage of their own.
+  template <class E>
+  static Tensor computed_apart(char const* who, E const& e) {
+    Tensor value = uninitialized(e.shape(), who);
+    detail::evaluate<D>(value.raw(), value.layout(), true, e);
+    return value;
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.
@@ -16675,7 +16749,7 @@ struct JoinRowsKernel {
       char* const place = to + row * row_bytes;
       char* const where = stream ? held + (reinterpret_cast<std::uintptr_t>(place) & 63) : place;
       put_together(where, row, rows);
-      if (stream) dispatch<StreamRowsBody>(place, int64_t{0}, static_cast<char const*>(where), int64_t{0}, int64_t{1}, rows * row_bytes, static_cast<char*>(nullptr), true, true);
+      if (stream) stream_rows(place, 0, where, 0, 1, rows * row_bytes, nullptr, true, true);
     }
     if (stream) finish_streaming();
   }
@@ -28089,17 +28163,21 @@ class IndexCheck {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
       if (SITU_LIKELY(here_.state == IndexFault::none)) return;
-      auto const values = index.to_vector();
-      for (std::size_t k = 0; k < values.size(); ++k) {
-        int64_t i = static_cast<int64_t>(values[k]);
-        if (bounds_.resolve(i) && (counts_from_end || values[k] >= 0)) continue;
-        fail_at(static_cast<int64_t>(values[k]), static_cast<int64_t>(k), index.shape(), shape, counts_from_end);
-      }
+      fail_for(index, shape, counts_from_end);
     }
   }
 
  private:
-  [[noreturn]] SITU_NOINLINE void fail_at(int64_t found, int64_t position, Shape const& indices, Shape const& shape, bool counts_from_end) const {
+  template <class Index>
+  __attribute__((noinline, cold)) void fail_for(Index const& index, Shape const& shape, bool counts_from_end) const {
+    auto const values = index.to_vector();
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      int64_t i = static_cast<int64_t>(values[k]);
+      if (bounds_.resolve(i) && (counts_from_end || values[k] >= 0)) continue;
+      fail_at(static_cast<int64_t>(values[k]), static_cast<int64_t>(k), index.shape(), shape, counts_from_end);
+    }
+  }
+  [[noreturn]] __attribute__((noinline, cold)) void fail_at(int64_t found, int64_t position, Shape const& indices, Shape const& shape, bool counts_from_end) const {
     Shape place = indices;
     for (int k = indices.rank() - 1; k >= 0; --k) {
       place[k] = position % indices[k];
@@ -28129,6 +28207,15 @@ inline void check_index_shape(Shape const& index, Shape const& shape, int axis, 
       fail<ShapeError>(who, ": the index of shape ", index, " does not fit x of shape ", shape, " along axis ", k, ": ", index[k], " > ", shape[k]);
     }
   }
+}
+
+/// The axis that index_select goes along. Throws ShapeError where x has none such, or the index has more than one.
+SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape const& index) {
+  int const k = checked_axis(axis, shape.rank(), shape, "index_select");
+  if (index.rank() > 1) {
+    fail<ShapeError>("index_select: the index of shape ", index, " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
+  }
+  return k;
 }
 
 }  // namespace detail
@@ -28199,14 +28286,11 @@ auto index_select(X const& x, int64_t axis, I const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "index_select");
-  if (index.rank() > 1) {
-    detail::fail<ShapeError>("index_select: the index of shape ", index.shape(), " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
-  }
   Shape const whole = x.shape();
-  Shape shape = whole;
-  shape[k] = index.size();
+  int const k = detail::selection_axis(axis, whole, index.shape());
   auto const indices = detail::packed_indices(index);
+  Shape shape = whole;
+  shape[k] = indices.size();
   auto result = Tensor<T, D>::uninitialized(shape, "index_select");
   detail::IndexCheck<D> check("index_select", whole[k], k);
   if (!detail::launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
@@ -37341,8 +37425,8 @@ struct Node {
   Node(Node const&) = delete;
   Node& operator=(Node const&) = delete;
   virtual ~Node() = default;
-  static void* operator new(std::size_t bytes) { return take_block(bytes); }
-  static void operator delete(void* node) noexcept { give_block(node); }
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* node) noexcept { give_block(node); }
 
   /// Shows the gradient that has arrived to the hooks, which may replace it.
   virtual void call_hooks() = 0;
@@ -37489,9 +37573,7 @@ class Flow {
   }
 
   /// Whether the gradient of an input is to be computed.
-  bool wants(Node const* input) const {
-    return input && (SITU_LIKELY(run_ == 0) || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
-  }
+  bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
   bool for_targets() const { return run_ != 0; }
@@ -37533,6 +37615,8 @@ class Flow {
   }
 
  private:
+  SITU_NOINLINE bool leads_to_target(Node const& input) const { return input.mark == 2 * run_ + 1 || (input.target && input.mark == 2 * run_); }
+
   NodeHeap waiting_{true};
   bool keeps_graph_, creates_graph_;
   uint64_t run_;
@@ -37705,7 +37789,7 @@ class Variable {
 
   /// A leaf that shares the tensor's storage and wants a gradient.
   explicit Variable(Tensor<T, D> value) : Variable(std::move(value), true) {}
-  explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
+  SITU_NOINLINE explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
   /// A leaf with the value of an expression of tensors.
   template <class E>
     requires(expression<E> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>> && detail::becomes<E, T, D>)
@@ -37920,7 +38004,7 @@ class Variable {
       detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
     }
   }
-  void start_backward(bool keeps_graph) const {
+  SITU_NOINLINE void start_backward(bool keeps_graph) const {
     check_requires_grad("backward");
     if (size() != 1) {
       detail::fail<GradientError>("backward: shape ", shape(), " has ", size(), " elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape");
@@ -38110,7 +38194,9 @@ struct State : Node {
   /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
   SITU_NOINLINE void keep_grad(bool last_use) {
     if (has_grad) {
-      grad += incoming;
+      // grad += incoming, of which is known that it may be done.
+      if (StorageHead* const head = grad.body()->storage.head()) head->note_write("operator+=");
+      evaluate<D>(grad.data(), grad.layout(), true, grad + incoming);
     } else {
       grad = last_use && is_own(incoming) ? std::move(incoming) : incoming.clone();
       has_grad = true;
@@ -38141,6 +38227,19 @@ struct State : Node {
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
 };
 
+/// What second derivatives are computed with (lane.hpp).
+template <class C, class D>
+class Lane;
+template <class G>
+inline constexpr bool is_lane = false;
+template <class C, class D>
+inline constexpr bool is_lane<Lane<C, D>> = true;
+/// Whether a rule is given a gradient that is itself recorded: a Variable, or a Lane.
+template <class G>
+inline constexpr bool has_history = is_recorded<G> || is_lane<G>;
+/// What a rule names as `twice` when its body works on Lanes too.
+struct on_lanes {};
+
 /// Where an operation's backward sends the gradient of one of its inputs.
 template <class T, class D>
 class Into {
@@ -38155,7 +38254,8 @@ class Into {
   template <class E>
   void add(E const& gradient) const {
     if (!needed()) return;
-    if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
+    if constexpr (is_lane<E>) gradient.send(gradient.shape(), *this, true);
+    else if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
     else if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
     else if constexpr (std::is_same_v<E, Tensor<T, D>>) state_->add_tensor(flow_, gradient);
     else if (gradient.shape() == shape()) state_->add(flow_, gradient);
@@ -38230,10 +38330,11 @@ class Saved {
     if (!state_->value.body()) state_->value = value_;
     return Variable<T, D>::from_state(state_);
   }
-  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable.
+  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable, a Lane beside a Lane.
   template <class G>
   auto beside(G const&) const {
-    if constexpr (is_recorded<G>) return variable();
+    if constexpr (is_lane<G>) return G::of(variable());
+    else if constexpr (is_recorded<G>) return variable();
     else return tensor();
   }
 
@@ -38251,6 +38352,8 @@ class Saved {
 template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
   static constexpr int count = static_cast<int>(sizeof...(Vs));
+  /// Lanes are of types that are computed in, on devices that results live on.
+  static constexpr bool takes_lanes = std::is_same_v<compute_t<T>, T> && std::is_same_v<result_device_t<D>, D> && requires { requires std::is_same_v<typename Rule::twice, on_lanes>; };
   Node* edges[count];
   union {
     Rule rule;
@@ -38282,8 +38385,9 @@ struct Recorded final : State<T, D> {
   }
   template <std::size_t... Ks>
   __attribute__((noinline, cold)) void send_recorded(Flow& flow, std::index_sequence<Ks...>) {
-    if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
-    else fail_second_derivative(this->name);
+    if constexpr (!requires { typename Rule::twice; }) fail_second_derivative(this->name);
+    else if constexpr (takes_lanes) rule(Lane<T, D>(*this->incoming_recorded), Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+    else rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
   }
 };
 
@@ -38307,8 +38411,9 @@ SITU_NOINLINE inline bool records_any(Node const* const* variables, int count) {
 }
 
 /// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
-/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule whose body works on Variables
-/// too says so by `using twice = void`, and then serves second derivatives.
+/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule serves second derivatives when its body
+/// works on Lanes too (and on Variables, for 16-bit types), which it says by `using twice = on_lanes`: what they are computed by is then
+/// compiled where it is asked for. `using twice = void` says that the body works on Variables; programs that record carry that.
 template <class T, class D, class Rule, class... Vs>
 Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
   if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
@@ -38359,17 +38464,25 @@ Tensor<T, D> values_of(Variable<T, D> const& variable) {
   return variable.value();
 }
 
+/// The axes that `shape` was broadcast along to `whole`.
+SITU_NOINLINE inline Shape broadcast_axes(Shape const& whole, Shape const& shape) {
+  Shape axes;
+  int const lead = whole.rank() - shape.rank();
+  for (int k = 0; k < whole.rank(); ++k) {
+    if (k < lead || (shape[k - lead] == 1 && whole[k] != 1)) axes.push_back(k);
+  }
+  return axes;
+}
 /// A gradient summed over the axes that `shape` was broadcast along.
 template <class G>
 auto summed_to(G const& gradient, Shape const& shape) {
-  using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
-  if (gradient.shape() == shape) return Result(gradient);
-  Shape axes;
-  int const lead = gradient.rank() - shape.rank();
-  for (int k = 0; k < gradient.rank(); ++k) {
-    if (k < lead || (shape[k - lead] == 1 && gradient.shape()[k] != 1)) axes.push_back(k);
+  if constexpr (is_lane<G>) {
+    return gradient.shape() == shape ? gradient : sum(gradient, broadcast_axes(gradient.shape(), shape)).reshape(shape);
+  } else {
+    using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
+    if (gradient.shape() == shape) return Result(gradient);
+    return Result(sum(gradient, broadcast_axes(gradient.shape(), shape), keepdim).reshape(shape));
   }
-  return Result(sum(gradient, axes, keepdim).reshape(shape));
 }
 
 inline Shape inverse_permutation(Shape const& axes) {
@@ -38378,9 +38491,16 @@ inline Shape inverse_permutation(Shape const& axes) {
   return result;
 }
 
+/// What a backward pass from one number begins with.
 template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape) {
-  return full<T>(shape, T(1.f), D{});
+  if constexpr (is_immediate<D>) {
+    Tensor<T, D> one = Tensor<T, D>::uninitialized(shape, "backward");
+    *one.data() = T(1.f);
+    return one;
+  } else {
+    return full<T>(shape, T(1.f), D{});
+  }
 }
 
 /// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
@@ -38395,29 +38515,31 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
 /// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
 template <class T, class D>
 struct ViewRule {
-  using twice = void;
+  using twice = on_lanes;
+  /// As Recorded gives them.
+  using History = std::conditional_t<std::is_same_v<compute_t<T>, T> && std::is_same_v<result_device_t<D>, D>, Lane<T, D>, Variable<T, D>>;
   Shape whole;
   signed char axes[max_rank];  ///< the parameters
   int count;
   Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
-  Variable<T, D> (*back_recorded)(Variable<T, D> const&, Shape const& whole, Shape const& parameters);
+  History (*back_recorded)(History const&, Shape const& whole, Shape const& parameters);
   template <class I>
   void operator()(Tensor<T, D> const& g, I const& into) const {
     if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
   }
   template <class I>
-  void operator()(Variable<T, D> const& g, I const& into) const {
+  void operator()(History const& g, I const& into) const {
     if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
   }
 };
-template <class Back, class V>
-V undo_view(V const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
+template <class Back, class G>
+G undo_view(G const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
   return Back::of(g, whole, parameters);
 }
 /// Records `value`, a view of every element of v. The parameters are axes.
 template <class Back, class T, class D>
 Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters) {
-  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, Variable<T, D>>};
+  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, typename ViewRule<T, D>::History>};
   for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
   return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }
@@ -38522,6 +38644,9 @@ struct LaneNode;
 template <class C, class D>
 struct LaneFunction;
 
+/// Views of Lanes. Their parameters are a shape, a shape, axes, two axes, axes, an axis, an axis.
+enum class LaneView { reshape, expand, permute, transpose, flip, unsqueeze, squeeze };
+
 /// What Lanes are computed by. Gradients that keep no history need none of it, so programs carry pointers to it only: grad(..., create_graph) has it
 /// compiled and puts it in its place, for the whole process (use_lanes), and so do transfers, behind which a graph goes on on another device.
 template <class C, class D>
@@ -38541,8 +38666,7 @@ struct LaneMachine {
   L (*select)(Mask const& mask, L const& a, L const& b);
   L (*record)(LaneFunction<C, D> const& function, L const* xs);
   Tensor<C, D> (*number)(C value);
-  L (*reshape)(L const& x, Shape const& to);
-  L (*expand)(L const& x, Shape const& to);
+  L (*view)(L const& x, LaneView view, Shape const& parameters);
   L (*summed)(L const& x, unsigned axes);
   void (*send)(L const& gradient, Shape const& whole, Into<C, D> const& into, bool records);
   Step up[3], down[3];  ///< of a LaneNode's steps
@@ -38565,6 +38689,9 @@ template <class C, class D>
 Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
   return lane_machine<C, D>().select(mask, a, b);
 }
+
+template <class C, class T, class D>
+Lane<C, D> lane_of(Variable<T, D> const& v);
 
 /// Truth values: constants. For both sides in name, as Lanes are.
 template <class D>
@@ -38610,10 +38737,41 @@ class Lane {
   SITU_SELDOM Tensor<C, D> tensor() const { return state_ ? state_->value : lane_machine<C, D>().number(number_); }
   C number() const { return number_; }
 
-  Lane reshape(Shape const& to) const { return lane_machine<C, D>().reshape(*this, to); }
-  Lane expand(Shape const& to) const { return lane_machine<C, D>().expand(*this, to); }
+  // What rules ask of a gradient; of no number.
+  Shape const& shape() const { return state_->shape; }
+  int rank() const { return shape().rank(); }
+  int64_t size() const { return product(shape()); }
+  Lane transpose(int64_t axis0, int64_t axis1) const { return view(LaneView::transpose, Shape(axis0, axis1)); }
+  Lane t() const { return rank() == 2 ? transpose(0, 1) : *this; }
+  Lane permute(Shape const& axes) const { return view(LaneView::permute, axes); }
+  Lane flip(int64_t axis) const { return view(LaneView::flip, Shape(axis)); }
+  friend Lane flip(Lane const& x, Shape const& axes) { return x.view(LaneView::flip, axes); }
+  Lane unsqueeze(int64_t axis) const { return view(LaneView::unsqueeze, Shape(axis)); }
+  Lane squeeze(int64_t axis) const { return view(LaneView::squeeze, Shape(axis)); }
+  Lane reshape(Shape const& to) const { return view(LaneView::reshape, to); }
+  Lane expand(Shape const& to) const { return view(LaneView::expand, to); }
+  SITU_SELDOM Lane view(LaneView which, Shape const& parameters) const { return lane_machine<C, D>().view(*this, which, parameters); }
   /// Sums over the axes whose bit is set, which are kept.
-  Lane summed(unsigned axes) const { return lane_machine<C, D>().summed(*this, axes); }
+  SITU_SELDOM Lane summed(unsigned axes) const { return lane_machine<C, D>().summed(*this, axes); }
+  /// The same without these axes.
+  SITU_SELDOM friend Lane sum(Lane const& x, Shape const& axes) {
+    unsigned const summed = axis_bits(axes, x.shape(), "sum");
+    Shape left;
+    for (int k = 0; k < x.rank(); ++k) {
+      if (!(summed >> k & 1u)) left.push_back(x.shape()[k]);
+    }
+    return x.summed(summed).reshape(left);
+  }
+
+  /// A Variable's value, whatever its type and where it lives; a constant's.
+  template <class T, class E>
+  SITU_SELDOM static Lane of(Variable<T, E> const& v) {
+    return lane_of<C>(record_transfer<D>(v));
+  }
+  static Lane of(Tensor<C, D> const& t) { return Lane(t); }
+  /// Adds this, a gradient of `whole`'s shape, to an input's, with its history or without.
+  template <class T, class E>
+  void send(Shape const& whole, Into<T, E> const& into, bool with_history) const;
 
   template <class Op, class... Xs>
   Lane apply(Xs const&... xs) const {
@@ -38675,24 +38833,33 @@ Lane<C, D> lane_of(Tensor<T, D> const& t) {
   if constexpr (std::is_same_v<C, T>) return Lane<C, D>(t);
   else return Lane<C, D>(Tensor<C, D>(cast<C>(t)));
 }
+template <class C, class D>
+Lane<C, D> const& lane_of(Lane<C, D> const& x) {
+  return x;
+}
 template <class To, class From, class D>
 Lane<To, D> converted_lane(Lane<From, D> const& x) {
   if constexpr (std::is_same_v<To, From>) return x;
   else return Lane<To, D>(x.variable().template to<To>());
 }
 
+template <class C, class D>
+template <class T, class E>
+void Lane<C, D>::send(Shape const& whole, Into<T, E> const& into, bool with_history) const {
+  if (!into.needed()) return;
+  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
+    lane_machine<C, D>().send(*this, whole, into, with_history);
+  } else {
+    auto v = lane_of<T>(variable()).variable();
+    if (!(v.shape() == whole)) v = v.expand(whole);
+    if (with_history) into.add(v);
+    else into.add(v.value());
+  }
+}
 /// Adds Lanes of C, a gradient of `whole`'s shape, to an input's; G tells whether with its history.
 template <class G, class C, class D, class T, class E>
 void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& into) {
-  if (!into.needed()) return;
-  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
-    lane_machine<C, D>().send(gradient, whole, into, is_recorded<G>);
-  } else {
-    auto v = lane_of<T>(gradient.variable()).variable();
-    if (!(v.shape() == whole)) v = v.expand(whole);
-    if constexpr (is_recorded<G>) into.add(v);
-    else into.add(v.value());
-  }
+  gradient.send(whole, into, has_history<G>);
 }
 
 template <class T, class D>
@@ -38704,10 +38871,11 @@ SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& fl
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
 template <class T, class D, class G, class I>
 auto own_result(Saved<T, D> const& value, G const&, I const& into) {
-  if constexpr (!is_recorded<G>) return value.tensor();
+  if constexpr (!has_history<G>) return value.tensor();
   else return own_variable(value, into.flow());
 }
-/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read.
+/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read. A product of matrices, which has no `slopes`,
+/// is one too, with `evaluate` alone.
 template <class C, class D>
 struct LaneFunction {
   using L = Lane<C, D>;
@@ -38716,7 +38884,7 @@ struct LaneFunction {
   bool reads_operands, reads_value, chooses;
   L (*value)(L const* xs);                                ///< numbers are folded
   void (*slopes)(L const* xs, L const& y, L* partials);
-  Tensor<C, D> (*evaluate)(Tensor<C, D> const* xs) = nullptr;  ///< elsewhere than on the CPU
+  Tensor<C, D> (*evaluate)(Tensor<C, D> const* xs) = nullptr;  ///< null where the CPU has a kernel
   cpu::TreeLoops<4> const* start = nullptr;                    ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;
@@ -39125,6 +39293,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
   if constexpr (!std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     return function.evaluate(xs);
   } else {
+    if (function.evaluate) return function.evaluate(xs);
     Shape const* shapes[3];
     Layout const* layouts[4];
     int const n = function.operands;
@@ -39151,6 +39320,19 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     else cpu::launch_strided<D>(bound, layouts);
     return result;
   }
+}
+
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs);
+/// Of a product C = A B of matrices, or of batches of them: g Bᵀ, or Aᵀ g, one product where all batches meet the same B.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> product_gradient(LaneFunction<C, D> const& product_of, int k, Lane<C, D> const& g, Lane<C, D> const* xs) {
+  using L = Lane<C, D>;
+  L const& a = xs[0];
+  bool const folds = a.rank() > 2 && xs[1].rank() == 2;
+  auto const rows_of = [&](L const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
+  L const operands[] = {k == 0 ? g : rows_of(a).transpose(-2, -1), k == 0 ? xs[1].transpose(-2, -1) : rows_of(g)};
+  return record_lanes(product_of, operands);
 }
 
 /// The node of a function of Lanes.
@@ -39182,11 +39364,15 @@ struct LaneState final : State<C, D> {
     L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
     for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
     if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
-    function.slopes(xs, y, slopes);
+    if (function.slopes) function.slopes(xs, y, slopes);
     Shape const whole = this->shape;
     for (int k = 0; k < function.operands; ++k) {
       Into<C, D> const into(flow, edges[k]);
-      if (into.needed()) add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
+      if (!into.needed()) continue;
+      if (!function.slopes) {
+        L const gradient = product_gradient(function, k, seed, xs);
+        add_lane_to(gradient, gradient.shape(), into, records);
+      } else add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
     }
   }
   SITU_SELDOM void release() noexcept override {
@@ -39199,7 +39385,7 @@ struct LaneState final : State<C, D> {
 
 /// A function of Lanes: one kernel and one node.
 template <class C, class D>
-SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
+Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
   Variable<C, D> const none = xs[0].variable();
   Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
   Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
@@ -39269,8 +39455,20 @@ struct LaneArithmetic {
   SITU_SELDOM static Mask both(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() && b.values())); }
   SITU_SELDOM static Mask either(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() || b.values())); }
   SITU_SELDOM static Tensor<C, D> number(C value) { return full<C>({}, value, D{}); }
-  SITU_SELDOM static L reshape(L const& x, Shape const& to) { return L(x.variable().reshape(to)); }
-  SITU_SELDOM static L expand(L const& x, Shape const& to) { return L(x.variable().expand(to)); }
+  SITU_SELDOM static L view(L const& x, LaneView which, Shape const& parameters) {
+    Variable<C, D> v = x.variable();
+    switch (which) {
+      case LaneView::reshape: return L(v.reshape(parameters));
+      case LaneView::expand: return L(v.expand(parameters));
+      case LaneView::permute: return L(v.permute(parameters));
+      case LaneView::transpose: return L(v.transpose(parameters[0], parameters[1]));
+      case LaneView::unsqueeze: return L(v.unsqueeze(parameters[0]));
+      case LaneView::squeeze: return L(v.squeeze(parameters[0]));
+      case LaneView::flip: break;
+    }
+    for (int64_t axis : parameters) v = v.flip(axis);
+    return L(v);
+  }
   SITU_SELDOM static L summed(L const& x, unsigned axes) {
     Shape chosen;
     Variable<C, D> const v = x.variable();
@@ -39347,8 +39545,7 @@ inline constexpr LaneMachine<C, D> lane_machine_of{
     &select_lanes<C, D>,
     &record_lanes<C, D>,
     &LaneArithmetic<C, D>::number,
-    &LaneArithmetic<C, D>::reshape,
-    &LaneArithmetic<C, D>::expand,
+    &LaneArithmetic<C, D>::view,
     &LaneArithmetic<C, D>::summed,
     &add_lane_to<C, D>,
     {&LaneStep<D, C>::up, &LaneStep<D, C>::up_cast, &LaneStep<D, C>::up_where},
@@ -40546,7 +40743,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
 
 /// The rule of an operation on a Variable alone, whose gradient is a tensor.
 struct differentiable_rule {
-  using twice = void;
+  using twice = on_lanes;
 };
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
@@ -40557,11 +40754,11 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
   template <class G, class I>
   void operator()(G const& g, I const& into) const {
     if (!into.needed()) return;
-    if constexpr (is_recorded<G>) {
+    if constexpr (has_history<G>) {
       using C = compute_t<T>;
-      using Where = result_device_t<D>;
-      Lane<C, Where> x(C(0));
-      if constexpr (Read) x = lane_of<C>(record_transfer<Where>(saved.variable()));
+      using L = Lane<C, result_device_t<D>>;
+      L x(C(0));
+      if constexpr (Read) x = L::of(saved.variable());
       add_lane<G>(recorded_seed(seed, g, x, into), into.shape(), into);
     } else {
       into.add(seed(g, saved.tensor()));
@@ -44330,12 +44527,36 @@ void masked_select(X const&, M const&) = delete;
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+template <class C, class D>
+__attribute__((noinline, cold)) Tensor<C, D> lane_product_value(Tensor<C, D> const* xs) {
+  return matmul(xs[0], xs[1]);
+}
+template <class C, class D>
+inline constexpr LaneFunction<C, D> lane_product{.name = "Matmul",
+                                                 .operands = 2,
+                                                 .reads_operands = true,
+                                                 .reads_value = false,
+                                                 .chooses = false,
+                                                 .value = nullptr,
+                                                 .slopes = nullptr,
+                                                 .evaluate = &lane_product_value<C, D>};
+/// A B in a gradient. Of Lanes, which are matrices or batches of them, it is a node.
+template <class A, class B>
+auto gradient_product(A const& a, B const& b) {
+  return matmul(a, b);
+}
+template <class C, class D>
+__attribute__((noinline, cold)) Lane<C, D> gradient_product(Lane<C, D> const& a, Lane<C, D> const& b) {
+  Lane<C, D> const operands[] = {a, b};
+  return lane_machine<C, D>().record(lane_product<C, D>, operands);
+}
+
 /// C = A B of matrices, vectors and batches.
 ///
 ///     ∂L/∂A = g Bᵀ,   ∂L/∂B = Aᵀ g, summed over the batches that an operand was broadcast along
 template <class SavedA, class SavedB>
 struct ProductRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedA a;
   SavedB b;
   int a_rank, b_rank;
@@ -44346,14 +44567,14 @@ struct ProductRule {
     G const g = b_rank == 1 ? rows.unsqueeze(-1) : rows;
     if (into_a.needed()) {
       auto const b_matrix = b_rank == 1 ? b.beside(g).unsqueeze(-1) : b.beside(g);
-      auto const gradient = matmul(g, b_matrix.transpose(-2, -1));
+      auto const gradient = gradient_product(g, b_matrix.transpose(-2, -1));
       into_a.add(a_rank == 1 ? gradient.squeeze(-2) : gradient);
     }
     if (into_b.needed()) {
       auto const a_matrix = a_rank == 1 ? a.beside(g).unsqueeze(0) : a.beside(g);
       bool const folds = a_rank > 2 && b_rank <= 2;  // all batches meet the same B: one product
       auto const rows_of = [&](auto const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
-      auto const gradient = matmul(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
+      auto const gradient = gradient_product(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
       into_b.add(b_rank == 1 ? gradient.squeeze(-1) : gradient);
     }
   }
@@ -44405,13 +44626,17 @@ namespace detail {
 /// aᵢ bⱼ:   ∂L/∂a = g b,   ∂L/∂b = gᵀ a
 template <class SavedA, class SavedB>
 struct OuterRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedA a;
   SavedB b;
   template <class G, class IntoA, class IntoB>
   void operator()(G const& g, IntoA const& into_a, IntoB const& into_b) const {
-    if (into_a.needed()) into_a.add(matmul(g, b.beside(g)));
-    if (into_b.needed()) into_b.add(matmul(g.t(), a.beside(g)));
+    auto const times = [](auto const& matrix, auto const& vector) {
+      if constexpr (is_lane<G>) return gradient_product(matrix, vector.unsqueeze(-1)).squeeze(-1);
+      else return matmul(matrix, vector);
+    };
+    if (into_a.needed()) into_a.add(times(g, b.beside(g)));
+    if (into_b.needed()) into_b.add(times(g.t(), a.beside(g)));
   }
 };
 
@@ -44439,13 +44664,28 @@ auto recorded_linear(X const& x_, W const& w_, B const&... b_);
 template <class A, class B>
 auto linear_product(A const& a, B const& b) {
   if constexpr (is_recorded<A>) return recorded_linear<false>(a, b.t());
-  else return matmul(a, b);
+  else return gradient_product(a, b);
+}
+/// The same elements, row by row, in another shape.
+template <class G>
+SITU_NOINLINE G seen_as(G const& g, Shape const& shape) {
+  return g.shape() == shape ? g : g.reshape(shape);
+}
+/// g where y is positive, else 0.
+template <class G, class Y>
+G where_positive(Y const& y, G const& g) {
+  if constexpr (is_lane<G>) {
+    G const zero(0);
+    return select(G::of(y) > zero, g, zero);
+  } else {
+    return G(where(y > 0, g, 0));
+  }
 }
 
 /// y = x wᵀ + b, with all leading axes of x as rows:   ∂L/∂x = g w,   ∂L/∂w = gᵀ x,   ∂L/∂b = Σ g
 template <class SavedX, class SavedW>
 struct LinearRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedX x;
   SavedW w;
   Shape shape;  ///< of w
@@ -44453,30 +44693,23 @@ struct LinearRule {
   template <class G, class IntoX, class IntoW, class IntoB>
   void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     int64_t const outputs = shape.rank() == 2 ? shape[0] : 1, inputs = shape.back();
-    int64_t const rows = g_.size() / (outputs > 0 ? outputs : 1);
-    G const g = g_.rank() == 2 && shape.rank() == 2 ? g_ : g_.reshape({rows, outputs});
-    if (into_x.needed()) {
-      auto const weights = w.beside(g);
-      auto const gradient = linear_product(g, shape.rank() == 2 ? weights : weights.reshape({1, inputs}));
-      into_x.add(into_x.shape().rank() == 2 ? gradient : gradient.reshape(into_x.shape()));
-    }
-    if (into_w.needed()) {
-      auto const images = x.beside(g);
-      auto const gradient = linear_product(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
-      into_w.add(shape.rank() == 2 ? gradient : gradient.reshape(shape));
-    }
-    if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
+    int64_t rows = 1;
+    for (int k = 0; k < g_.rank() - (shape.rank() == 2 ? 1 : 0); ++k) rows *= g_.shape()[k];
+    G const g = seen_as(g_, {rows, outputs});
+    if (into_x.needed()) into_x.add(seen_as(linear_product(g, seen_as(w.beside(g), {outputs, inputs})), into_x.shape()));
+    if (into_w.needed()) into_w.add(seen_as(linear_product(g.t(), seen_as(x.beside(g), {rows, inputs})), shape));
+    if (into_b.needed()) into_b.add(sum(g, shape.rank() == 2 ? Shape{0} : Shape{0, 1}));
   }
 };
 /// max(x wᵀ + b, 0): the gradient of a linear layer where its result is positive.
 template <class SavedX, class SavedW, class SavedY>
 struct LinearReluRule {
-  using twice = void;
+  using twice = on_lanes;
   LinearRule<SavedX, SavedW> linear;
   SavedY y;
   template <class G, class... Intos>
   void operator()(G const& g, Intos const&... intos) const {
-    linear(G(where(y.tensor() > 0, g, 0)), intos...);
+    linear(where_positive(y.tensor(), g), intos...);
   }
 };
 
@@ -46152,7 +46385,7 @@ struct softmax_gradient : ReducedAxes {
 /// With z the normalised rows, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)), without the first mean about 0; Σ g z; Σ g.
 template <bool Centred, class T, class D, class W>
 struct NormRule {
-  using twice = void;
+  using twice = on_lanes;
   using C = compute_t<T>;
   Saved<T, D> x;
   Saved<W, D> weight;
@@ -46163,7 +46396,7 @@ struct NormRule {
 
   template <class G, class IntoX, class... Parameters>
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
-    if constexpr (is_recorded<G>) recorded(g, into_x, parameters...);
+    if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }
@@ -46654,6 +46887,13 @@ SITU_VALUES_OF(explain)
 /// The macro gives the module `net(x...)`, which calls forward, `net.train()` and `net.eval()`. Copies of a module share parameters and
 /// buffers, as Tensors do; clone(net) copies them.
 
+#include <string>
+#include <vector>
+
+
+// ---- <situ/nn/members.hpp>
+/// What modules are made of: the kinds of members, the types of their parameters, their device, and whether SITU_MODULE lists them all.
+
 #include <array>
 #include <concepts>
 #include <optional>
@@ -46858,6 +47098,15 @@ struct CheckedMembers {
   static_assert(lists_all_members<M>(), "situ: SITU_MODULE does not list all data members of this module");
 };
 
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+
+namespace detail {
+
+// ---- the members ------------------------------------------------------------------------------------------------------
+
 /// The name of member k in "fc1, fc2".
 __attribute__((noinline, cold)) inline std::string member_name(char const* names, int k) {
   for (; k > 0; ++names) {
@@ -46866,7 +47115,7 @@ __attribute__((noinline, cold)) inline std::string member_name(char const* names
   while (*names == ' ') ++names;
   char const* end = names;
   while (*end != '\0' && *end != ',' && *end != ' ') ++end;
-  return std::string(names, end);
+  return std::string(names, static_cast<std::size_t>(end - names));
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_order_of_members(char const* names) {
@@ -46900,10 +47149,10 @@ std::string element_name(M const& net, int64_t k) {
 }
 
 __attribute__((noinline, cold)) inline std::string path_below(std::string const& path, std::string const& name) {
-  return path.empty() || name.empty() ? path + name : path + "." + name;
+  return message({path, path.empty() || name.empty() ? "" : ".", name});
 }
 __attribute__((noinline, cold)) inline std::string path_of_member(std::string const& path, char const* names, int k) { return path_below(path, member_name(names, k)); }
-__attribute__((noinline, cold)) inline std::string path_of_element(std::string const& path, int64_t k) { return path_below(path, std::to_string(k)); }
+__attribute__((noinline, cold)) inline std::string path_of_element(std::string const& path, int64_t k) { return path_below(path, message({k})); }
 
 /// Calls f(name, x) for each parameter and buffer of x, which stands at `path`; lists in the order of the members.
 template <class X, class F>
@@ -49614,14 +49863,17 @@ SITU_NOINLINE inline void check_loss_shapes(Shape const& scores, Shape const& wa
   if (targets == wanted) return;
   fail<ShapeError>(who, ": ", what, " of shape ", targets, " do not fit scores of shape ", scores, ": their shape must be ", wanted);
 }
-SITU_NOINLINE inline void check_class_weights(Shape const& weight, int64_t classes, double smoothing, char const* who) {
-  if (weight.rank() != 1 || weight[0] != classes) fail<ShapeError>(who, ": weights of shape ", weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+/// The shape of weights is null where there are none.
+SITU_NOINLINE inline void check_class_weights(Shape const* weight, int64_t classes, double smoothing, char const* who) {
+  if (weight && (weight->rank() != 1 || (*weight)[0] != classes)) {
+    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+  }
   if (!(smoothing >= 0 && smoothing <= 1)) fail<ShapeError>(who, ": label_smoothing is ", smoothing, "; it must be from 0 to 1");
 }
 
 /// [rows, classes] in memory, one row after the other.
 template <class T, class D>
-Tensor<T, D> class_rows(Tensor<T, D> const& x) {
+SITU_NOINLINE Tensor<T, D> class_rows(Tensor<T, D> const& x) {
   if (SITU_LIKELY(x.rank() <= 2)) return x.contiguous();
   Shape order{0};
   for (int k = 2; k < x.rank(); ++k) order.push_back(k);
@@ -49630,14 +49882,14 @@ Tensor<T, D> class_rows(Tensor<T, D> const& x) {
 }
 /// A gradient made for such rows, as the scores were.
 template <class T, class D>
-Tensor<T, D> rows_as_scores(Tensor<T, D> const& rows, int rank) {
+SITU_NOINLINE Tensor<T, D> rows_as_scores(Tensor<T, D> const& rows, int rank) {
   if (SITU_LIKELY(rank <= 2)) return rows;
   Shape order{0, rank - 1};
   for (int k = 1; k < rank - 1; ++k) order.push_back(k);
   return rows.permute(order);
 }
 /// The shape of class_rows.
-inline Shape class_rows_shape(Shape const& scores) {
+SITU_NOINLINE inline Shape class_rows_shape(Shape const& scores) {
   Shape result = scores;
   if (scores.rank() <= 2) return result;
   for (int k = 1; k + 1 < scores.rank(); ++k) result[k] = scores[k + 1];
@@ -49659,20 +49911,23 @@ struct LabelCheck {
   void finish(Tensor<I, DI> const& labels, int64_t ignored) const {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
-      if (SITU_LIKELY(here.state == IndexFault::none)) return;
-      int64_t position = here.position;
-      if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
-        for (position = 0; position < here.position; ++position) {
-          int64_t const label = static_cast<int64_t>(labels.data()[position]);
-          if (label != ignored && static_cast<uint64_t>(label) >= static_cast<uint64_t>(bounds.extent)) return fail_at(label, position, labels.shape(), ignored);
-        }
-      }
-      fail_at(here.index, position, labels.shape(), ignored);
+      if (SITU_UNLIKELY(here.state != IndexFault::none)) tell(labels, ignored);
     }
   }
 
  private:
-  [[noreturn]] SITU_NOINLINE void fail_at(int64_t label, int64_t position, Shape const& shape, int64_t ignored) const {
+  template <class I, class DI>
+  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<I, DI> const& labels, int64_t ignored) const {
+    int64_t position = here.position;
+    if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
+      for (position = 0; position < here.position; ++position) {
+        int64_t const label = static_cast<int64_t>(labels.data()[position]);
+        if (label != ignored && static_cast<uint64_t>(label) >= static_cast<uint64_t>(bounds.extent)) return fail_at(label, position, labels.shape(), ignored);
+      }
+    }
+    fail_at(here.index, position, labels.shape(), ignored);
+  }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail_at(int64_t label, int64_t position, Shape const& shape, int64_t ignored) const {
     Shape place = shape;
     for (int k = shape.rank() - 1; k >= 0; --k) place[k] = position % shape[k], position /= shape[k];
     fail<IndexError>(bounds.operation, ": label ", label, " at ", place, " is out of range for ", bounds.extent, bounds.extent == 1 ? " class" : " classes",
@@ -49712,10 +49967,12 @@ struct LabelLoss {
   Tensor<T, D> value(Tensor<T, DX> const& scores, bool records, char const* who) {
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
-    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-    if (records && !Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+    if (records) {
+      sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
+      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+    }
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
@@ -49846,7 +50103,7 @@ struct ProbabilityLoss {
     char const* const who = "cross_entropy";
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;
@@ -51446,137 +51703,125 @@ namespace detail {
 
 /// "1,234,567".
 [[gnu::cold]] inline std::string grouped(int64_t number) {
-  std::string result = std::to_string(number);
-  for (std::size_t at = result.size(); at > 3;) result.insert(at -= 3, 1, ',');
-  return result;
+  char text[32];
+  std::size_t at = sizeof text;
+  for (int digits = 0; digits == 0 || number > 0; ++digits, number /= 10) {
+    if (digits > 0 && digits % 3 == 0) text[--at] = ',';
+    text[--at] = static_cast<char>('0' + number % 10);
+  }
+  return std::string(text + at, sizeof text - at);
 }
 
 /// The rows of a summary. Printing is never hot: what does not depend on types is compiled once, for size.
 class SummaryTable {
  public:
+  SummaryTable() { add_cells({"module", "type", "parameters", "number", "device"}); }
+
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& place, char const* class_name) {
-    rows_.push_back(Row());
-    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? place : k == 1 ? short_name(class_name) : std::string());
-    return rows_.size() - 1;
+    add_cells({place.c_str(), short_name(class_name).c_str(), "", "", ""});
+    numbers_.push_back(0);
+    return numbers_.size();
   }
   /// Says that a module has no parameters yet.
-  [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
-    cell(row, parameters) = "made by the first input";
-  }
+  [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) { cell(row, parameters) += "made by the first input"; }
   /// A parameter of the module in a row, `name` below its place.
   [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& place, std::string const& name, Shape const& shape, void const* key, bool trains,
                                                  int element_bytes, std::string const& where) {
-    Row& to = rows_[row];
-    std::string& words = cell(row, parameters);
-    if (!words.empty()) words += ", ";
-    words += name;
     note_device(row, where);
-    to.has_parameters = true;
-    for (std::size_t k = 0; k < seen_.size(); ++k) {
-      if (seen_[k] != key) continue;
-      words += " = " + seen_paths_[k];
-      return;
-    }
-    note_seen(key, place);
-    int64_t const size = product(shape);
-    words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
-    to.number += size;
+    Seen const* const earlier = find(key);
+    int64_t const size = earlier ? 0 : product(shape);
+    std::string& words = cell(row, parameters);
+    words += message({words.empty() ? "" : ", ", name, earlier ? " = " : name.empty() ? "" : " "});
+    if (earlier) words += earlier->path;
+    else words += message({shape, trains ? "" : " frozen"});
+    if (!earlier) seen_.push_back({key, place});
+    cell(row, number) = grouped(numbers_[row - 1] += size);
     (trains ? trainable_ : frozen_) += size;
     bytes_ += size * element_bytes;
   }
   [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& where) {
     note_device(row, where);
-    for (void const* earlier : seen_) {
-      if (earlier == key) return;
-    }
-    note_seen(key, {});
+    if (find(key)) return;
+    seen_.push_back({key, {}});
     buffers_ += size;
     bytes_ += size * element_bytes;
   }
 
   /// The table: the whole module's type, a row for each module below it, and the totals.
   [[gnu::cold]] SITU_NOINLINE std::string text() const {
-    std::size_t widths[4] = {6, 4, 10, 6};
-    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
-      Row const& row = rows_[k];
-      for (int column = 0; column < 4; ++column) {
-        std::size_t const width = column < 3 ? cells_[k * columns + static_cast<std::size_t>(column)].size() : grouped(row.number).size();
-        if (width > widths[column]) widths[column] = width;
+    // The whole module has a row where it has state of its own.
+    std::size_t const begin = cell(1, device).empty() && cell(1, parameters).empty() ? 2 : 1, end = numbers_.size() + 1;
+    std::size_t widths[columns] = {};
+    for (std::size_t row = 0; row < end; row = row == 0 ? begin : row + 1) {
+      for (int column = 0; column < device; ++column) {
+        if (cell(row, column).size() > widths[column]) widths[column] = cell(row, column).size();
       }
     }
-    std::string result = cells_[type];
-    if (first_row() < rows_.size()) add_line(result, widths, "module", "type", "parameters", "number", "device");
-    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
-      Row const& row = rows_[k];
-      std::string const* const cells = &cells_[k * columns];
-      add_line(result, widths, cells[path], cells[type], cells[parameters], row.has_parameters ? grouped(row.number) : std::string(), cells[device]);
-    }
-    return result + "\n" + grouped(trainable_ + frozen_) + " parameters: " + grouped(trainable_) + " trainable, " + grouped(frozen_) + " frozen; " + grouped(buffers_) +
-           " elements in buffers; " + grouped(bytes_) + " bytes";
+    MessageText result;
+    add_to(result, cell(1, type));
+    for (std::size_t row = 0; row < end && begin < end; row = row == 0 ? begin : row + 1) add_line(result, row, widths);
+    add_to(result, "\n", grouped(trainable_ + frozen_), " parameters: ", grouped(trainable_), " trainable, ", grouped(frozen_), " frozen; ", grouped(buffers_),
+           " elements in buffers; ", grouped(bytes_), " bytes");
+    return result.string();
   }
 
  private:
-  struct Row {
-    int64_t number = 0;
-    bool has_parameters = false;
+  enum : int { path, type, parameters, number, device, columns };
+  struct Seen {
+    void const* key;
+    std::string path;
   };
-  enum : int { path, type, parameters, device, columns };
+
+  void add_cells(std::initializer_list<char const*> texts) {
+    for (char const* each : texts) cells_.push_back(each);
+  }
   std::string& cell(std::size_t row, int column) { return cells_[row * columns + static_cast<std::size_t>(column)]; }
-  void note_device(std::size_t row, std::string const& name) {
-    if (cell(row, device).empty()) cell(row, device) = name;
+  std::string const& cell(std::size_t row, int column) const { return cells_[row * columns + static_cast<std::size_t>(column)]; }
+  [[gnu::cold]] SITU_NOINLINE void note_device(std::size_t row, std::string const& name) {
+    if (cell(row, device).empty()) cell(row, device) += name;
   }
-  void note_seen(void const* key, std::string const& where) {
-    seen_.push_back(key);
-    seen_paths_.push_back(where);
-  }
-
-  /// The whole module has a row where it has state of its own.
-  std::size_t first_row() const { return cells_[device].empty() && cells_[parameters].empty() ? 1 : 0; }
-
-  static void pad(std::string& line, std::size_t width, std::size_t from) {
-    if (line.size() - from < width) line.append(width - (line.size() - from), ' ');
-  }
-  [[gnu::cold]] SITU_NOINLINE static void add_line(std::string& to, std::size_t const* widths, std::string const& path, std::string const& type, std::string const& parameters,
-                                                   std::string const& number, std::string const& device) {
-    std::string line;
-    std::size_t from = 0;
-    std::string const* const cells[] = {&path, &type, &parameters};
-    for (int column = 0; column < 3; ++column) {
-      line += *cells[column];
-      pad(line, widths[column], from);
-      line += "  ";
-      from = line.size();
+  [[gnu::cold]] SITU_NOINLINE Seen const* find(void const* key) const {
+    for (Seen const& each : seen_) {
+      if (each.key == key) return &each;
     }
-    if (number.size() < widths[3]) line.append(widths[3] - number.size(), ' ');
-    line += number + "  " + device;
-    while (!line.empty() && line.back() == ' ') line.pop_back();
-    to += "\n" + line;
+    return nullptr;
+  }
+
+  /// A row's cells below each other, the number to the right; no spaces at the end.
+  [[gnu::cold]] SITU_NOINLINE void add_line(MessageText& to, std::size_t row, std::size_t const* widths) const {
+    int last = device;
+    while (last > 0 && cell(row, last).empty()) --last;
+    for (int column = 0; column <= last; ++column) {
+      std::string const& words = cell(row, column);
+      to.add(column == 0 ? "\n" : "  ");
+      if (column != number) to.add(words.c_str());
+      for (std::size_t k = words.size(); column < last + (last == number) && k < widths[column]; ++k) to.add(" ");
+      if (column == number) to.add(words.c_str());
+    }
   }
 
   /// "Linear" of "… [with M = situ::nn::Linear<float>]": the last name before the template arguments, also of a type within a template.
   [[gnu::cold]] SITU_NOINLINE static std::string short_name(char const* signature) {
-    std::string const all = signature;
-    std::size_t end = all.rfind(']');
-    if (end == std::string::npos) return all;
-    if (end > 0 && all[end - 1] == '>') {
+    char const* end = __builtin_strrchr(signature, ']');
+    if (!end) return signature;
+    if (end > signature && end[-1] == '>') {
       int depth = 0;
       do {
         --end;
-        if (all[end] == '>') ++depth;
-        if (all[end] == '<') --depth;
-      } while (end > 0 && depth > 0);
+        if (*end == '>') ++depth;
+        if (*end == '<') --depth;
+      } while (end > signature && depth > 0);
     }
     auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || static_cast<signed char>(c) < 0; };
-    std::size_t begin = end;
-    while (begin > 0 && is_letter(all[begin - 1])) --begin;
-    return all.substr(begin, end - begin);
+    char const* begin = end;
+    while (begin > signature && is_letter(begin[-1])) --begin;
+    return std::string(begin, static_cast<std::size_t>(end - begin));
   }
 
-  List<Row> rows_;
-  List<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
-  List<void const*> seen_;   ///< parameters and buffers
-  List<std::string> seen_paths_;
+  List<std::string> cells_;  ///< row 0 is the heading
+  List<int64_t> numbers_;    ///< of the rows' parameters
+  List<Seen> seen_;          ///< parameters and buffers
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 
@@ -51631,7 +51876,7 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
     if constexpr (holds_state<X>) {
       int64_t k = 0;
       for (auto const& each : x) {
-        std::string const number = std::to_string(k++);
+        std::string const number = message({k++});
         summarise(table, row, path_below(path, number), path_below(name, number), each);
       }
     }
@@ -51956,6 +52201,29 @@ struct PackCell {
   SITU_INLINE void set_state(int k, number const& x) const { x.store(states[k] + at); }
 };
 
+/// The last elements of a tensor, in buffers of a register's size while the rule is at them.
+struct SweepTail {
+  alignas(64) unsigned char buffers[sweep_operands][64];
+  void* moved[sweep_operands];
+  char* home[sweep_operands];
+  int64_t count, bytes_of_element, bytes_of_state;
+
+  SITU_NOINLINE void begin(void* const* data, int64_t at, int64_t elements, int64_t element, int64_t state) {
+    count = elements, bytes_of_element = element, bytes_of_state = state;
+    for (int o = 0; o < sweep_operands; ++o) {
+      moved[o] = data[o] ? buffers[o] : nullptr;
+      home[o] = static_cast<char*>(data[o]) + (data[o] ? at * bytes_of(o) : 0);
+      if (data[o]) pad_short(buffers[o], home[o], static_cast<int>(count), static_cast<int>(bytes_of(o)));
+    }
+  }
+  SITU_NOINLINE void end() const {
+    for (int o = 0; o < sweep_operands; ++o) {
+      if (moved[o] && o != sweep_gradient) copy_short(home[o], buffers[o], count * bytes_of(o));
+    }
+  }
+  int64_t bytes_of(int operand) const { return operand < sweep_state ? bytes_of_element : bytes_of_state; }
+};
+
 template <class Rule>
 struct SweepBody {
   using T = typename Rule::element;
@@ -51977,30 +52245,18 @@ struct SweepBody {
         int64_t const n = stop == end ? span->size : (stop - begin) * sweep_chunk;
         PackCell<T, Isa> cell(span->data);
         for (cell.at = (chunk - begin) * sweep_chunk; cell.at + N <= n; cell.at += N) rule(cell);
-        if (cell.at < n) run_tail<Isa>(rule, span->data, cell.at, static_cast<int>(n - cell.at));
+        if (cell.at < n) {
+          SweepTail tail;
+          tail.begin(span->data, cell.at, n - cell.at, sizeof(T), sizeof(C));
+          rule(PackCell<T, Isa>(tail.moved));
+          tail.end();
+        }
         chunk = stop;
       }
       begin = end;
     }
     return 0;
   }
-
- private:
-  template <class Isa>
-  SITU_INLINE static void run_tail(Rule const& rule, void* const* data, int64_t at, int count) {
-    alignas(64) unsigned char buffers[sweep_operands][64];
-    void* moved[sweep_operands];
-    for (int o = 0; o < sweep_operands; ++o) {
-      moved[o] = data[o] ? buffers[o] : nullptr;
-      if (data[o]) pad_short(buffers[o], static_cast<char const*>(data[o]) + at * size_of(o), count, size_of(o));
-    }
-    PackCell<T, Isa> const cell(moved);
-    rule(cell);
-    for (int o = 0; o < sweep_operands; ++o) {
-      if (data[o] && o != sweep_gradient) copy_short(static_cast<char*>(data[o]) + at * size_of(o), buffers[o], int64_t{count} * size_of(o));
-    }
-  }
-  static constexpr int size_of(int operand) { return static_cast<int>(operand < sweep_state ? sizeof(T) : sizeof(C)); }
 };
 
 /// Items are chunks.
@@ -52057,9 +52313,9 @@ struct NormBody {
       sums[1] = joined<Kind>(sums[1], load_lanes<T, N, Isa>(reinterpret_cast<T const*>(buffer)));
     }
     for (int k = 1; k < 4; ++k) sums[0] = merged<Kind>(sums[0], sums[k]);
-    double result = 0;
-    for (int lane = 0; lane < N; ++lane) result = joined_parts(result, static_cast<double>(sums[0][lane]), Kind == 0 ? greatest_norm : 1);
-    return result;
+    alignas(64) C lanes[N];
+    sums[0].store(lanes);
+    return total_of_lanes(lanes, N, Kind == 0 ? greatest_norm : 1);
   }
   template <int Kind, int N, class Isa>
   SITU_INLINE static pack<C, N, Isa> merged(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
@@ -52078,6 +52334,11 @@ struct NormBody {
         return bitcast<C>(select(size > before, size, before));
       }
     }
+  }
+  static SITU_NOINLINE double total_of_lanes(C const* lanes, int count, double p) {
+    double result = 0;
+    for (int k = 0; k < count; ++k) result = joined_parts(result, static_cast<double>(lanes[k]), p);
+    return result;
   }
   static SITU_NOINLINE double powers(T const* x, int64_t n, double p) {
     double sum = 0;
@@ -52587,17 +52848,15 @@ class Optimizer {
   [[gnu::cold]] static void visit(Self& self, F const& f) {
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
-      std::string const path = std::to_string(at) + ".";
-      if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(path + "step", p.step);
+      if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(message({at, ".step"}), p.step);
       for (int k = 0; k < Rule::states; ++k) {
-        if (p.states[k].size() > 0) f(path + Rule::state_names[k], p.states[k]);
+        if (p.states[k].size() > 0) f(message({at, ".", Rule::state_names[k]}), p.states[k]);
       }
-      if (p.master.size() > 0) f(path + "master", p.master);
+      if (p.master.size() > 0) f(message({at, ".master"}), p.master);
     }
     for (std::size_t at = 0; at < self.groups_.size(); ++at) {
-      std::string const path = "groups." + std::to_string(at) + ".";
-      f(path + "lr", self.groups_[at].lr);
-      if (self.groups_[at].momentum.size() > 0) f(path + Rule::momentum_name, self.groups_[at].momentum);
+      f(message({"groups.", at, ".lr"}), self.groups_[at].lr);
+      if (self.groups_[at].momentum.size() > 0) f(message({"groups.", at, ".", Rule::momentum_name}), self.groups_[at].momentum);
     }
   }
 
@@ -52910,88 +53169,88 @@ struct ClipUpdate {
   }
 };
 
-/// The gradients that there are, in place.
+/// The gradients that there are, launch by launch.
+template <class T, class D>
+class Gradients {
+ public:
+  Gradients(std::vector<Variable<T, D>> const& parameters, char const* name, bool writes) : parameters_(parameters), name_(name), writes_(writes) {}
+
+  /// The next ones, as many as a launch takes; false where there are none left. What was written to copies is brought home before.
+  SITU_NOINLINE bool next(Spans& spans) {
+    for (std::size_t k = 0; writes_ && k < copies_.size(); k += 2) copies_[k].assign(copies_[k + 1]);
+    copies_.clear();
+    spans.count = 0;
+    spans.vectors = true;
+    for (; at_ < parameters_.size() && spans.count < sweep_room; ++at_) {
+      State<T, D>& state = *parameters_[at_].state();
+      if (!state.has_grad || state.grad.size() == 0) continue;
+      Span& span = spans.add(state.grad.size());
+      if (SITU_UNLIKELY(!state.grad.is_contiguous())) {
+        copies_.push_back(state.grad);
+        copies_.push_back(state.grad.clone());
+        span.data[sweep_parameter] = copies_.back().data();
+      } else {
+        span.data[sweep_parameter] = writes_ ? written_data(state.grad, name_) : const_cast<T*>(std::as_const(state.grad).data());
+      }
+      spans.note_alignment();
+    }
+    return spans.count > 0;
+  }
+
+ private:
+  std::vector<Variable<T, D>> const& parameters_;
+  char const* name_;
+  bool writes_;
+  std::size_t at_ = 0;
+  List<Tensor<T, D>> copies_;  ///< of what is not contiguous, each behind its gradient
+};
+
+/// Changes the gradients in place.
 template <class Update, class T, class D>
 void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const& rule, char const* name) {
-  Launches<D, Sweep<Update>> launches;
-  launches.work.rule = rule;
-  launches.work.operation = name;
-  List<Tensor<T, D>> copies, gradients;  // of what is not contiguous
-  auto const write_back = [&](int64_t) {
-    for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
-    copies.clear();
-    gradients.clear();
-  };
-  for (Variable<T, D> const& v : parameters) {
-    State<T, D>& state = *v.state();
-    if (!state.has_grad || state.grad.size() == 0) continue;
-    Span& span = launches.work.spans.add(state.grad.size());
-    if (SITU_LIKELY(state.grad.is_contiguous())) {
-      span.data[sweep_parameter] = written_data(state.grad, name);
-    } else {
-      gradients.push_back(state.grad);
-      copies.push_back(state.grad.clone());
-      span.data[sweep_parameter] = copies.back().data();
-    }
-    launches.work.spans.note_alignment();
-    launches.launch_if_full(write_back);
-  }
-  if (launches.work.spans.count > 0) launches.launch(write_back);
+  Sweep<Update> work;
+  work.rule = rule;
+  work.operation = name;
+  for (Gradients<T, D> gradients(parameters, name, true); gradients.next(work.spans);) launch_sweep<D>(typename device_traits<D>::kernels{}, work);
 }
 
 /// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it. `Squares`: p is 2.
 template <bool Squares, class T, class D>
 Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
-  using R = result_device_t<D>;
-  using C = compute_t<T>;
   int64_t chunks = 0;
   for (Variable<T, D> const& v : parameters) {
     if (v.state()->has_grad) chunks += (v.state()->grad.size() + sweep_chunk - 1) / sweep_chunk;
   }
-  Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
+  auto result = Tensor<compute_t<T>, result_device_t<D>>::uninitialized({}, name);
   Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
-  Launches<D, std::conditional_t<Squares, SquareParts<T>, NormParts<T>>> launches;
-  launches.work.parts = static_cast<double*>(parts.get());
-  launches.work.p = p;
-  launches.work.operation = name;
-  List<Tensor<T, D>> copies;
-  auto const next = [&](int64_t done) { launches.work.parts += done; };
-  for (Variable<T, D> const& v : parameters) {
-    State<T, D> const& state = *v.state();
-    if (!state.has_grad || state.grad.size() == 0) continue;
-    Tensor<T, D> const gradient = state.grad.contiguous();
-    if (!state.grad.is_contiguous()) copies.push_back(gradient);
-    launches.work.spans.add(gradient.size()).data[sweep_parameter] = const_cast<T*>(gradient.data());
-    launches.work.spans.note_alignment();
-    launches.launch_if_full(next);
+  std::conditional_t<Squares, SquareParts<T>, NormParts<T>> work;
+  work.parts = static_cast<double*>(parts.get());
+  work.p = p;
+  work.operation = name;
+  for (Gradients<T, D> gradients(parameters, name, false); gradients.next(work.spans); work.parts += work.spans.chunks()) {
+    launch_sweep<D>(typename device_traits<D>::kernels{}, work);
   }
-  if (launches.work.spans.count > 0) launches.launch(next);
-  NormsJoined<T> joined;
-  joined.parts = static_cast<double const*>(parts.get());
-  joined.count = chunks;
-  joined.p = p;
-  joined.max_norm = max_norm;
-  joined.norm = result.data();
-  joined.coefficient = coefficient;
-  joined.operation = name;
-  launch_sweep<D>(typename device_traits<D>::kernels{}, joined);
+  launch_sweep<D>(typename device_traits<D>::kernels{}, NormsJoined<T>{static_cast<double const*>(parts.get()), chunks, p, max_norm, result.data(), coefficient, name});
   return result;
+}
+
+[[gnu::cold]] SITU_NOINLINE inline void check_clip_norm(double max_norm, double p) {
+  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+}
+[[gnu::cold]] SITU_NOINLINE inline void check_finite_norm(double norm) {
+  if (math::isfinite(norm)) return;
+  fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(norm) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
 }
 
 /// clip_grad_norm; the Trainer's asks for p = 2 when it is compiled.
 template <bool Squares, class T, class D>
 auto clip_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double p, bool error_if_nonfinite) {
-  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
-  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+  check_clip_norm(max_norm, p);
   using C = compute_t<T>;
   Temporary<D> const coefficient(sizeof(C));
-  auto const norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
-  if (error_if_nonfinite) {
-    C const value = norm.item();
-    if (!math::isfinite(value)) {
-      fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
-    }
-  }
+  auto norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) check_finite_norm(static_cast<double>(norm.item()));
   sweep_gradients(parameters, ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
   return norm;
 }
@@ -53887,18 +54146,15 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 template <std::size_t Bytes>
-SITU_INLINE void copy_rows(char* to, char const* from, std::size_t bytes, int64_t step, std::span<int64_t const> indices, int64_t ahead) {
+SITU_INLINE void copy_rows(char* to, char const* from, std::size_t bytes, int64_t step, std::span<int64_t const> indices, std::size_t ahead) {
   auto const row = [&](std::size_t k) { return from + indices[k] * step; };
-  std::size_t const n = indices.size(), prefetched = n > static_cast<std::size_t>(ahead) ? n - static_cast<std::size_t>(ahead) : 0;
-  std::size_t const size = Bytes ? Bytes : bytes;
-  std::size_t k = 0;
-  for (; k < prefetched; ++k, to += size) {
-    char const* const later = row(k + static_cast<std::size_t>(ahead));
-    __builtin_prefetch(later);
-    if (size > 64) __builtin_prefetch(later + 64);
+  std::size_t const n = indices.size(), size = Bytes ? Bytes : bytes;
+  for (std::size_t k = 0, later = ahead < n ? ahead : n - 1; k < n; ++k, to += size) {
+    __builtin_prefetch(row(later));
+    if (size > 64) __builtin_prefetch(row(later) + 64);
+    if (later + 1 < n) ++later;
     std::memcpy(to, row(k), size);
   }
-  for (; k < n; ++k, to += size) std::memcpy(to, row(k), size);
 }
 
 /// Copies rows of `bytes` bytes that begin every `step` bytes. Rows that follow each other are copied as one.
@@ -53925,9 +54181,14 @@ SITU_NOINLINE inline void gather_rows(void* to, void const* from, std::size_t by
   }
 }
 
-}  // namespace detail
+/// The rows of a tensor, to the room that a field has for them.
+SITU_NOINLINE inline void gather_field(Layout const& layout, void const* from, int64_t item, std::span<int64_t const> indices, void* field, void* (*room)(void*, Shape const&)) {
+  Shape sample = layout.shape;
+  sample.erase(0);
+  void* const to = room(field, sample);
+  gather_rows(to, from, static_cast<std::size_t>(product(sample) * item), layout.strides[0] * item, layout.shape[0], indices);
+}
 
-namespace detail {
 /// The tensor that a dataset keeps of an expression; nothing of anything else, since clang 14 looks at results before constraints.
 template <class E>
 struct stored_rows {};
@@ -53981,11 +54242,8 @@ class TensorDataset<Tensor<Ts, Ds>...> {
   }
   template <class T, class D>
   static void gather(Tensor<T, D> const& tensor, std::span<int64_t const> indices, BatchField<T>& field) {
-    Shape sample = tensor.shape();
-    sample.erase(0);
-    T* const to = field.room(sample);
-    detail::gather_rows(to, tensor.data(), static_cast<std::size_t>(detail::product(sample)) * sizeof(T), tensor.strides()[0] * static_cast<int64_t>(sizeof(T)),
-                        tensor.shape()[0], indices);
+    detail::gather_field(tensor.layout(), tensor.data(), sizeof(T), indices, &field,
+                         [](void* to, Shape const& sample) -> void* { return static_cast<BatchField<T>*>(to)->room(sample); });
   }
 
   std::tuple<Tensor<Ts, Ds>...> tensors_;
@@ -54023,25 +54281,35 @@ struct FieldBuffer {
   Handle full, value;
 
   /// Room for `rows` samples; enough for `capacity` of them is taken at once.
-  void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
+  SITU_NOINLINE void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
     value = {};
-    Shape shape = sample;
-    shape.insert(0, rows);
-    int64_t const needed = count_of(shape, "DataLoader", static_cast<int64_t>(item));
-    Body* body = full.body();
-    if (!body || full.use_count() != 1 || body->size < needed) {
-      Shape most = shape;
-      if (rows < capacity) most[0] = capacity;
-      int64_t const count = count_of(most, "DataLoader", static_cast<int64_t>(item));
-      full = make_fresh<Memory>(static_cast<std::size_t>(count) * item, count, most);
-      body = full.body();
-    }
-    if (body->layout.shape == shape) value = full;
-    else value = make_view(body->storage, body->first, Layout(shape));
-    before_write<Memory>(body->storage.head());
+    if (full.body() && full.use_count() == 1 && holds(full.body()->layout.shape, rows, sample)) value = full;
+    else take_room(sample, rows, capacity, static_cast<int64_t>(item));
+    before_write<Memory>(value.body()->storage.head());
     return value.body()->first;
   }
   int64_t bytes(std::size_t item) const { return value.body() ? value.body()->size * static_cast<int64_t>(item) : 0; }
+
+ private:
+  static bool holds(Shape const& shape, int64_t rows, Shape const& sample) {
+    bool same = shape.rank() == sample.rank() + 1 && shape[0] == rows;
+    for (int k = 0; same && k < sample.rank(); ++k) same = shape[k + 1] == sample[k];
+    return same;
+  }
+  /// Of another shape than the last one, or while that is held by somebody.
+  [[gnu::cold]] SITU_NOINLINE void take_room(Shape const& sample, int64_t rows, int64_t capacity, int64_t item) {
+    Shape shape = sample;
+    shape.insert(0, rows);
+    int64_t const needed = count_of(shape, "DataLoader", item);
+    if (!full.body() || full.use_count() != 1 || full.body()->size < needed) {
+      Shape most = shape;
+      if (rows < capacity) most[0] = capacity;
+      int64_t const count = count_of(most, "DataLoader", item);
+      full = make_fresh<Memory>(static_cast<std::size_t>(count * item), count, most);
+      if (most[0] == rows) value = full;
+    }
+    if (!value.body()) value = make_view(full.body()->storage, full.body()->first, Layout(shape));
+  }
 };
 
 /// One field in one slot of a loader: for a device, memory that the device copies from.
@@ -54088,36 +54356,32 @@ class StagedField final : public data::BatchField<T> {
 
 // ---- exceptions ----------------------------------------------------------------------------------------------------------
 
+/// Throws an E with this message where the exception that is handled is one.
+template <class E>
+void rethrow_as(MessageText const& text) {
+  try {
+    throw;
+  } catch (E const&) {
+    throw_message<E>(text);
+  } catch (...) {
+  }
+}
 /// To be called while an exception is handled: throws it again with `where` before its message.
 [[noreturn, gnu::cold]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
   try {
     throw;
-  } catch (ShapeError const& e) {
-    throw ShapeError(where + e.what());
-  } catch (LayoutError const& e) {
-    throw LayoutError(where + e.what());
-  } catch (IndexError const& e) {
-    throw IndexError(where + e.what());
-  } catch (TypeError const& e) {
-    throw TypeError(where + e.what());
-  } catch (DeviceUnavailable const& e) {
-    throw DeviceUnavailable(where + e.what());
-  } catch (CudaError const& e) {
-    throw CudaError(where + e.what());
   } catch (OutOfMemory const& e) {
-    OutOfMemory copy(where + e.what());
+    OutOfMemory copy(message({where, e.what()}));
     copy.requested = e.requested, copy.free = e.free, copy.total = e.total, copy.allocated = e.allocated, copy.reserved = e.reserved;
     throw copy;
-  } catch (GradientError const& e) {
-    throw GradientError(where + e.what());
-  } catch (LinalgError const& e) {
-    throw LinalgError(where + e.what());
-  } catch (IoError const& e) {
-    throw IoError(where + e.what());
   } catch (std::exception const& e) {
-    std::throw_with_nested(Error(where + e.what()));
+    MessageText text;
+    add_to(text, where, e.what());
+    rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
+    rethrow_as<CudaError>(text), rethrow_as<GradientError>(text), rethrow_as<LinalgError>(text), rethrow_as<IoError>(text);
+    std::throw_with_nested(Error(text.c_str()));
   } catch (...) {
-    std::throw_with_nested(Error(where + "something was thrown that is no std::exception"));
+    std::throw_with_nested(Error(message({where, "something was thrown that is no std::exception"})));
   }
 }
 
@@ -54186,8 +54450,9 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
       dataset.get_batch(indices, fields...);
     } catch (...) {
       std::string where = "samples ";
-      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += text(k ? ", " : "", indices[k]);
-      rethrow_with(where + (indices.size() > 8 ? ", ...: " : ": "));
+      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += message({k ? ", " : "", indices[k]});
+      where += indices.size() > 8 ? ", ...: " : ": ";
+      rethrow_with(where);
     }
   } else {
     std::tuple<FieldWriter<Ts>...> writers{FieldWriter<Ts>{fields}...};
@@ -54203,7 +54468,7 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
           }(std::index_sequence_for<Ts...>{});
         }
       } catch (...) {
-        rethrow_with(text("sample ", index, ": "));
+        rethrow_with(message({"sample ", index, ": "}));
       }
     }
   }
@@ -54307,7 +54572,7 @@ class BatchPipeline {
   }
 
   /// Starts a loop with batch `first` of an epoch.
-  [[gnu::cold]] void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
@@ -54326,7 +54591,7 @@ class BatchPipeline {
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
   }
   /// The slot of the next batch, which is made when this returns; -1 behind the last one.
-  int next() {
+  SITU_NOINLINE int next() {
     Lock const lock(*this);
     if (consumed_ == end_) return -1;
     if (claimed_ == consumed_) make_next();
@@ -54337,7 +54602,7 @@ class BatchPipeline {
     return slot;
   }
   /// The batch that next() gave is no longer used.
-  void release() {
+  SITU_NOINLINE void release() {
     Lock const lock(*this);
     free_.push_back(slot_of(consumed_++));
     ++used_;
@@ -54613,23 +54878,25 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
-    for (Slot& slot : slots_) with_fields(slot, [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
+    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
   }
-  [[gnu::cold]] ~LoaderCore() { stop(); }
+  [[gnu::cold]] ~LoaderCore() {
+    stop();
+    delete[] slots_;
+  }
 
   X const& dataset() const { return dataset_; }
   /// The batch of a slot; throws what went wrong with it.
   Batch take(int k) {
-    Slot& slot = slots_[static_cast<std::size_t>(k)];
-    if (slot.failure) std::rethrow_exception(std::exchange(slot.failure, nullptr));
-    return std::exchange(slot.batch, Batch());
+    if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
+    return std::exchange(slots_[k].batch, Batch());
   }
   /// Lets go of what was made and is not used.
   [[gnu::cold]] void forget() noexcept {
-    for (Slot& slot : slots_) {
-      slot.batch = Batch();
-      slot.failure = nullptr;
+    for (int k = 0; k < slots(); ++k) {
+      slots_[k].batch = Batch();
+      slots_[k].failure = nullptr;
     }
   }
 
@@ -54643,6 +54910,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   };
   struct no_stream {};
 
+  [[noreturn, gnu::cold]] static SITU_NOINLINE void rethrow(std::exception_ptr& failure) { std::rethrow_exception(std::exchange(failure, nullptr)); }
   template <class F>
   static void with_fields(Slot& slot, F const& f) {
     [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { f(std::get<Ks>(slot.fields)...); }(std::index_sequence_for<Ts...>{});
@@ -54654,7 +54922,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   }
 
   int64_t make(int k, std::span<int64_t const> indices, int64_t epoch_of_batch) noexcept override {
-    Slot& slot = slots_[static_cast<std::size_t>(k)];
+    Slot& slot = slots_[k];
     int64_t bytes = 0;
     try {
       with_fields(slot, [&](auto&... fields) {
@@ -54676,7 +54944,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   X dataset_;
   [[maybe_unused]] std::conditional_t<asynchronous<D>, Stream<D>, no_stream> stream_;
-  std::vector<Slot> slots_;
+  Slot* slots_;  ///< slots() of them
 };
 
 [[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
@@ -54748,10 +55016,10 @@ class DataLoader<X, D> {
   // ---- where it is ----------------------------------------------------------------------------------------------
 
   /// Of this loop, or of the next one where none is running.
-  int64_t epoch() const { return core_->epoch.item(); }
+  int64_t epoch() const { return *std::as_const(core_->epoch).data(); }
   /// How many batches of the epoch have been given; 0 between loops.
-  int64_t position() const { return core_->position.item(); }
-  uint64_t seed() const { return static_cast<uint64_t>(core_->seed.item()); }
+  int64_t position() const { return *std::as_const(core_->position).data(); }
+  uint64_t seed() const { return static_cast<uint64_t>(*std::as_const(core_->seed).data()); }
   /// The epoch of the next loop, and the batch that it begins with. A loop that is running goes on as it is.
   void set_epoch(int64_t epoch, int64_t position = 0) {
     if (epoch < 0 || position < 0) detail::fail<IndexError>("DataLoader: epoch ", epoch, ", position ", position, " was asked for; both count from 0");
@@ -54800,7 +55068,7 @@ class DataLoader<X, D> {
 
    private:
     friend DataLoader;
-    explicit iterator(Core* core) : core_(core), epoch_(core->epoch.item()) {
+    iterator(Core* core, int64_t epoch) : core_(core), epoch_(epoch) {
       try {
         take();
       } catch (...) {
@@ -54826,7 +55094,7 @@ class DataLoader<X, D> {
       core_ = nullptr;
     }
     /// No other epoch was set in the meantime, for the next loop.
-    bool is_mine() const { return core_->epoch.item() == epoch_; }
+    bool is_mine() const { return *std::as_const(core_->epoch).data() == epoch_; }
 
     Core* core_;
     int64_t epoch_;
@@ -54836,7 +55104,7 @@ class DataLoader<X, D> {
   /// Begins the epoch, or goes on with it at position().
   iterator begin() const {
     core_->begin(seed(), epoch(), position());
-    return iterator(core_);
+    return iterator(core_, epoch());
   }
   sentinel end() const { return {}; }
 
@@ -55228,6 +55496,7 @@ parsed parse_field(std::string_view field, T& value) {
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
 
@@ -55239,28 +55508,67 @@ struct FileContext {
   char const* who;
   char const* path;
 
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(MessageParts what) const {
-    throw IoError(message({who, ": ", path, ": "}) + message(what));
-  }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what) const { fail(MessageParts{what}); }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(std::string const& what) const { fail(MessageParts{what}); }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
-    fail(MessageParts{what, ": ", std::strerror(error), "; ", needed});
-  }
+  /// Throws IoError with the parts as its message.
+  template <class... Parts>
+  [[noreturn]] SITU_INLINE void fail(Parts const&... parts) const;
+  /// The same for what the system refused.
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail_by_system(char const* what, int error, char const* needed) const { fail(what, ": ", std::strerror(error), "; ", needed); }
 };
+[[noreturn]] SITU_REPORTS void fail_with_file(FileContext const& context, WriteWord const* writers, int count, ...) {
+  MessageText text;
+  add_to(text, context.who, ": ", context.path, ": ");
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  write_words(text, writers, count, words);
+  __builtin_va_end(words);
+  throw_message<IoError>(text);
+}
+template <class... Parts>
+void FileContext::fail(Parts const&... parts) const {
+  fail_with_file(*this, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
+}
 
 /// Bytes from a file as they may stand in a message: quoted, printable, short.
-[[gnu::cold]] inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+struct QuotedBytes {
+  unsigned char const* bytes;
+  size_t size;
+};
+SITU_REPORTS void append_to(MessageText& to, QuotedBytes const& quoted) {
   constexpr size_t longest = 40;
   constexpr char const* digits = "0123456789abcdef";
-  std::string text = "'";
-  for (size_t i = 0; i < size && i < longest; ++i) {
-    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
-      text += static_cast<char>(bytes[i]);
-    else
-      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
+  to.add("'", 1);
+  for (size_t i = 0; i < quoted.size && i < longest; ++i) {
+    unsigned char const byte = quoted.bytes[i];
+    char const escape[] = {'\\', 'x', digits[byte >> 4], digits[byte & 15]}, plain = static_cast<char>(byte);
+    if (byte >= 0x20 && byte < 0x7f) to.add(&plain, 1);
+    else to.add(escape, 4);
   }
-  return text + (size > longest ? "…'" : "'");
+  to.add(quoted.size > longest ? "…'" : "'");
+}
+inline QuotedBytes quote_bytes(unsigned char const* bytes, size_t size) { return {bytes, size}; }
+inline QuotedBytes quote_bytes(std::string_view bytes) { return {reinterpret_cast<unsigned char const*>(bytes.data()), bytes.size()}; }
+
+/// Compares two names that std::qsort sorts.
+inline int compare_names(void const* a, void const* b) { return static_cast<std::string_view const*>(a)->compare(*static_cast<std::string_view const*>(b)); }
+/// Sorts names. One that stands twice, or null.
+[[gnu::cold]] inline std::string_view const* sort_names(List<std::string_view>& names) {
+  if (!names.empty()) std::qsort(names.data(), names.size(), sizeof(std::string_view), &compare_names);
+  for (size_t k = 1; k < names.size(); ++k) {
+    if (compare_names(&names[k], &names[k - 1]) == 0) return &names[k];
+  }
+  return nullptr;
+}
+
+template <class Word>
+SITU_NOINLINE void copy_words_of(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) std::memcpy(to + k * to_step, from + k * from_step, sizeof(Word));
+}
+/// Copies elements of 1, 2, 4 or 8 bytes that lie so many bytes apart.
+inline void copy_words(int64_t size, unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t count) {
+  if (size == 1) copy_words_of<uint8_t>(from, from_step, to, to_step, count);
+  else if (size == 2) copy_words_of<uint16_t>(from, from_step, to, to_step, count);
+  else if (size == 4) copy_words_of<uint32_t>(from, from_step, to, to_step, count);
+  else copy_words_of<uint64_t>(from, from_step, to, to_step, count);
 }
 
 /// A counted pointer to something with a member `int64_t references`, which is 1 when it is made.
@@ -55321,11 +55629,11 @@ class InputFile {
 public:
   [[gnu::cold]] explicit InputFile(FileContext const& context)
       : context_(context), file_(::open(context.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-    if (file_.get() < 0) context.fail("cannot be opened", errno, "a readable file is needed");
+    if (file_.get() < 0) context.fail_by_system("cannot be opened", errno, "a readable file is needed");
     struct ::stat status{};
-    if (::fstat(file_.get(), &status) != 0) context.fail("cannot be examined", errno, "a readable file is needed");
+    if (::fstat(file_.get(), &status) != 0) context.fail_by_system("cannot be examined", errno, "a readable file is needed");
     if (!S_ISREG(status.st_mode))
-      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"});
+      context.fail("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed");
     size_ = static_cast<int64_t>(status.st_size);
   }
 
@@ -55339,9 +55647,9 @@ public:
     while (bytes > 0) {
       ssize_t const got = ::pread(file_.get(), at, static_cast<size_t>(bytes), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) context_.fail("cannot be read", errno, "a readable file is needed");
+      if (got < 0) context_.fail_by_system("cannot be read", errno, "a readable file is needed");
       if (got == 0)
-        context_.fail({"became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed"});
+        context_.fail("became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed");
       at += got, offset += got, bytes -= got;
     }
   }
@@ -55424,28 +55732,25 @@ private:
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
 class OutputFile {
 public:
-  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
+  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), file_(-1) {
     struct ::stat status{};
     bool const exists = ::stat(context.path, &status) == 0;
     if (exists && !S_ISREG(status.st_mode))
-      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed"});
-    if (exists) {
-      if (char* const resolved = ::realpath(context.path, nullptr)) {
-        target_ = resolved;
-        std::free(resolved);
-      }
-    }
+      context.fail("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed");
+    char* const resolved = exists ? ::realpath(context.path, nullptr) : nullptr;
+    target_.add(resolved ? resolved : context.path);
+    std::free(resolved);
     // The name does not grow with the target's, which may be as long as the file system allows.
-    size_t const slash = target_.rfind('/');
-    std::string const folder(target_, 0, slash + 1);  // of no slash, nothing: npos + 1 is 0
     static unsigned counter = 0;
     int fd = -1;
     do {
       unsigned const number = __atomic_fetch_add(&counter, 1u, __ATOMIC_RELAXED);
-      temporary_ = message({folder, ".situ-", ::getpid(), "-", number, ".tmp"});
+      temporary_.clear();
+      add_to(temporary_, folder(), ".situ-", ::getpid(), "-", number, ".tmp");
+      if (target_.is_cut() || temporary_.is_cut()) throw std::bad_alloc();
       fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && (errno == EEXIST || errno == EINTR));
-    if (fd < 0) context.fail("cannot be written", errno, "a writable folder is needed");
+    if (fd < 0) context.fail_by_system("cannot be written", errno, "a writable folder is needed");
     file_ = fd;
     if (exists) ::fchmod(fd, status.st_mode & 0777);  // may fail: some file systems have no permissions
   }
@@ -55463,7 +55768,7 @@ public:
     while (bytes > 0) {
       ssize_t const put = ::write(file_, at, static_cast<size_t>(bytes));
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) context_.fail("cannot be written", errno, message({bytes, " more bytes are needed"}).c_str());
+      if (put < 0) context_.fail("cannot be written: ", std::strerror(errno), "; ", bytes, " more bytes are needed");
       at += put, bytes -= put;
     }
   }
@@ -55478,17 +55783,24 @@ public:
     if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
     if (error != 0) {
       ::unlink(temporary_.c_str());
-      context_.fail("cannot be written", error, "a writable file is needed");
+      context_.fail_by_system("cannot be written", error, "a writable file is needed");
     }
     if (!durable) return;
-    size_t const slash = target_.rfind('/');
-    FileDescriptor const folder(::open(slash == std::string::npos ? "." : std::string(target_, 0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
-    if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
+    MessageText name;
+    add_to(name, folder(), ".");
+    FileDescriptor const opened(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    if (opened.get() >= 0) ::fsync(opened.get());  // the name; may fail: some folders can be written and not read
   }
 
 private:
+  /// Up to the last slash.
+  std::string_view folder() const {
+    char const* const slash = std::strrchr(target_.c_str(), '/');
+    return {target_.c_str(), slash ? static_cast<size_t>(slash + 1 - target_.c_str()) : 0};
+  }
+
   FileContext context_;
-  std::string target_, temporary_;
+  MessageText target_, temporary_;
   int file_;
 };
 
@@ -55610,7 +55922,7 @@ class CsvText {
     return {first, static_cast<std::size_t>(last - first)};
   }
 
-  [[noreturn]] SITU_NOINLINE void fail(int64_t line, std::string const& what) const { context_.fail(text("line ", line, what)); }
+  [[noreturn]] SITU_NOINLINE void fail(int64_t line, std::string const& what) const { context_.fail("line ", line, what); }
   FileContext const& context() const { return context_; }
 
  private:
@@ -55701,7 +56013,7 @@ struct CsvPlan {
     }
     for (std::string const& name : options.columns) {
       std::size_t const k = find(text, name);
-      if (targets[k] != skipped) text.context().fail(situ::detail::text("column ", quoted_column(name), " is asked for twice; each can be read once"));
+      if (targets[k] != skipped) text.context().fail("column ", quoted_column(name), " is asked for twice; each can be read once");
       add(k);
     }
   }
@@ -55717,13 +56029,13 @@ struct CsvPlan {
     std::size_t found = all_names.size();
     for (std::size_t k = 0; k < all_names.size(); ++k) {
       if (all_names[k] != name) continue;
-      if (found < all_names.size()) text.context().fail(situ::detail::text("two columns are named ", quoted_column(name), ": columns ", static_cast<int64_t>(found) + 1, " and ", static_cast<int64_t>(k) + 1));
+      if (found < all_names.size()) text.context().fail("two columns are named ", quoted_column(name), ": columns ", static_cast<int64_t>(found) + 1, " and ", static_cast<int64_t>(k) + 1);
       found = k;
     }
     if (found < all_names.size()) return found;
     std::string there;
     for (std::size_t k = 0; k < all_names.size() && k < 20; ++k) there += (k ? ", " : "") + quoted_column(all_names[k]);
-    text.context().fail(situ::detail::text("there is no column ", quoted_column(name), ": the columns are ", there, all_names.size() > 20 ? ", ..." : ""));
+    text.context().fail("there is no column ", quoted_column(name), ": the columns are ", there, all_names.size() > 20 ? ", ..." : "");
   }
 };
 
@@ -55894,6 +56206,7 @@ class CsvDataset : public TensorDataset<Tensor<T>, Tensor<L>> {
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "situ reads and writes npy files on little-endian hosts");
@@ -55906,7 +56219,7 @@ inline constexpr int64_t npy_max_preamble = 12 + npy_max_header;
 
 /// What the header of an npy file says, checked for itself but not yet against an element type or the file's size.
 struct npy_header {
-  std::string descr;           ///< the element type as it is written: `<f4`
+  std::string_view descr;      ///< the element type as it is written, where it was read: `<f4`
   char byte_order = 0;         ///< `<`, `>` or `|`; 0 if descr is not an order, a letter and a number
   char kind = 0;               ///< `f`, `i`, `u`, `b`, `V`, …
   int64_t item_size = 0;       ///< bytes per element
@@ -55924,21 +56237,22 @@ struct npy_type {
 };
 
 /// bfloat16 has no name of its own in NumPy: it is saved as ml_dtypes does, as two raw bytes.
-constexpr npy_type npy_type_of(dtype type) {
-  constexpr npy_type types[] = {{'f', 4, "<f4", "float"},    {'f', 8, "<f8", "double"},  {'f', 2, "<f2", "float16"},
-                                {'V', 2, "<V2", "bfloat16"}, {'b', 1, "|b1", "bool"},    {'i', 1, "|i1", "int8_t"},
-                                {'i', 2, "<i2", "int16_t"},  {'i', 4, "<i4", "int32_t"}, {'i', 8, "<i8", "int64_t"},
-                                {'u', 1, "|u1", "uint8_t"}};
-  return types[static_cast<int>(type)];
-}
+inline constexpr npy_type npy_types[] = {{'f', 4, "<f4", "float"},    {'f', 8, "<f8", "double"},  {'f', 2, "<f2", "float16"},
+                                         {'V', 2, "<V2", "bfloat16"}, {'b', 1, "|b1", "bool"},    {'i', 1, "|i1", "int8_t"},
+                                         {'i', 2, "<i2", "int16_t"},  {'i', 4, "<i4", "int32_t"}, {'i', 8, "<i8", "int64_t"},
+                                         {'u', 1, "|u1", "uint8_t"}};
+constexpr npy_type const& npy_type_of(dtype type) { return npy_types[static_cast<int>(type)]; }
 
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
-[[gnu::cold]] inline std::string npy_shape_text(Shape const& shape) {
-  std::string result = "(";
-  for (int i = 0; i < shape.rank(); ++i) result += message({i ? ", " : "", shape[i]});
-  result += shape.rank() == 1 ? ",)" : ")";
-  return result;
+struct NpyShapeText {
+  Shape const& shape;
+};
+SITU_REPORTS void append_to(MessageText& to, NpyShapeText const& x) {
+  to.add("(");
+  for (int i = 0; i < x.shape.rank(); ++i) add_to(to, i ? ", " : "", x.shape[i]);
+  to.add(x.shape.rank() == 1 ? ",)" : ")");
 }
+inline NpyShapeText npy_shape_text(Shape const& shape) { return {shape}; }
 
 /// Elements of a shape. As in NumPy, an extent of zero does not excuse the others: their product bounds the strides.
 /// False if 63 bits do not hold the bytes.
@@ -55961,9 +56275,9 @@ class NpyHeaderReader {
     skip_space();
     if (!take('{')) expected("the header is not a dictionary", "'{'");
     for (skip_space(); !take('}'); skip_space()) {
-      unsigned char const *key, *key_end;
-      if (!take_string(key, key_end)) expected("the header's dictionary cannot be read", "a key in quotes or '}'");
-      read_value(key, static_cast<size_t>(key_end - key), header);
+      std::string_view key;
+      if (!take_string(key)) expected("the header's dictionary cannot be read", "a key in quotes or '}'");
+      read_value(key, header);
       skip_space();
       if (!take(',') && (at_ == last_ || *at_ != '}')) expected("the header's dictionary cannot be read", "',' or '}'");
     }
@@ -55996,33 +56310,36 @@ class NpyHeaderReader {
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
-    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
+    MessageText found;
+    if (at_ == last_) found.add("its end");
+    else append_to(found, quote_bytes(at_, static_cast<size_t>(last_ - at_)));
+    context_.fail(what, ": ", found.c_str(), " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed");
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void missing() const {
-    std::string found;
+    MessageText found;
     for (int i = 0; i < 3; ++i)
-      if (found_[i]) found += message({found.empty() ? "'" : ", '", keys_[i], "'"});
-    context_.fail({"a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_});
+      if (found_[i]) add_to(found, found.empty() ? "'" : ", '", keys_[i], "'");
+    context_.fail("a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_);
   }
 
   /// Escapes are refused: no key and no element type needs one.
-  [[gnu::cold]] bool take_string(unsigned char const*& first, unsigned char const*& end) {
+  [[gnu::cold]] bool take_string(std::string_view& text) {
     if (at_ == last_ || (*at_ != '\'' && *at_ != '"')) return false;
-    unsigned char const* closing = at_ + 1;
+    unsigned char const* const first = at_ + 1;
+    unsigned char const* closing = first;
     while (closing != last_ && *closing != *at_ && *closing != '\\' && *closing != '\n') ++closing;
     if (closing == last_ || *closing != *at_) return false;
-    first = at_ + 1, end = closing, at_ = closing + 1;
+    text = {reinterpret_cast<char const*>(first), static_cast<size_t>(closing - first)};
+    at_ = closing + 1;
     return true;
   }
 
-  [[gnu::cold]] void read_value(unsigned char const* key, size_t size, npy_header& header) {
+  [[gnu::cold]] void read_value(std::string_view key, npy_header& header) {
     int which = 0;
-    while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail({"unknown key in the header: ", quote_bytes(key, size), " found; ", all_keys_});
-    if (found_[which])
-      context_.fail({"a key stands twice in the header: ", quote_bytes(key, size), " found again; ", all_keys_});
+    while (which < 3 && key != keys_[which]) ++which;
+    if (which == 3) context_.fail("unknown key in the header: ", quote_bytes(key), " found; ", all_keys_);
+    if (found_[which]) context_.fail("a key stands twice in the header: ", quote_bytes(key), " found again; ", all_keys_);
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -56038,22 +56355,20 @@ class NpyHeaderReader {
   [[gnu::cold]] void read_descr(npy_header& header) {
     if (at_ != last_ && (*at_ == '[' || *at_ == '('))
       expected("the elements are structured", "a plain element type such as '<f4'");
-    unsigned char const *first, *end;
-    if (!take_string(first, end)) expected("the element type cannot be read", "a plain element type such as '<f4'");
-    size_t const size = static_cast<size_t>(end - first);
-    header.descr.assign(first, end);
-    size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
-    if (size > letter && first[letter] == 'O')
-      context_.fail({"the elements are Python objects: ", quote_bytes(first, size),
-                     " found; numbers are needed, objects would have to be unpickled, which runs code"});
-    if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
+    if (!take_string(header.descr)) expected("the element type cannot be read", "a plain element type such as '<f4'");
+    char const* const text = header.descr.data();
+    size_t const size = header.descr.size(), letter = size > 0 && (*text == '<' || *text == '>' || *text == '|' || *text == '=') ? 1 : 0;
+    if (size > letter && text[letter] == 'O')
+      context_.fail("the elements are Python objects: ", quote_bytes(header.descr),
+                     " found; numbers are needed, objects would have to be unpickled, which runs code");
+    if (letter == 0 || *text == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
     for (size_t i = 2; i < size; ++i) {
-      if (!is_digit(first[i])) return;
-      item_size = 10 * item_size + (first[i] - '0');
+      if (text[i] < '0' || text[i] > '9') return;
+      item_size = 10 * item_size + (text[i] - '0');
     }
-    header.byte_order = static_cast<char>(first[0]);
-    header.kind = static_cast<char>(first[1]);
+    header.byte_order = text[0];
+    header.kind = text[1];
     header.item_size = item_size;
   }
 
@@ -56078,11 +56393,11 @@ class NpyHeaderReader {
       comma = take(',');
     }
     if (rank > max_rank)
-      context_.fail({"the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"});
+      context_.fail("the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported");
     if (rank == 1 && !comma)
-      context_.fail({"the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"});
+      context_.fail("the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed");
     if (!npy_count(header.shape, 1, header.count))
-      context_.fail({"the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed"});
+      context_.fail("the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed");
   }
 
   [[gnu::cold]] int64_t read_extent() {
@@ -56096,9 +56411,9 @@ class NpyHeaderReader {
     for (; at_ != last_ && is_digit(*at_); ++at_)
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
-    std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
-    if (negative) context_.fail({"the shape has a negative extent: ", digits, " found; 0 or more is needed"});
-    if (!fits) context_.fail({"the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed"});
+    QuotedBytes const digits = quote_bytes(first, static_cast<size_t>(at_ - first));
+    if (negative) context_.fail("the shape has a negative extent: ", digits, " found; 0 or more is needed");
+    if (!fits) context_.fail("the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed");
     take('L');  // written by Python 2
     return extent;
   }
@@ -56117,21 +56432,21 @@ class NpyHeaderReader {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
-      context.fail({"the file ends inside its header: ", size, " bytes found; ", needed, " are needed"});
+      context.fail("the file ends inside its header: ", size, " bytes found; ", needed, " are needed");
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail({"is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed"});
+    context.fail("is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed");
   need(10);
   int const major = bytes[6], minor = bytes[7];
   if (major < 1 || major > 3 || minor != 0)
-    context.fail({"unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"});
+    context.fail("unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed");
   int64_t const begin = major == 1 ? 10 : 12;
   need(begin);
   int64_t length = 0;
   for (int64_t i = begin; i-- > 8;) length = 256 * length + bytes[i];
   if (length > npy_max_header && static_cast<int64_t>(size) >= npy_max_preamble)
-    context.fail({"the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"});
+    context.fail("the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted");
   need(begin + length);
 
   npy_header header;
@@ -56141,7 +56456,7 @@ class NpyHeaderReader {
 }
 
 [[gnu::cold]] inline bool npy_holds(npy_header const& header, dtype type) {
-  npy_type const wanted = npy_type_of(type);
+  npy_type const& wanted = npy_type_of(type);
   if (header.byte_order == 0 || header.kind != wanted.kind || header.item_size != wanted.item_size) return false;
   if (type == dtype::bfloat16) return header.byte_order != '>';
   return wanted.item_size == 1 || header.byte_order != '|';
@@ -56152,40 +56467,46 @@ class NpyHeaderReader {
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
 [[gnu::cold]] inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
-  npy_type const wanted = npy_type_of(type);
+  npy_type const& wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
-    std::string const found =
-        quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
-    std::string const asked = message({name(type), " ('", wanted.descr, "') was asked for"});
+    QuotedBytes const found = quote_bytes(header.descr);
+    MessageText asked;
+    add_to(asked, name(type), " ('", wanted.descr, "') was asked for");
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
-        context.fail({"the elements have another type: ", name(other), " (", found, ") found; ", asked, ": use ", context.who, "<", npy_type_of(other).cpp_name,
-                      ">, or save the array as ", name(type)});
+        context.fail("the elements have another type: ", name(other), " (", found, ") found; ", asked.c_str(), ": use ", context.who, "<", npy_type_of(other).cpp_name,
+                      ">, or save the array as ", name(type));
     }
-    context.fail({"the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ", name(type)});
+    context.fail("the elements have a type that situ has not: ", found, " found; ", asked.c_str(), ": save the array as ", name(type));
   }
   int64_t count;
   if (!npy_count(header.shape, wanted.item_size, count))
-    context.fail({"the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed"});
+    context.fail("the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed");
   int64_t const bytes = count * wanted.item_size, found = file_size - header.data_begin;
   if (found != bytes)
-    context.fail({"the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
-                  npy_shape_text(header.shape), " of ", name(type)});
+    context.fail("the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
+                  npy_shape_text(header.shape), " of ", name(type));
   return bytes;
 }
 
 /// Everything that stands before the elements, byte for byte as NumPy writes it: version 1.0, room for the first
 /// extent to grow to 21 digits, padding to a multiple of 64. Eight dimensions never need version 2.0.
 [[gnu::cold]] inline std::string npy_preamble(dtype type, Shape const& shape) {
-  std::string header = message({"{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }"});
-  if (!shape.empty()) header.append(21 - message({shape[0]}).size(), ' ');
-  header.append(63 - (10 + header.size()) % 64, ' ');
-  header += '\n';
-  std::string preamble("\x93NUMPY\x01\x00", 8);
-  preamble += static_cast<char>(header.size() & 255);
-  preamble += static_cast<char>(header.size() >> 8);
-  return preamble + header;
+  MessageText header, digits;
+  add_to(header, "{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }");
+  if (!shape.empty()) {
+    add_to(digits, shape[0]);
+    header.add_spaces(21 - digits.size());
+  }
+  header.add_spaces(63 - (10 + header.size()) % 64);
+  header.add("\n");
+  MessageText preamble;
+  preamble.add("\x93NUMPY\x01\x00", 8);
+  char const length[] = {static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)};
+  preamble.add(length, 2);
+  add_to(preamble, header.whole());
+  return preamble.whole();
 }
 
 template <class Word>
@@ -56213,19 +56534,10 @@ void npy_swap_bytes(unsigned char* data, int64_t count) {
   if (header.item_size == 8) npy_swap_bytes<uint64_t>(data, header.count);
 }
 
-/// One tile: element (i, j) is `size` bytes at from + i size + j from_step, and goes to to + i to_step + j size.
-template <class Word>
-void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t rows, int64_t columns) {
-  constexpr int64_t size = sizeof(Word);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) std::memcpy(to + i * to_step + j * size, from + i * size + j * from_step, size);
-}
-
 /// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
 [[gnu::cold]] inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
   constexpr int64_t tile = 32;
   int64_t const size = header.item_size;
-  auto* const copy = size == 1 ? &npy_copy_tile<uint8_t> : size == 2 ? &npy_copy_tile<uint16_t> : size == 4 ? &npy_copy_tile<uint32_t> : &npy_copy_tile<uint64_t>;
   int const last = header.shape.rank() - 1;
   int64_t from_step[max_rank], to_step[max_rank], index[max_rank] = {};
   for (int64_t i = 0, step = size; i <= last; step *= header.shape[i++]) from_step[i] = step;
@@ -56238,7 +56550,9 @@ void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* 
       int64_t const rows = header.shape[0] - row < tile ? header.shape[0] - row : tile;
       for (int64_t column = 0; column < header.shape[last]; column += tile) {
         int64_t const columns = header.shape[last] - column < tile ? header.shape[last] - column : tile;
-        copy(from_block + row * size + column * from_step[last], from_step[last], to_block + row * to_step[0] + column * size, to_step[0], rows, columns);
+        for (int64_t k = row; k < row + rows; ++k) {
+          copy_words(size, from_block + k * size + column * from_step[last], from_step[last], to_block + k * to_step[0] + column * size, size, columns);
+        }
       }
     }
     int axis = last - 1;
@@ -56488,42 +56802,51 @@ namespace detail {
   return size;
 }
 
-/// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped.
-[[gnu::cold]] inline void append_json_string(std::string& to, std::string_view value) {
+/// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped; without the quotes around it.
+SITU_REPORTS void append_escaped(MessageText& to, std::string_view value) {
   constexpr char const* digits = "0123456789abcdef";
-  constexpr char const* letters = "btn?fr";  // of 8 to 13
-  to += '"';
+  constexpr char const* letters = "btn?fr??";  // of 8 to 13
   for (char const c : value) {
     auto const byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') to.append(1, '\\').append(1, c);
-    else if (byte >= 8 && byte <= 13 && byte != 11) to.append(1, '\\').append(1, letters[byte - 8]);
-    else if (byte < 0x20) to.append("\\u00").append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
-    else to += c;
+    char const code[] = {'\\', 'u', '0', '0', digits[byte >> 4], digits[byte & 15]};
+    char const letter[] = {'\\', byte >= 0x20 ? c : letters[byte & 7]};
+    if (c == '"' || c == '\\' || (byte >= 8 && byte <= 13 && byte != 11)) to.add(letter, 2);
+    else if (byte < 0x20) to.add(code, 6);
+    else to.add(&c, 1);
   }
-  to += '"';
+}
+SITU_REPORTS void append_json_string(MessageText& to, std::string_view value) {
+  to.add("\"");
+  append_escaped(to, value);
+  to.add("\"");
 }
 
 /// A name as it may stand in a message: quoted, without control characters, not endless.
-[[gnu::cold]] inline std::string quoted_name(std::string_view name) {
+struct QuotedName {
+  std::string_view name;
+};
+SITU_REPORTS void append_to(MessageText& to, QuotedName const& quoted) {
   constexpr size_t longest = 200;
-  std::string result;
-  size_t end = name.size();
+  size_t const size = quoted.name.size();
+  size_t end = size;
   if (end > longest) {
     end = longest;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // whole characters
+    while (end > 0 && (static_cast<unsigned char>(quoted.name[end]) & 0xc0) == 0x80) --end;  // whole characters
   }
-  append_json_string(result, name.substr(0, end));
-  if (end < name.size()) result.insert(result.size() - 1, "…");
-  return result;
+  to.add("\"");
+  append_escaped(to, {quoted.name.data(), end});
+  to.add(end < size ? "…\"" : "\"");
 }
+inline QuotedName quoted_name(std::string_view name) { return {name}; }
 
-/// Reads one JSON text. The caller asks for what should come next; anything else is an IoError that says where.
+/// Reads one JSON text. The caller asks for what should come next; anything else is an IoError that says where. Strings are brought to what they
+/// mean in their place, which no string is too short for.
 class JsonReader {
  public:
   static constexpr int max_depth = 128;
 
   /// `offset` is where the text begins in the file. The bytes must be UTF-8.
-  JsonReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
+  JsonReader(unsigned char* first, unsigned char* last, int64_t offset, FileContext const& context)
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   /// Whether `c` comes next, after spaces; it is taken then.
@@ -56548,28 +56871,26 @@ class JsonReader {
     return at_ == last_;
   }
 
-  /// A string, with its escapes resolved.
-  [[gnu::cold]] std::string string(char const* what) {
+  /// A string, with its escapes resolved; a 0 stands behind it.
+  [[gnu::cold]] std::string_view string(char const* what) {
     if (!take('"')) expected(what, "a string");
-    std::string result;
+    unsigned char *const first = at_, *end = at_;
     for (;;) {
-      unsigned char const* const plain = at_;
-      while (at_ != last_ && *at_ != '"' && *at_ != '\\' && *at_ >= 0x20) ++at_;
-      result.append(reinterpret_cast<char const*>(plain), static_cast<size_t>(at_ - plain));
       if (at_ == last_) expected("a string does not end", "'\"'");
-      if (*at_ == '"') {
-        ++at_;
-        return result;
-      }
-      if (*at_ != '\\') expected("a string holds a control character", "an escape");
-      read_escape(result);
+      if (*at_ == '"') break;
+      if (*at_ < 0x20) expected("a string holds a control character", "an escape");
+      if (*at_ == '\\') end = read_escape(end);
+      else *end++ = *at_++;
     }
+    ++at_;
+    *end = 0;
+    return {reinterpret_cast<char const*>(first), static_cast<size_t>(end - first)};
   }
 
   /// An integer that is not negative and has no fraction and no exponent.
   [[gnu::cold]] int64_t count(char const* what) {
     skip_space();
-    unsigned char const* const first = at_;
+    unsigned char* const first = at_;
     if (at_ == last_ || !is_digit(*at_)) expected(what, "an integer that is not negative");
     int64_t result = 0;
     bool fits = true;
@@ -56610,8 +56931,10 @@ class JsonReader {
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? "the end of the header" : quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20));
-    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
+    MessageText found;
+    if (at_ == last_) found.add("the end of the header");
+    else append_to(found, quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20)));
+    context_.fail(what, ": ", found.c_str(), " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed");
   }
 
  private:
@@ -56647,7 +56970,7 @@ class JsonReader {
     }
   }
   [[gnu::cold]] void skip_digits(bool zeros = false) {
-    unsigned char const* const first = at_;
+    unsigned char* const first = at_;
     while (at_ != last_ && is_digit(*at_)) ++at_;
     if (at_ == first || (!zeros && *first == '0' && at_ - first > 1)) at_ = first, expected("a value cannot be read", "a value");
   }
@@ -56662,17 +56985,18 @@ class JsonReader {
     }
     return result;
   }
-  [[gnu::cold]] void read_escape(std::string& to) {
+  /// Writes what the escape here means to `to`, which is not behind it; returns the end.
+  [[gnu::cold]] unsigned char* read_escape(unsigned char* to) {
     constexpr char const* letters = "\"\\/bfnrt";
     constexpr char const* meanings = "\"\\/\b\f\n\r\t";
-    unsigned char const* const first = at_++;
+    unsigned char* const first = at_++;
     if (at_ == last_) expected("a string does not end", "'\"'");
     if (*at_ != 'u') {
       char const* const letter = *at_ == 0 ? nullptr : std::strchr(letters, *at_);
       if (!letter) at_ = first, expected("an escape cannot be read", "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
-      to += meanings[letter - letters];
+      *to++ = static_cast<unsigned char>(meanings[letter - letters]);
       ++at_;
-      return;
+      return to;
     }
     ++at_;
     unsigned code = hexadecimal();
@@ -56682,17 +57006,14 @@ class JsonReader {
       code = low >= 0xdc00 && low <= 0xdfff ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : 0xd800;
     }
     if (code >= 0xd800 && code <= 0xdfff) at_ = first, expected("an escape is half of a character", "a pair of surrogates");
-    if (code < 0x80) {
-      to += static_cast<char>(code);
-    } else {
-      int const more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-      constexpr unsigned leads[] = {0, 0xc0, 0xe0, 0xf0};
-      to += static_cast<char>(leads[more] | code >> (6 * more));
-      for (int k = more - 1; k >= 0; --k) to += static_cast<char>(0x80 | (code >> (6 * k) & 0x3f));
-    }
+    int const more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    constexpr unsigned leads[] = {0, 0xc0, 0xe0, 0xf0};
+    *to++ = static_cast<unsigned char>(leads[more] | code >> (6 * more));
+    for (int k = more - 1; k >= 0; --k) *to++ = static_cast<unsigned char>(0x80 | (code >> (6 * k) & 0x3f));
+    return to;
   }
 
-  unsigned char const *begin_, *at_, *last_;
+  unsigned char *begin_, *at_, *last_;
   int64_t offset_;
   FileContext context_;
 };
@@ -56734,14 +57055,14 @@ constexpr int safetensors_rank(dtype type) {
   return ranks[static_cast<int>(type)];
 }
 
-/// A tensor in a file.
+/// A tensor in a file. Its texts lie in the header's, or where who writes a file has them.
 struct SafetensorsEntry {
-  std::string name;
-  std::string type;    ///< as it is written: "F32"
-  int kind = -1;       ///< its place in safetensors_types; -1 for one that is not known
-  int64_t axes = 0;    ///< how many there are: perhaps more than a Shape holds
-  Shape shape;         ///< the first of them
-  int64_t begin = 0;   ///< of its elements, from the end of the header on
+  std::string_view name;
+  std::string_view type;  ///< as it is written: "F32"
+  int kind = -1;          ///< its place in safetensors_types; -1 for one that is not known
+  int64_t axes = 0;       ///< how many there are: perhaps more than a Shape holds
+  Shape shape;            ///< the first of them
+  int64_t begin = 0;      ///< of its elements, from the end of the header on
   int64_t end = 0;
 
   bool is_own_type() const { return kind >= 0 && kind < safetensors_own_types; }
@@ -56749,10 +57070,16 @@ struct SafetensorsEntry {
   int64_t bytes() const { return end - begin; }
 };
 
+/// A text under "__metadata__", and its key; each ends with a 0.
+struct SafetensorsText {
+  std::string_view first, second;
+};
+
 struct SafetensorsHeader {
+  List<unsigned char> text;               ///< where all names lie
   List<SafetensorsEntry> entries;         ///< in the order of their elements
   List<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
-  io::Metadata metadata;
+  List<SafetensorsText> metadata;
   int64_t data_begin = 0;
 
   SafetensorsHeader() = default;
@@ -56760,29 +57087,46 @@ struct SafetensorsHeader {
   SafetensorsHeader& operator=(SafetensorsHeader&&) = default;
 
   /// Null where there is none of that name.
-  SafetensorsEntry const* find(std::string_view name) const {
+  [[gnu::cold]] SafetensorsEntry const* find(std::string_view name) const {
     size_t first = 0, last = by_name.size();
     while (first < last) {
       size_t const middle = first + (last - first) / 2;
-      if (std::string_view(by_name[middle]->name) < name) first = middle + 1;
+      int const order = by_name[middle]->name.compare(name);
+      if (order == 0) return by_name[middle];
+      if (order < 0) first = middle + 1;
       else last = middle;
     }
-    return first < by_name.size() && by_name[first]->name == name ? by_name[first] : nullptr;
+    return nullptr;
+  }
+  io::Metadata copy_metadata() const {
+    io::Metadata result;
+    for (SafetensorsText const& each : metadata) result.emplace_back(each.first, each.second);
+    return result;
   }
 };
+
+/// The shape of an entry, for messages.
+struct ShapeText {
+  SafetensorsEntry const& entry;
+};
+SITU_REPORTS void append_to(MessageText& to, ShapeText const& x) {
+  if (x.entry.axes > max_rank) add_to(to, "of ", x.entry.axes, " axes");
+  else append_to(to, x.entry.shape);
+}
+inline ShapeText shape_text(SafetensorsEntry const& entry) { return {entry}; }
 
 /// The length of the header, from the first eight bytes of a file of `file_size` bytes.
 ///
 /// Throws    IoError if it is more than the format allows, or more than there is.
 [[gnu::cold]] inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
-  if (file_size < 8) context.fail({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"});
+  if (file_size < 8) context.fail("the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length");
   uint64_t length;
   std::memcpy(&length, bytes, 8);
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"});
+    context.fail("is no safetensors file: its first 8 bytes say that the header is ", length, " bytes long; at most ", safetensors_max_header, " are allowed");
   }
   if (static_cast<int64_t>(length) > file_size - 8) {
-    context.fail({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"});
+    context.fail("the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed");
   }
   return static_cast<int64_t>(length);
 }
@@ -56790,105 +57134,104 @@ struct SafetensorsHeader {
 /// Reads the JSON of a header.
 class SafetensorsReader {
  public:
-  SafetensorsReader(unsigned char const* header, int64_t length, FileContext const& context)
-      : json_(header, header + length, 8, context), context_(context) {}
+  SafetensorsReader(SafetensorsHeader& header, FileContext const& context)
+      : header_(header), json_(header.text.begin(), header.text.end(), 8, context), context_(context) {}
 
-  [[gnu::cold]] void read(SafetensorsHeader& header) {
+  [[gnu::cold]] void read() {
     bool has_metadata = false;
     json_.need('{', "the header is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "the header cannot be read"); first = false) {
-      std::string name = json_.string("a name cannot be read");
+      std::string_view const name = json_.string("a name cannot be read");
       json_.need(':', "a name has no value", "':'");
       if (name != "__metadata__") {
-        header.entries.push_back(read_entry(static_cast<std::string&&>(name)));
+        read_entry(name);
         continue;
       }
       if (has_metadata) context_.fail("\"__metadata__\" stands twice in the header; names are unique");
       has_metadata = true;
-      read_metadata(header.metadata);
+      read_metadata();
     }
     if (!json_.at_end()) json_.expected("the header goes on after its object", "nothing but spaces");
   }
 
  private:
-  [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
+  static constexpr char const* fields_[] = {"dtype", "shape", "data_offsets"};
+
+  [[gnu::cold]] void read_metadata() {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
-    List<std::pair<std::string, std::string>> pairs;
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
-      std::string key = json_.string("a key of \"__metadata__\" cannot be read");
+      std::string_view const key = json_.string("a key of \"__metadata__\" cannot be read");
       json_.need(':', "a key of \"__metadata__\" has no value", "':'");
-      pairs.push_back({static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text")});
+      header_.metadata.push_back({key, json_.string("a value of \"__metadata__\" is no text")});
     }
-    io::Metadata(std::as_const(pairs).begin(), std::as_const(pairs).end()).swap(metadata);
   }
 
-  [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
+  [[gnu::cold]] void read_entry(std::string_view name) {
     SafetensorsEntry entry;
-    entry.name = static_cast<std::string&&>(name);
-    bool has_type = false, has_shape = false, has_offsets = false;
+    entry.name = name;
+    unsigned found = 0;
     json_.need('{', "a tensor is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "a tensor cannot be read"); first = false) {
-      std::string const key = json_.string("a key of a tensor cannot be read");
+      std::string_view const key = json_.string("a key of a tensor cannot be read");
       json_.need(':', "a key of a tensor has no value", "':'");
-      if (key == "dtype") {
-        once(has_type, entry, key);
-        entry.type = json_.string("the dtype cannot be read");
-        for (int k = 0; k < safetensors_type_count; ++k) {
-          if (entry.type == safetensors_types[k].name) entry.kind = k;
-        }
-      } else if (key == "shape") {
-        once(has_shape, entry, key);
-        read_shape(entry);
-      } else if (key == "data_offsets") {
-        once(has_offsets, entry, key);
-        constexpr char const* what = "data_offsets are no pair of offsets";
-        json_.need('[', what, "'['");
-        entry.begin = json_.count(what);
-        json_.need(',', what, "','");
-        entry.end = json_.count(what);
-        json_.need(']', what, "']'");
-      } else {
-        json_.skip_value();
-      }
+      int field = 0;
+      while (field < 3 && key != fields_[field]) ++field;
+      if (field < 3 && (found >> field & 1) != 0) fail(entry, "has \"", key, "\" twice; once is needed");
+      found |= 1u << field;
+      if (field == 0) read_type(entry);
+      else if (field == 1) read_shape(entry);
+      else if (field == 2) read_offsets(entry);
+      else json_.skip_value();
     }
-    if (!has_type || !has_shape || !has_offsets) {
-      fail(entry, message({"has no \"", !has_type ? "dtype" : !has_shape ? "shape" : "data_offsets", "\"; \"dtype\", \"shape\" and \"data_offsets\" are needed"}));
+    for (int field = 0; field < 3; ++field) {
+      if ((found >> field & 1) == 0) fail(entry, "has no \"", fields_[field], "\"; \"dtype\", \"shape\" and \"data_offsets\" are needed");
     }
     check(entry);
-    return entry;
+    header_.entries.push_back(entry);
   }
-  [[gnu::cold]] void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
-    if (std::exchange(found, true)) fail(entry, message({"has \"", key, "\" twice; once is needed"}));
+  [[gnu::cold]] void read_type(SafetensorsEntry& entry) {
+    entry.type = json_.string("the dtype cannot be read");
+    for (int k = 0; k < safetensors_type_count; ++k) {
+      if (entry.type == safetensors_types[k].name) entry.kind = k;
+    }
+  }
+  [[gnu::cold]] void read_offsets(SafetensorsEntry& entry) {
+    constexpr char const* what = "data_offsets are no pair of offsets";
+    json_.need('[', what, "'['");
+    entry.begin = json_.count(what);
+    json_.need(',', what, "','");
+    entry.end = json_.count(what);
+    json_.need(']', what, "']'");
   }
   /// As in the reference, an extent of 0 excuses those behind it: what is in front of it must be addressable.
   [[gnu::cold]] void read_shape(SafetensorsEntry& entry) {
     constexpr char const* what = "the shape is no list of sizes";
     json_.need('[', what, "'['");
-    int64_t elements = 1;
+    elements_ = 1;
     for (bool first = true; json_.more(']', first, what); first = false) {
       int64_t const extent = json_.count(what);
       if (entry.axes++ < max_rank) entry.shape.push_back(extent);
-      too_large_ = too_large_ || __builtin_mul_overflow(elements, extent, &elements);
+      too_large_ = too_large_ || __builtin_mul_overflow(elements_, extent, &elements_);
     }
-    elements_ = elements;
   }
   [[gnu::cold]] void check(SafetensorsEntry const& entry) {
-    if (entry.end < entry.begin) fail(entry, message({"ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed"}));
+    if (entry.end < entry.begin) fail(entry, "ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed");
     int64_t bits = 0;
     bool const too_large = std::exchange(too_large_, false) || __builtin_mul_overflow(elements_, entry.kind < 0 ? int64_t{1} : int64_t{safetensors_types[entry.kind].bits}, &bits);
-    if (too_large) fail(entry, message({"is too large: shape ", shape_text(entry), " of ", quoted_name(entry.type), " found; fewer than 2^63 bits are needed"}));
+    if (too_large) fail(entry, "is too large: shape ", shape_text(entry), " of ", quoted_name(entry.type), " found; fewer than 2^63 bits are needed");
     if (entry.kind < 0) return;  // of a type that is not known here, nothing more can be said
-    if (bits % 8 != 0) fail(entry, message({"does not end with a byte: shape ", shape_text(entry), " of ", entry.type, " found; whole bytes are needed"}));
+    if (bits % 8 != 0) fail(entry, "does not end with a byte: shape ", shape_text(entry), " of ", entry.type, " found; whole bytes are needed");
     if (bits / 8 != entry.bytes()) {
-      fail(entry, message({"has another size than its shape: data_offsets [", entry.begin, ", ", entry.end, "] found; ", bits / 8, " bytes are needed for shape ", shape_text(entry), " of ",
-                       entry.type}));
+      fail(entry, "has another size than its shape: data_offsets [", entry.begin, ", ", entry.end, "] found; ", bits / 8, " bytes are needed for shape ", shape_text(entry), " of ", entry.type);
     }
   }
-  [[noreturn]] SITU_NOINLINE void fail(SafetensorsEntry const& entry, std::string const& what) const { context_.fail("tensor " + quoted_name(entry.name) + " " + what); }
+  template <class... Parts>
+  [[noreturn]] SITU_INLINE void fail(SafetensorsEntry const& entry, Parts const&... parts) const {
+    context_.fail("tensor ", quoted_name(entry.name), " ", parts...);
+  }
 
-  static std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
-
+  SafetensorsHeader& header_;
   JsonReader json_;
   FileContext context_;
   int64_t elements_ = 1;
@@ -56905,116 +57248,101 @@ void sort_pointers(List<X const*>& pointers, Compare) {
              [](void const* a, void const* b) { return Compare{}(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b)); });
 }
 
+/// In the order of their elements, for std::qsort.
+inline int compare_entries(void const* left, void const* right) {
+  auto const &a = *static_cast<SafetensorsEntry const*>(left), &b = *static_cast<SafetensorsEntry const*>(right);
+  if (a.begin != b.begin) return a.begin < b.begin ? -1 : 1;
+  if (a.end != b.end) return a.end < b.end ? -1 : 1;
+  return a.name.compare(b.name);
+}
+
 /// Reads a header of `length` bytes, and compares it with the size of the file.
 ///
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. What is allocated is a small multiple of `length`.
 [[gnu::cold]] inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
+  auto const size = static_cast<size_t>(length);
+  constexpr char const *no_file = "is no safetensors file: ", *needed = " found; a JSON object is needed, which begins with '{'";
+  if (size == 0) context.fail(no_file, "an empty header", needed);
+  if (bytes[0] != '{') context.fail(no_file, "a header that begins with ", quote_bytes(bytes, size < 8 ? size : 8), needed);
+  size_t const wrong = first_not_utf8(bytes, size);
+  if (wrong < size) {
+    context.fail("the header is not UTF-8: ", quote_bytes(bytes + wrong, size - wrong < 4 ? size - wrong : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed");
+  }
   SafetensorsHeader header;
   header.data_begin = 8 + length;
-  if (length == 0 || bytes[0] != '{') {
-    context.fail({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
-                      " found; a JSON object is needed, which begins with '{'"});
-  }
-  size_t const wrong = first_not_utf8(bytes, static_cast<size_t>(length));
-  if (wrong < static_cast<size_t>(length)) {
-    size_t const rest = static_cast<size_t>(length) - wrong;
-    context.fail({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"});
-  }
-  SafetensorsHeader raw;
-  SafetensorsReader(bytes, length, context).read(raw);
-  header.metadata.swap(raw.metadata);
+  header.text.resize(size);
+  std::memcpy(header.text.data(), bytes, size);
+  SafetensorsReader(header, context).read();
 
-  List<std::pair<std::string, std::string> const*> keys;
-  for (auto const& pair : header.metadata) keys.push_back(&pair);
-  sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
-  for (size_t k = 1; k < keys.size(); ++k) {
-    if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
-  }
+  List<std::string_view> names;
+  for (SafetensorsText const& each : header.metadata) names.push_back(each.first);
+  if (std::string_view const* const twice = sort_names(names)) context.fail("key ", quoted_name(*twice), " stands twice in \"__metadata__\"; keys are unique");
 
-  List<SafetensorsEntry const*> order;
-  order.reserve(raw.entries.size());
-  for (SafetensorsEntry const& entry : raw.entries) order.push_back(&entry);
-  sort_pointers<SafetensorsEntry>(order, [](SafetensorsEntry const& a, SafetensorsEntry const& b) {
-    if (a.begin != b.begin) return a.begin < b.begin ? -1 : 1;
-    if (a.end != b.end) return a.end < b.end ? -1 : 1;
-    return a.name.compare(b.name);
-  });
-  header.entries.reserve(order.size());
+  List<SafetensorsEntry>& entries = header.entries;
+  if (!entries.empty()) std::qsort(entries.data(), entries.size(), sizeof(SafetensorsEntry), &compare_entries);
   int64_t end = 0;
-  for (SafetensorsEntry const* const entry : order) {
-    if (entry->begin != end) {
-      context.fail({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"});
+  for (SafetensorsEntry const& entry : entries) {
+    if (entry.begin != end) {
+      context.fail("tensor ", quoted_name(entry.name), " does not begin where the one in front of it ends: at byte ", entry.begin, " of the data; ", end, " is needed");
     }
-    end = entry->end;
-    header.entries.push_back(static_cast<SafetensorsEntry&&>(const_cast<SafetensorsEntry&>(*entry)));
+    end = entry.end;
+    header.by_name.push_back(&entry);
   }
-  header.by_name.reserve(order.size());
-  for (SafetensorsEntry const& entry : header.entries) header.by_name.push_back(&entry);
   sort_pointers<SafetensorsEntry>(header.by_name, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
-  for (size_t k = 1; k < header.by_name.size(); ++k) {
-    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"});
+  for (size_t k = 1; k < entries.size(); ++k) {
+    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail("tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique");
   }
-  if (end != file_size - header.data_begin) {
-    context.fail({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"});
-  }
+  int64_t const found = file_size - header.data_begin;
+  if (found != end) context.fail("the data are ", found < end ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", end, " are needed");
   return header;
 }
 
-/// Appends a shape as serde_json writes it: `[2,3]`.
-[[gnu::cold]] inline void append_json_shape(std::string& to, Shape const& shape) {
-  to += '[';
-  for (int k = 0; k < shape.rank(); ++k) {
-    if (k > 0) to += ',';
-    append(to, shape[k]);
+/// Appends a name or a text of the metadata. Throws IoError where it is not UTF-8.
+[[gnu::cold]] inline void append_checked(MessageText& to, std::string_view text, FileContext const& context) {
+  if (first_not_utf8(reinterpret_cast<unsigned char const*>(text.data()), text.size()) < text.size()) {
+    context.fail("the name ", quote_bytes(text), " is not UTF-8; UTF-8 is needed");
   }
-  to += ']';
+  append_json_string(to, text);
 }
 
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
 [[gnu::cold]] inline std::string safetensors_preamble(List<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
-  auto const checked = [&](std::string const& name) -> std::string const& {
-    if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
-      context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});
-    }
-    return name;
-  };
-  std::string header(8, '\0');
-  header += '{';
-  if (!metadata.empty()) {
-    header += "\"__metadata__\":{";
-    for (auto const& pair : metadata) {
-      if (&pair != metadata.data()) header += ',';
-      append_json_string(header, checked(pair.first));
-      header += ':';
-      append_json_string(header, checked(pair.second));
-      for (auto const* earlier = metadata.data(); earlier != &pair; ++earlier) {
-        if (earlier->first == pair.first) context.fail({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"});
-      }
-    }
-    header += '}';
+  MessageText header;
+  header.add_spaces(8);  // for its length
+  header.add(metadata.empty() ? "{" : "{\"__metadata__\":{");
+  List<std::string_view> keys;
+  for (auto const& pair : metadata) {
+    if (!keys.empty()) header.add(",");
+    append_checked(header, pair.first, context);
+    header.add(":");
+    append_checked(header, pair.second, context);
+    keys.push_back(pair.first);
   }
+  if (std::string_view const* const twice = sort_names(keys)) context.fail("key ", quoted_name(*twice), " of the metadata was given twice; keys are unique");
+  if (!keys.empty()) header.add("}");
   int64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
-    if (header.size() > 9) header += ',';
+    if (header.size() > 9) header.add(",");
     if (entry.name == "__metadata__") context.fail("a tensor cannot be called \"__metadata__\": the format keeps the metadata under that name");
     entry.begin = end;
     if (__builtin_add_overflow(end, product(entry.shape) * bytes_of_dtype(entry.dtype()), &end)) context.fail("the tensors are too large: fewer than 2^63 bytes are needed");
     entry.end = end;
-    append_json_string(header, checked(entry.name));
-    header.append(":{\"dtype\":\"").append(safetensors_name(entry.dtype())).append("\",\"shape\":");
-    append_json_shape(header, entry.shape);
-    header += message({",\"data_offsets\":[", entry.begin, ",", entry.end, "]}"});
+    append_checked(header, entry.name, context);
+    add_to(header, ":{\"dtype\":\"", safetensors_name(entry.dtype()), "\",\"shape\":[");
+    for (int k = 0; k < entry.shape.rank(); ++k) add_to(header, k > 0 ? "," : "", entry.shape[k]);
+    add_to(header, "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
   }
-  header += '}';
-  header.append((8 - header.size() % 8) % 8, ' ');
+  header.add("}");
+  header.add_spaces((8 - header.size() % 8) % 8);
   uint64_t const length = header.size() - 8;
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"});
+    context.fail("the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed");
   }
-  std::memcpy(header.data(), &length, 8);
-  return header;
+  std::string result = header.whole();
+  std::memcpy(result.data(), &length, 8);
+  return result;
 }
 
 }  // namespace detail
@@ -57139,21 +57467,21 @@ class ZipReader {
     unsigned char fixed[30];
     file.read(fixed, member.header, 30);
     ZipBytes const local{fixed};
-    if (local.u32(0) != zip_local_mark) context.fail({"the archive is damaged: no member begins at byte ", member.header});
+    if (local.u32(0) != zip_local_mark) context.fail("the archive is damaged: no member begins at byte ", member.header);
     int64_t const name_size = local.u16(26), begin = member.header + 30 + name_size + local.u16(28);
     std::string name(static_cast<size_t>(name_size), '\0');
     if (name_size > file.size() - member.header - 30) context.fail("the archive is damaged: a member reaches beyond the end of the file");
     file.read(name.data(), member.header + 30, name_size);
-    if (name != member.name) context.fail({"the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies"});
+    if (name != member.name) context.fail("the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies");
     if (begin > file.size() || member.stored_size > file.size() - begin) {
-      context.fail({"the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size()});
+      context.fail("the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size());
     }
     return begin;
   }
 
  private:
   explicit ZipReader(FileContext const& context) : context_(context) {}
-  static std::string quoted(std::string const& name) { return quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()); }
+  static QuotedBytes quoted(std::string_view name) { return quote_bytes(name); }
 
   template <class Source>
   List<ZipMember> list(Source const& file) {
@@ -57168,8 +57496,8 @@ class ZipReader {
       if (end.u32(0) == zip_end_mark && end.u16(20) == tail_size - at - 22) break;
     }
     if (at < 0) {
-      context_.fail(size == 0 ? std::string("the file is empty: 0 bytes found; a zip archive is needed")
-                              : message({"is no zip archive: no end of a list of members found in its last ", tail_size, " bytes"}));
+      if (size == 0) context_.fail("the file is empty: 0 bytes found; a zip archive is needed");
+      context_.fail("is no zip archive: no end of a list of members found in its last ", tail_size, " bytes");
     }
     ZipBytes const end{bytes + at};
     int64_t const end_at = size - tail_size + at;
@@ -57257,7 +57585,7 @@ class ZipReader {
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
     for (size_t k = 1; k < order.size(); ++k) {
-      if (order[k]->name == order[k - 1]->name) context_.fail({"two members of the archive are called ", quoted(order[k]->name), "; names are unique"});
+      if (order[k]->name == order[k - 1]->name) context_.fail("two members of the archive are called ", quoted(order[k]->name), "; names are unique");
     }
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.header < b.header ? -1 : a.header > b.header; });
     for (size_t k = 1; k < order.size(); ++k) {
@@ -57266,7 +57594,7 @@ class ZipReader {
     }
   }
 
-  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail({"the archive is damaged: ", what}); }
+  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail("the archive is damaged: ", what); }
 
   FileContext context_;
 };
@@ -57278,7 +57606,7 @@ class ZipStream {
   ZipStream(Source const& file, ZipMember const& member, FileContext const& context)
       : file_(file), member_(member), context_(context), left_(member.stored_size) {
     if (member.flags & 1) context.fail("the member is encrypted; save it without a password");
-    if (member.method != 0 && member.method != 8) context.fail({"the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed"});
+    if (member.method != 0 && member.method != 8) context.fail("the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed");
     at_ = ZipReader::data_begin(file, member, context);
     if (member.method == 0) return;
     hooks_ = inflate_hooks();
@@ -57460,7 +57788,7 @@ class Npz {
     std::string_view const name = member.name;
     return name.size() >= 4 && name.substr(name.size() - 4) == ".npy" ? name.substr(0, name.size() - 4) : name;
   }
-  std::string name_of(std::string_view key) const { return file_->path + "[" + detail::quote_bytes(reinterpret_cast<unsigned char const*>(key.data()), key.size()) + "]"; }
+  std::string name_of(std::string_view key) const { return detail::message({file_->path, "[", detail::quote_bytes(key), "]"}); }
   detail::ZipMember const* find(std::string_view key) const {
     for (auto const& member : file_->members) {
       if (key_of(member) == key) return &member;
@@ -57469,14 +57797,13 @@ class Npz {
   }
   detail::ZipMember const& checked(char const* who, std::string_view key) const {
     if (auto const* const found = find(key)) return *found;
-    std::string names;
+    detail::MessageText names;
     int64_t count = 0;
     for (auto const& each : file_->members) {
-      std::string_view const name = key_of(each);
-      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size());
+      if (count++ < 8) detail::add_to(names, names.empty() ? "" : ", ", detail::quote_bytes(key_of(each)));
     }
-    if (count > 8) names += detail::message({" and ", count - 8, " more"});
-    throw IoError(detail::message({"Npz::", who, ": ", name_of(key), ": there is no such array; the file has ", count == 0 ? std::string("none") : names}));
+    if (count > 8) detail::add_to(names, " and ", count - 8, " more");
+    detail::fail_with<IoError>({"Npz::", who, ": ", name_of(key), ": there is no such array; the file has ", count == 0 ? "none" : names.c_str()});
   }
 
   detail::Counted<detail::NpzFile> file_;
@@ -57605,10 +57932,11 @@ class NamedTensor {
       is_value_ = true;
     }
   }
-  NamedTensor(NamedTensor&&) = default;
-  NamedTensor& operator=(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor& operator=(NamedTensor&&) = default;
   [[gnu::cold]] NamedTensor(NamedTensor const&) = default;
   [[gnu::cold]] NamedTensor& operator=(NamedTensor const&) = default;
+  [[gnu::cold]] ~NamedTensor() = default;
 
   std::string const& name() const { return name_; }
   situ::dtype dtype() const { return dtype_; }
@@ -57634,7 +57962,7 @@ class NamedTensor {
     result.handle_ = device_->fresh(static_cast<std::size_t>(size() * detail::bytes_of_dtype(dtype_)), size(), shape());
     return result;
   }
-  bool is_tied_to(NamedTensor const& other) const {
+  [[gnu::cold]] bool is_tied_to(NamedTensor const& other) const {
     return may_be_tied_ && other.may_be_tied_ && size() > 0 && first() == other.first() && dtype_ == other.dtype_ && layout().shape == other.layout().shape &&
            layout().strides == other.layout().strides;
   }
@@ -57708,30 +58036,31 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
-/// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, other floats through double,
+/// integers through int64, each of which holds all that comes to it.
 [[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
-  constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
-  constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
-                                        &convert_run<double, float16>, &convert_run<double, bfloat16>,
-                                        &convert_run<double, bool>,    &convert_run<double, int8_t>,
-                                        &convert_run<double, int16_t>, &convert_run<double, int32_t>,
-                                        &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
-  constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
-                                     &convert_run<uint8_t, int64_t>};
-  constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>,   &convert_run<int64_t, double>,
-                                       &convert_run<int64_t, float16>, &convert_run<int64_t, bfloat16>,
-                                       &convert_run<int64_t, bool>,    &convert_run<int64_t, int8_t>,
-                                       &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>,
-                                       nullptr,                        &convert_run<int64_t, uint8_t>};
-  // The usual ones in one step.
-  if (to == dtype::float32 && from == dtype::bfloat16) return convert_run<bfloat16, float>(in, out, count);
-  if (to == dtype::float32 && from == dtype::float16) return convert_run<float16, float>(in, out, count);
-  if (from == dtype::float32 && to == dtype::bfloat16) return convert_run<float, bfloat16>(in, out, count);
-  if (from == dtype::float32 && to == dtype::float16) return convert_run<float, float16>(in, out, count);
-  bool const whole = from >= dtype::boolean;
-  dtype const middle = whole ? dtype::int64 : dtype::float64;
-  ConvertRun const first = whole ? to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)] : to_double[static_cast<int>(from)];
-  ConvertRun const second = (whole ? from_int64 : from_double)[static_cast<int>(to)];
+  static constexpr ConvertRun from_double[] = {&convert_run<double, float>, nullptr, nullptr, nullptr, &convert_run<double, bool>, &convert_run<double, int8_t>,
+                                               &convert_run<double, int16_t>, &convert_run<double, int32_t>, &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
+  static constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
+                                            &convert_run<uint8_t, int64_t>};
+  static constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>, &convert_run<int64_t, double>, nullptr, nullptr, &convert_run<int64_t, bool>, &convert_run<int64_t, int8_t>,
+                                              &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>, nullptr, &convert_run<int64_t, uint8_t>};
+  auto const is_short = [](dtype type) { return type == dtype::float16 || type == dtype::bfloat16; };
+  ConvertRun run = nullptr;
+  dtype middle = dtype::float32;
+  if (from == dtype::float32 || from == dtype::float64 || is_short(from)) {
+    if (is_short(from) && to == dtype::float32) run = from == dtype::float16 ? &convert_run<float16, float> : &convert_run<bfloat16, float>;
+    else if (from == dtype::float32 && is_short(to)) run = to == dtype::float16 ? &convert_run<float, float16> : &convert_run<float, bfloat16>;
+    else if (from == dtype::float32 && to == dtype::float64) run = &convert_run<float, double>;
+    else if (from == dtype::float64 && !is_short(to)) run = from_double[static_cast<int>(to)];
+    else if (from == dtype::float32) middle = dtype::float64;
+  } else if (from != dtype::int64) {
+    if (to == dtype::int64) run = to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)];
+    else middle = dtype::int64;
+  } else if (!is_short(to)) {
+    run = from_int64[static_cast<int>(to)];
+  }
+  if (run) return run(in, out, count);
   constexpr int64_t piece = 1024;
   int64_t between[piece];
   static_assert(sizeof(double) == sizeof(int64_t));
@@ -57739,9 +58068,8 @@ using ConvertRun = void (*)(void const* from, void* to, int64_t count);
   auto* target = static_cast<unsigned char*>(out);
   for (; count > 0; count -= piece) {
     int64_t const n = count < piece ? count : piece;
-    if (from == middle) second(source, target, n);
-    else if (to == middle) first(source, target, n);
-    else first(source, between, n), second(between, target, n);
+    convert_elements(from, source, middle, between, n);
+    convert_elements(middle, between, to, target, n);
     source += n * bytes_of_dtype(from);
     target += n * bytes_of_dtype(to);
   }
@@ -57754,14 +58082,8 @@ inline void normalise_bools(unsigned char* bytes, int64_t count) {
 
 // ---- strides -----------------------------------------------------------------------------------------------------------------
 
-template <class Word, bool gather>
-SITU_NOINLINE void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
-  for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-}
-
 /// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
-template <bool gather>
-[[gnu::cold]] void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+[[gnu::cold]] inline void move_elements(bool gather, unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
   int const last = layout.rank() - 1;
   if (last < 0) {
     std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
@@ -57778,10 +58100,8 @@ template <bool gather>
     for (int k = 0; k <= last; ++k) offset += index[k] * layout.strides[k];
     unsigned char* const row = memory + offset * item;
     int64_t const step = layout.strides[last] * item;
-    if (item == 1) move_row<uint8_t, gather>(row, step, packed, n);
-    else if (item == 2) move_row<uint16_t, gather>(row, step, packed, n);
-    else if (item == 4) move_row<uint32_t, gather>(row, step, packed, n);
-    else move_row<uint64_t, gather>(row, step, packed, n);
+    if (gather) copy_words(item, row, step, packed, item, n);
+    else copy_words(item, packed, item, row, step, n);
     packed += n * item;
     count -= n;
     index[last] += n;
@@ -57878,9 +58198,9 @@ class HostElements {
     at_ = reinterpret_cast<unsigned char*>(copy_.data()) - extent.first * item_;
   }
   /// Packs elements from number `first` on.
-  void gather(int64_t first, int64_t count, void* packed) const { move_elements<true>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
+  void gather(int64_t first, int64_t count, void* packed) const { move_elements(true, at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
   void scatter(int64_t first, int64_t count, void const* packed) {
-    move_elements<false>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
+    move_elements(false, at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
   }
   /// Brings what was scattered to the device.
   void write_back() const {
@@ -58060,20 +58380,25 @@ struct SafetensorsFile {
     unsigned char first[8] = {};
     if (file.size() >= 8) file.read(first, 0, 8);
     int64_t const length = safetensors_header_length(first, file.size(), context);
-    std::string text(static_cast<size_t>(length), '\0');
+    List<unsigned char> text;
+    text.resize(static_cast<size_t>(length));
     file.read(text.data(), 8, length);
-    return parse_safetensors_header(reinterpret_cast<unsigned char const*>(text.data()), length, file.size(), context);
+    return parse_safetensors_header(text.data(), length, file.size(), context);
   }
 };
 
 struct MappedSafetensors : SafetensorsFile {
   Mapping mapping;
-  explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()) {}
+  io::Metadata metadata;
+  explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()), metadata(header.copy_metadata()) {}
 };
 
-[[gnu::cold]] inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
 inline bool has_shape(SafetensorsEntry const& entry, Shape const& shape) { return entry.axes <= max_rank && entry.shape == shape; }
 inline char const* type_name(dtype type) { return safetensors_name(type); }
+
+[[noreturn, gnu::cold]] inline void fail_twice(FileContext const& context, std::string_view name) {
+  context.fail("two tensors are called ", quoted_name(name), "; names are unique");
+}
 
 [[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
@@ -58091,22 +58416,18 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
     return difference != 0 ? difference : a.name().compare(b.name());
   });
   List<SafetensorsEntry> entries;
-  entries.reserve(order.size());  // they stay where they are
-  List<SafetensorsEntry const*> names;
+  List<std::string_view> names;
   int64_t on_devices = 0;
-  for (size_t k = 0; k < order.size(); ++k) {
+  for (io::NamedTensor const* const tensor : order) {
     SafetensorsEntry entry;
-    entry.name = order[k]->name();
-    entry.kind = static_cast<int>(order[k]->dtype());
-    entry.shape = order[k]->shape();
-    entries.push_back(std::move(entry));
-    names.push_back(&entries[k]);
-    if (!order[k]->device().host) on_devices += order[k]->size() * bytes_of_dtype(order[k]->dtype());
+    entry.name = tensor->name();
+    entry.kind = static_cast<int>(tensor->dtype());
+    entry.shape = tensor->shape();
+    entries.push_back(entry);
+    names.push_back(entry.name);
+    if (!tensor->device().host) on_devices += tensor->size() * bytes_of_dtype(tensor->dtype());
   }
-  sort_pointers<SafetensorsEntry>(names, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
-  for (size_t k = 1; k < names.size(); ++k) {
-    if (names[k]->name == names[k - 1]->name) context.fail({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"});
-  }
+  if (std::string_view const* const twice = sort_names(names)) fail_twice(context, *twice);
   std::string const preamble = safetensors_preamble(entries, metadata, context);
 
   OutputFile file(context);
@@ -58119,66 +58440,62 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 /// Which element of the file goes to which tensor, and what does not fit.
 struct LoadPlan {
   List<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
-  io::LoadResult result;
-  std::string problems;
+  List<std::string_view> missing, unexpected;
+  MessageText problems;
 };
 
-[[gnu::cold]] inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
-  LoadPlan plan;
+[[gnu::cold]] inline void plan_load(LoadPlan& plan, SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   plan.targets.resize(header.entries.size());
-  std::string missing, unexpected, misshaped, mistyped;
-  List<std::string> missing_names, unexpected_names;
-  auto const line = [](std::string& to, std::initializer_list<MessagePart> parts) { to += "\n  " + message(parts); };
-  auto const target_of = [&](SafetensorsEntry const* entry) -> io::NamedTensor const*& { return plan.targets[static_cast<size_t>(entry - header.entries.data())]; };
+  MessageText unexpected, misshaped, mistyped;
   for (io::NamedTensor const& tensor : tensors) {
     SafetensorsEntry const* const entry = header.find(tensor.name());
     if (!entry) continue;
-    target_of(entry) = &tensor;
-    if (!has_shape(*entry, tensor.shape())) {
-      line(misshaped, {"another shape: ", quoted_name(tensor.name()), " is ", tensor.shape(), ", in the file ", shape_text(*entry)});
-    }
+    plan.targets[static_cast<size_t>(entry - header.entries.data())] = &tensor;
+    QuotedName const name = quoted_name(tensor.name());
+    char const* const type = type_name(tensor.dtype());
+    if (!has_shape(*entry, tensor.shape())) add_to(misshaped, "\n  another shape: ", name, " is ", tensor.shape(), ", in the file ", shape_text(*entry));
     if (!entry->is_own_type()) {
-      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", quoted_name(entry->type), ", which situ has not"});
+      add_to(mistyped, "\n  another element type: ", name, " is ", type, ", in the file ", quoted_name(entry->type), ", which situ has not");
     } else if (entry->dtype() != tensor.dtype() && !options.cast) {
-      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", entry->type, "; ask for {.cast = true} to convert it"});
+      add_to(mistyped, "\n  another element type: ", name, " is ", type, ", in the file ", entry->type, "; ask for {.cast = true} to convert it");
     }
   }
+  MessageText missing;
   for (io::NamedTensor const& tensor : tensors) {
     if (header.find(tensor.name())) continue;
     bool tied = false;
     for (io::NamedTensor const* const other : plan.targets) tied = tied || (other && tensor.is_tied_to(*other));
     if (tied) continue;
-    missing_names.push_back(tensor.name());
-    line(missing, {"missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape()});
+    plan.missing.push_back(tensor.name());
+    add_to(missing, "\n  missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape());
   }
   for (size_t k = 0; k < header.entries.size(); ++k) {
     if (plan.targets[k]) continue;
-    unexpected_names.push_back(header.entries[k].name);
-    line(unexpected, {"unexpected in the file: ", quoted_name(header.entries[k].name), ", ", quoted_name(header.entries[k].type), " ", shape_text(header.entries[k])});
+    SafetensorsEntry const& entry = header.entries[k];
+    plan.unexpected.push_back(entry.name);
+    add_to(unexpected, "\n  unexpected in the file: ", quoted_name(entry.name), ", ", quoted_name(entry.type), " ", shape_text(entry));
   }
-  std::vector<std::string>(std::as_const(missing_names).begin(), std::as_const(missing_names).end()).swap(plan.result.missing);
-  std::vector<std::string>(std::as_const(unexpected_names).begin(), std::as_const(unexpected_names).end()).swap(plan.result.unexpected);
-  if (options.strict) plan.problems = missing + unexpected;
-  plan.problems += misshaped + mistyped;
-  return plan;
+  if (options.strict) add_to(plan.problems, missing.c_str(), unexpected.c_str());
+  add_to(plan.problems, misshaped.c_str(), mistyped.c_str());
 }
+
+[[gnu::cold]] SITU_NOINLINE inline std::vector<std::string> copy_names(List<std::string_view> const& names) { return std::vector<std::string>(names.begin(), names.end()); }
 
 [[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
-  List<io::NamedTensor const*> names;
-  for (io::NamedTensor const& tensor : tensors) names.push_back(&tensor);
-  sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
-  for (size_t k = 0; k < names.size(); ++k) {
-    io::NamedTensor const& tensor = *names[k];
-    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"});
-    if (tensor.is_value()) throw TypeError(message({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"}));
+  List<std::string_view> names;
+  for (io::NamedTensor const& tensor : tensors) names.push_back(tensor.name());
+  if (std::string_view const* const twice = sort_names(names)) fail_twice(context, *twice);
+  for (io::NamedTensor const& tensor : tensors) {
+    if (tensor.is_value()) fail_with<TypeError>({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"});
     if (tensor.layout().is_broadcast()) fail_broadcast_write(who, tensor.layout());
     if (tensor.head() && tensor.head()->read_only) fail_read_only(who);
   }
   SafetensorsFile const file(who, path);
-  LoadPlan plan = plan_load(file.header, tensors, options);
-  if (!plan.problems.empty()) context.fail("the file does not fit; nothing was loaded:" + plan.problems);
+  LoadPlan plan;
+  plan_load(plan, file.header, tensors, options);
+  if (!plan.problems.empty()) context.fail("the file does not fit; nothing was loaded:", plan.problems.c_str());
 
   int64_t on_devices = 0;
   for (io::NamedTensor const* const tensor : plan.targets) {
@@ -58191,7 +58508,7 @@ struct LoadPlan {
   }
   reader.flush();
   staging.wait();
-  return static_cast<io::LoadResult&&>(plan.result);
+  return {copy_names(plan.missing), copy_names(plan.unexpected)};
 }
 
 }  // namespace detail
@@ -58255,7 +58572,7 @@ class Safetensors {
   /// The names of the tensors, in the order of the file.
   std::vector<std::string> keys() const {
     std::vector<std::string> result;
-    for (auto const& entry : file_->header.entries) result.push_back(entry.name);
+    for (auto const& entry : file_->header.entries) result.emplace_back(entry.name);
     return result;
   }
   int64_t size() const { return static_cast<int64_t>(file_->header.entries.size()); }
@@ -58265,10 +58582,10 @@ class Safetensors {
   /// Throws    TypeError for an element type that situ has not: type_name(key) has its name.
   situ::dtype dtype(std::string_view key) const { return checked_type("dtype", entry("dtype", key)); }
   /// The element type as it is written: "F32", "F8_E4M3".
-  std::string const& type_name(std::string_view key) const { return entry("type_name", key).type; }
+  std::string type_name(std::string_view key) const { return std::string(entry("type_name", key).type); }
 
   /// The texts under "__metadata__".
-  Metadata const& metadata() const { return file_->header.metadata; }
+  Metadata const& metadata() const { return file_->metadata; }
   /// One of them; null if there is none of that key.
   std::string const* metadata(std::string_view key) const {
     for (auto const& pair : metadata()) {
@@ -58322,13 +58639,13 @@ class Safetensors {
 
   detail::SafetensorsEntry const& entry(char const* who, std::string_view key) const {
     if (auto const* const found = file_->header.find(key)) return *found;
-    std::string names;
+    detail::MessageText names;
     int64_t count = 0;
     for (auto const& each : file_->header.entries) {
-      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quoted_name(each.name);
+      if (count++ < 8) detail::add_to(names, names.empty() ? "" : ", ", detail::quoted_name(each.name));
     }
-    if (count > 8) names += detail::message({" and ", count - 8, " more"});
-    fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? std::string("none") : names});
+    if (count > 8) detail::add_to(names, " and ", count - 8, " more");
+    fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? "none" : names.c_str()});
   }
   Shape checked_shape(detail::SafetensorsEntry const& found) const {
     if (found.axes > max_rank) fail<ShapeError>("shape", {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
@@ -58349,8 +58666,11 @@ class Safetensors {
     return found;
   }
   template <class E>
-  [[noreturn]] SITU_NOINLINE void fail(char const* who, std::initializer_list<detail::MessagePart> parts) const {
-    throw E(detail::message({"Safetensors::", who, ": ", file_->path, ": "}) + detail::message(parts));
+  [[noreturn]] SITU_NOINLINE void fail(char const* who, detail::MessageParts parts) const {
+    detail::MessageText text;
+    detail::add_to(text, "Safetensors::", who, ": ", file_->path, ": ");
+    detail::write_parts(text, parts);
+    detail::throw_message<E>(text);
   }
 
   detail::Counted<detail::MappedSafetensors> file_;
@@ -58509,13 +58829,6 @@ struct Epoch {
 
 namespace detail {
 
-/// A number as a table has it: what is not measured is empty.
-[[gnu::cold]] inline std::string table_number(double x, char const* format = "%.9g") {
-  if (math::isnan(x)) return "";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, format, x);
-  return buffer;
-}
 [[gnu::cold]] inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
   OutputFile file({who, path.c_str()});
   file.write(text.data(), static_cast<int64_t>(text.size()));
@@ -58523,24 +58836,22 @@ namespace detail {
 }
 
 /// Appends what printf would print, up to 400 characters.
-[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(std::string& to, char const* format, ...) {
+[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(MessageText& to, char const* format, ...) {
   char buffer[400];
   std::va_list values;
   va_start(values, format);
   std::vsnprintf(buffer, sizeof buffer, format, values);
   va_end(values);
-  to += buffer;
+  to.add(buffer);
 }
 
-/// A text inside of SVG.
-[[gnu::cold]] inline std::string escaped_for_xml(std::string const& text) {
-  std::string result;
-  for (char const c : text) {
+/// Appends a text as it stands inside of SVG.
+[[gnu::cold]] inline void put_for_xml(MessageText& to, std::string const& text) {
+  for (char const& c : text) {
     char const* const other = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : nullptr;
-    if (other) result += other;
-    else result += c;
+    if (other) to.add(other);
+    else to.add(&c, 1);
   }
-  return result;
 }
 
 /// A panel of curves over the epochs.
@@ -58564,8 +58875,8 @@ struct CurvePanel {
     }
     return true;
   }
-  /// The panel as SVG, its left upper corner at x0.
-  [[gnu::cold]] std::string svg(double x0, double width, double height) const {
+  /// Appends the panel as SVG, its left upper corner at x0.
+  [[gnu::cold]] void draw(MessageText& out, double x0, double width, double height) const {
     double const left = x0 + 56, right = x0 + width - 16, top = 36, bottom = height - 40;
     double low = 0, high = 0;
     bool first = true;
@@ -58584,10 +58895,9 @@ struct CurvePanel {
     high = step * -floor_of(-(high > low ? high : low + step) / step);
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
-    std::string out;
     put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
-    out += escaped_for_xml(title);
-    out += "</text>\n";
+    put_for_xml(out, title);
+    out.add("</text>\n");
     for (double y = low; y <= high + step / 2; y += step) {
       put(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
           y < step / 1e6 && y > -step / 1e6 ? 0 : y);
@@ -58601,7 +58911,7 @@ struct CurvePanel {
     put(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
     double label = top + 8;
     for (Curve const& curve : curves()) {
-      std::string points;
+      MessageText points;
       int shown = 0;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
@@ -58610,12 +58920,11 @@ struct CurvePanel {
         if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
       if (shown == 0) continue;
-      out += message({"<path d=\"", points, "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n"});
+      add_to(out, "<path d=\"", points.c_str(), "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n");
       if (count > 1) put(out, "<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
           curve.name);
       label += 16;
     }
-    return out;
   }
 
  private:
@@ -58647,14 +58956,18 @@ struct History {
 
   /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
   [[gnu::cold]] std::string csv() const {
-    std::string out = detail::message({"epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n"});
+    detail::MessageText out;
+    detail::add_to(out, "epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n");
     for (Epoch const& e : epochs) {
-      detail::append(out, e.number);
+      detail::add_to(out, e.number);
       double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
-      for (int k = 0; k < 7; ++k) out += detail::message({",", detail::table_number(columns[k], k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f")});
-      out += '\n';
+      for (int k = 0; k < 7; ++k) {
+        out.add(",");
+        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);  // what is not measured is empty
+      }
+      out.add("\n");
     }
-    return out;
+    return out.whole();
   }
   /// The losses, and the metric beside them where there is one, as a picture.
   [[gnu::cold]] std::string svg() const {
@@ -58668,15 +58981,15 @@ struct History {
     int const height = 300, width = 420;
     bool const both = !metric.empty();
     int const all = both ? 2 * width : width;
-    std::string out;
+    detail::MessageText out;
     detail::put(out,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d 300\" width=\"%d\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n"
                 "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
                 all, all);
-    out += losses.svg(0, width, height);
-    if (both) out += metric.svg(width, width, height);
-    out += "</svg>\n";
-    return out;
+    losses.draw(out, 0, width, height);
+    if (both) metric.draw(out, width, width, height);
+    out.add("</svg>\n");
+    return out.whole();
   }
   /// Throws    IoError when the file cannot be written; an older one is then as it was.
   void save_csv(std::string const& path) const { detail::write_text_file("save_csv", path, csv()); }
@@ -58828,7 +59141,7 @@ class TrainingRun {
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
-      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
+      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh(message({"best.", each.name().c_str() + 6})));
       copy_tensors(model_, best_);
     }
     if (!options_.resume || ::access(options_.checkpoint.c_str(), F_OK) != 0) return;
@@ -58889,8 +59202,9 @@ class TrainingRun {
     auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
     int64_t* const drawn = Tensor<int64_t>(generator).data();
     drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
-    save_tensors(options_.checkpoint, parts(table, generator),
-                 {{"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+    io::Metadata::value_type const about[] = {
+        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}};
+    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 3));
   }
   [[gnu::cold]] void load() {
     SafetensorsFile const file("Trainer", options_.checkpoint);
@@ -58905,7 +59219,7 @@ class TrainingRun {
       history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
     }
     for (auto const& pair : file.header.metadata) {
-      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.c_str());
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
       if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
   }
@@ -58955,27 +59269,23 @@ inline constexpr none_t none{};
 
 namespace detail {
 
-/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between. On the host they are read
-/// at once.
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
 template <class T, class D>
 class LateSum {
  public:
   void begin() {
-    if constexpr (!host_device<D>) late_.clear(), late_.reserve(most);
+    late_.clear();
+    late_.reserve(most);
     sum_ = weights_ = 0;
   }
   void add(Tensor<T, D> number, int64_t weight) {
     weights_ += static_cast<double>(weight);
-    if constexpr (host_device<D>) {
-      read({std::move(number), static_cast<double>(weight)});
-    } else {
-      late_.push_back({std::move(number), static_cast<double>(weight)});
-      if (late_.size() >= most) read(most - 16);
-    }
+    late_.push_back({std::move(number), static_cast<double>(weight)});
+    if (late_.size() >= most) read(most - 16);
   }
   /// The mean of all; waits for them.
   double mean() {
-    if constexpr (!host_device<D>) read(late_.size());
+    read(late_.size());
     return sum_ / weights_;
   }
 
@@ -58984,16 +59294,29 @@ class LateSum {
     Tensor<T, D> number;
     double weight;
   };
-  void read(Late const& late) { sum_ += late.weight * static_cast<double>(static_cast<compute_t<T>>(late.number.item())); }
   void read(std::size_t count) {
     if (count == 0) return;
-    for (std::size_t k = 0; k < count; ++k) read(late_[k]);
+    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
     std::size_t const left = late_.size() - count;
     for (std::size_t k = 0; k < left; ++k) late_[k] = std::move(late_[k + count]);
     late_.truncate(left);
   }
   static constexpr std::size_t most = 256;
   List<Late> late_;
+  double sum_ = 0, weights_ = 0;
+};
+/// The host's are read at once.
+template <class T, host_device D>
+class LateSum<T, D> {
+ public:
+  void begin() { sum_ = weights_ = 0; }
+  void add(Tensor<T, D> const& number, int64_t weight) {
+    weights_ += static_cast<double>(weight);
+    sum_ += static_cast<double>(weight) * static_cast<double>(static_cast<compute_t<T>>(*number.data()));
+  }
+  double mean() const { return sum_ / weights_; }
+
+ private:
   double sum_ = 0, weights_ = 0;
 };
 /// A Tensor of a loss or a metric, whatever it comes as.

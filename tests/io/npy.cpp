@@ -301,7 +301,7 @@ TEST_CASE_TEMPLATE("Fortran order is undone for every size of element, and beyon
       elements[at] = expected.data()[offset];
     }
     std::string const bytes = file("{'descr': '"s + detail::npy_type_of(dtype_of<T>).descr +
-                                       "', 'fortran_order': True, 'shape': " + detail::npy_shape_text(shape) + "}",
+                                       "', 'fortran_order': True, 'shape': " + detail::text(detail::npy_shape_text(shape)) + "}",
                                    {reinterpret_cast<char const*>(elements.data()), elements.size() * sizeof(T)});
     CHECK(same(decode<T>(bytes), expected));
   }

@@ -410,7 +410,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
 
 /// The rule of an operation on a Variable alone, whose gradient is a tensor.
 struct differentiable_rule {
-  using twice = void;
+  using twice = on_lanes;
 };
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
@@ -421,11 +421,11 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
   template <class G, class I>
   void operator()(G const& g, I const& into) const {
     if (!into.needed()) return;
-    if constexpr (is_recorded<G>) {
+    if constexpr (has_history<G>) {
       using C = compute_t<T>;
-      using Where = result_device_t<D>;
-      Lane<C, Where> x(C(0));
-      if constexpr (Read) x = lane_of<C>(record_transfer<Where>(saved.variable()));
+      using L = Lane<C, result_device_t<D>>;
+      L x(C(0));
+      if constexpr (Read) x = L::of(saved.variable());
       add_lane<G>(recorded_seed(seed, g, x, into), into.shape(), into);
     } else {
       into.add(seed(g, saved.tensor()));

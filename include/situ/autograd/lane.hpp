@@ -62,6 +62,9 @@ struct LaneNode;
 template <class C, class D>
 struct LaneFunction;
 
+/// Views of Lanes. Their parameters are a shape, a shape, axes, two axes, axes, an axis, an axis.
+enum class LaneView { reshape, expand, permute, transpose, flip, unsqueeze, squeeze };
+
 /// What Lanes are computed by. Gradients that keep no history need none of it, so programs carry pointers to it only: grad(..., create_graph) has it
 /// compiled and puts it in its place, for the whole process (use_lanes), and so do transfers, behind which a graph goes on on another device.
 template <class C, class D>
@@ -81,8 +84,7 @@ struct LaneMachine {
   L (*select)(Mask const& mask, L const& a, L const& b);
   L (*record)(LaneFunction<C, D> const& function, L const* xs);
   Tensor<C, D> (*number)(C value);
-  L (*reshape)(L const& x, Shape const& to);
-  L (*expand)(L const& x, Shape const& to);
+  L (*view)(L const& x, LaneView view, Shape const& parameters);
   L (*summed)(L const& x, unsigned axes);
   void (*send)(L const& gradient, Shape const& whole, Into<C, D> const& into, bool records);
   Step up[3], down[3];  ///< of a LaneNode's steps
@@ -105,6 +107,9 @@ template <class C, class D>
 Lane<C, D> select(LaneMask<D> const& mask, Lane<C, D> const& a, Lane<C, D> const& b) {
   return lane_machine<C, D>().select(mask, a, b);
 }
+
+template <class C, class T, class D>
+Lane<C, D> lane_of(Variable<T, D> const& v);
 
 /// Truth values: constants. For both sides in name, as Lanes are.
 template <class D>
@@ -150,10 +155,41 @@ class Lane {
   SITU_SELDOM Tensor<C, D> tensor() const { return state_ ? state_->value : lane_machine<C, D>().number(number_); }
   C number() const { return number_; }
 
-  Lane reshape(Shape const& to) const { return lane_machine<C, D>().reshape(*this, to); }
-  Lane expand(Shape const& to) const { return lane_machine<C, D>().expand(*this, to); }
+  // What rules ask of a gradient; of no number.
+  Shape const& shape() const { return state_->shape; }
+  int rank() const { return shape().rank(); }
+  int64_t size() const { return product(shape()); }
+  Lane transpose(int64_t axis0, int64_t axis1) const { return view(LaneView::transpose, Shape(axis0, axis1)); }
+  Lane t() const { return rank() == 2 ? transpose(0, 1) : *this; }
+  Lane permute(Shape const& axes) const { return view(LaneView::permute, axes); }
+  Lane flip(int64_t axis) const { return view(LaneView::flip, Shape(axis)); }
+  friend Lane flip(Lane const& x, Shape const& axes) { return x.view(LaneView::flip, axes); }
+  Lane unsqueeze(int64_t axis) const { return view(LaneView::unsqueeze, Shape(axis)); }
+  Lane squeeze(int64_t axis) const { return view(LaneView::squeeze, Shape(axis)); }
+  Lane reshape(Shape const& to) const { return view(LaneView::reshape, to); }
+  Lane expand(Shape const& to) const { return view(LaneView::expand, to); }
+  SITU_SELDOM Lane view(LaneView which, Shape const& parameters) const { return lane_machine<C, D>().view(*this, which, parameters); }
   /// Sums over the axes whose bit is set, which are kept.
-  Lane summed(unsigned axes) const { return lane_machine<C, D>().summed(*this, axes); }
+  SITU_SELDOM Lane summed(unsigned axes) const { return lane_machine<C, D>().summed(*this, axes); }
+  /// The same without these axes.
+  SITU_SELDOM friend Lane sum(Lane const& x, Shape const& axes) {
+    unsigned const summed = axis_bits(axes, x.shape(), "sum");
+    Shape left;
+    for (int k = 0; k < x.rank(); ++k) {
+      if (!(summed >> k & 1u)) left.push_back(x.shape()[k]);
+    }
+    return x.summed(summed).reshape(left);
+  }
+
+  /// A Variable's value, whatever its type and where it lives; a constant's.
+  template <class T, class E>
+  SITU_SELDOM static Lane of(Variable<T, E> const& v) {
+    return lane_of<C>(record_transfer<D>(v));
+  }
+  static Lane of(Tensor<C, D> const& t) { return Lane(t); }
+  /// Adds this, a gradient of `whole`'s shape, to an input's, with its history or without.
+  template <class T, class E>
+  void send(Shape const& whole, Into<T, E> const& into, bool with_history) const;
 
   template <class Op, class... Xs>
   Lane apply(Xs const&... xs) const {
@@ -215,24 +251,33 @@ Lane<C, D> lane_of(Tensor<T, D> const& t) {
   if constexpr (std::is_same_v<C, T>) return Lane<C, D>(t);
   else return Lane<C, D>(Tensor<C, D>(cast<C>(t)));
 }
+template <class C, class D>
+Lane<C, D> const& lane_of(Lane<C, D> const& x) {
+  return x;
+}
 template <class To, class From, class D>
 Lane<To, D> converted_lane(Lane<From, D> const& x) {
   if constexpr (std::is_same_v<To, From>) return x;
   else return Lane<To, D>(x.variable().template to<To>());
 }
 
+template <class C, class D>
+template <class T, class E>
+void Lane<C, D>::send(Shape const& whole, Into<T, E> const& into, bool with_history) const {
+  if (!into.needed()) return;
+  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
+    lane_machine<C, D>().send(*this, whole, into, with_history);
+  } else {
+    auto v = lane_of<T>(variable()).variable();
+    if (!(v.shape() == whole)) v = v.expand(whole);
+    if (with_history) into.add(v);
+    else into.add(v.value());
+  }
+}
 /// Adds Lanes of C, a gradient of `whole`'s shape, to an input's; G tells whether with its history.
 template <class G, class C, class D, class T, class E>
 void add_lane(Lane<C, D> const& gradient, Shape const& whole, Into<T, E> const& into) {
-  if (!into.needed()) return;
-  if constexpr (std::is_same_v<C, T> && std::is_same_v<D, E>) {
-    lane_machine<C, D>().send(gradient, whole, into, is_recorded<G>);
-  } else {
-    auto v = lane_of<T>(gradient.variable()).variable();
-    if (!(v.shape() == whole)) v = v.expand(whole);
-    if constexpr (is_recorded<G>) into.add(v);
-    else into.add(v.value());
-  }
+  gradient.send(whole, into, has_history<G>);
 }
 
 template <class T, class D>
@@ -244,10 +289,11 @@ SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& fl
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
 template <class T, class D, class G, class I>
 auto own_result(Saved<T, D> const& value, G const&, I const& into) {
-  if constexpr (!is_recorded<G>) return value.tensor();
+  if constexpr (!has_history<G>) return value.tensor();
   else return own_variable(value, into.flow());
 }
-/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read.
+/// A function of Lanes with its type forgotten: its value, its derivatives, and what they read. A product of matrices, which has no `slopes`,
+/// is one too, with `evaluate` alone.
 template <class C, class D>
 struct LaneFunction {
   using L = Lane<C, D>;
@@ -256,7 +302,7 @@ struct LaneFunction {
   bool reads_operands, reads_value, chooses;
   L (*value)(L const* xs);                                ///< numbers are folded
   void (*slopes)(L const* xs, L const& y, L* partials);
-  Tensor<C, D> (*evaluate)(Tensor<C, D> const* xs) = nullptr;  ///< elsewhere than on the CPU
+  Tensor<C, D> (*evaluate)(Tensor<C, D> const* xs) = nullptr;  ///< null where the CPU has a kernel
   cpu::TreeLoops<4> const* start = nullptr;                    ///< the CPU's kernel
   Formula const* formula = nullptr;
   int cost = 0;

@@ -44,6 +44,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
   if constexpr (!std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     return function.evaluate(xs);
   } else {
+    if (function.evaluate) return function.evaluate(xs);
     Shape const* shapes[3];
     Layout const* layouts[4];
     int const n = function.operands;
@@ -70,6 +71,19 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     else cpu::launch_strided<D>(bound, layouts);
     return result;
   }
+}
+
+template <class C, class D>
+SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs);
+/// Of a product C = A B of matrices, or of batches of them: g Bᵀ, or Aᵀ g, one product where all batches meet the same B.
+template <class C, class D>
+SITU_SELDOM Lane<C, D> product_gradient(LaneFunction<C, D> const& product_of, int k, Lane<C, D> const& g, Lane<C, D> const* xs) {
+  using L = Lane<C, D>;
+  L const& a = xs[0];
+  bool const folds = a.rank() > 2 && xs[1].rank() == 2;
+  auto const rows_of = [&](L const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
+  L const operands[] = {k == 0 ? g : rows_of(a).transpose(-2, -1), k == 0 ? xs[1].transpose(-2, -1) : rows_of(g)};
+  return record_lanes(product_of, operands);
 }
 
 /// The node of a function of Lanes.
@@ -101,11 +115,15 @@ struct LaneState final : State<C, D> {
     L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
     for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
     if (function.reads_value) y = records ? L(own_variable(own, flow)) : L(own.tensor());
-    function.slopes(xs, y, slopes);
+    if (function.slopes) function.slopes(xs, y, slopes);
     Shape const whole = this->shape;
     for (int k = 0; k < function.operands; ++k) {
       Into<C, D> const into(flow, edges[k]);
-      if (into.needed()) add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
+      if (!into.needed()) continue;
+      if (!function.slopes) {
+        L const gradient = product_gradient(function, k, seed, xs);
+        add_lane_to(gradient, gradient.shape(), into, records);
+      } else add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
     }
   }
   SITU_SELDOM void release() noexcept override {
@@ -118,7 +136,7 @@ struct LaneState final : State<C, D> {
 
 /// A function of Lanes: one kernel and one node.
 template <class C, class D>
-SITU_SELDOM Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
+Lane<C, D> record_lanes(LaneFunction<C, D> const& function, Lane<C, D> const* xs) {
   Variable<C, D> const none = xs[0].variable();
   Variable<C, D> const vs[] = {none, function.operands > 1 ? xs[1].variable() : none, function.operands > 2 ? xs[2].variable() : none};
   Tensor<C, D> const values[] = {vs[0].value(), vs[1].value(), vs[2].value()};
@@ -188,8 +206,20 @@ struct LaneArithmetic {
   SITU_SELDOM static Mask both(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() && b.values())); }
   SITU_SELDOM static Mask either(Mask const& a, Mask const& b) { return Mask(Tensor<bool, D>(a.values() || b.values())); }
   SITU_SELDOM static Tensor<C, D> number(C value) { return full<C>({}, value, D{}); }
-  SITU_SELDOM static L reshape(L const& x, Shape const& to) { return L(x.variable().reshape(to)); }
-  SITU_SELDOM static L expand(L const& x, Shape const& to) { return L(x.variable().expand(to)); }
+  SITU_SELDOM static L view(L const& x, LaneView which, Shape const& parameters) {
+    Variable<C, D> v = x.variable();
+    switch (which) {
+      case LaneView::reshape: return L(v.reshape(parameters));
+      case LaneView::expand: return L(v.expand(parameters));
+      case LaneView::permute: return L(v.permute(parameters));
+      case LaneView::transpose: return L(v.transpose(parameters[0], parameters[1]));
+      case LaneView::unsqueeze: return L(v.unsqueeze(parameters[0]));
+      case LaneView::squeeze: return L(v.squeeze(parameters[0]));
+      case LaneView::flip: break;
+    }
+    for (int64_t axis : parameters) v = v.flip(axis);
+    return L(v);
+  }
   SITU_SELDOM static L summed(L const& x, unsigned axes) {
     Shape chosen;
     Variable<C, D> const v = x.variable();
@@ -266,8 +296,7 @@ inline constexpr LaneMachine<C, D> lane_machine_of{
     &select_lanes<C, D>,
     &record_lanes<C, D>,
     &LaneArithmetic<C, D>::number,
-    &LaneArithmetic<C, D>::reshape,
-    &LaneArithmetic<C, D>::expand,
+    &LaneArithmetic<C, D>::view,
     &LaneArithmetic<C, D>::summed,
     &add_lane_to<C, D>,
     {&LaneStep<D, C>::up, &LaneStep<D, C>::up_cast, &LaneStep<D, C>::up_where},

@@ -12,12 +12,36 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+template <class C, class D>
+__attribute__((noinline, cold)) Tensor<C, D> lane_product_value(Tensor<C, D> const* xs) {
+  return matmul(xs[0], xs[1]);
+}
+template <class C, class D>
+inline constexpr LaneFunction<C, D> lane_product{.name = "Matmul",
+                                                 .operands = 2,
+                                                 .reads_operands = true,
+                                                 .reads_value = false,
+                                                 .chooses = false,
+                                                 .value = nullptr,
+                                                 .slopes = nullptr,
+                                                 .evaluate = &lane_product_value<C, D>};
+/// A B in a gradient. Of Lanes, which are matrices or batches of them, it is a node.
+template <class A, class B>
+auto gradient_product(A const& a, B const& b) {
+  return matmul(a, b);
+}
+template <class C, class D>
+__attribute__((noinline, cold)) Lane<C, D> gradient_product(Lane<C, D> const& a, Lane<C, D> const& b) {
+  Lane<C, D> const operands[] = {a, b};
+  return lane_machine<C, D>().record(lane_product<C, D>, operands);
+}
+
 /// C = A B of matrices, vectors and batches.
 ///
 ///     ∂L/∂A = g Bᵀ,   ∂L/∂B = Aᵀ g, summed over the batches that an operand was broadcast along
 template <class SavedA, class SavedB>
 struct ProductRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedA a;
   SavedB b;
   int a_rank, b_rank;
@@ -28,14 +52,14 @@ struct ProductRule {
     G const g = b_rank == 1 ? rows.unsqueeze(-1) : rows;
     if (into_a.needed()) {
       auto const b_matrix = b_rank == 1 ? b.beside(g).unsqueeze(-1) : b.beside(g);
-      auto const gradient = matmul(g, b_matrix.transpose(-2, -1));
+      auto const gradient = gradient_product(g, b_matrix.transpose(-2, -1));
       into_a.add(a_rank == 1 ? gradient.squeeze(-2) : gradient);
     }
     if (into_b.needed()) {
       auto const a_matrix = a_rank == 1 ? a.beside(g).unsqueeze(0) : a.beside(g);
       bool const folds = a_rank > 2 && b_rank <= 2;  // all batches meet the same B: one product
       auto const rows_of = [&](auto const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
-      auto const gradient = matmul(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
+      auto const gradient = gradient_product(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
       into_b.add(b_rank == 1 ? gradient.squeeze(-1) : gradient);
     }
   }
@@ -87,13 +111,17 @@ namespace detail {
 /// aᵢ bⱼ:   ∂L/∂a = g b,   ∂L/∂b = gᵀ a
 template <class SavedA, class SavedB>
 struct OuterRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedA a;
   SavedB b;
   template <class G, class IntoA, class IntoB>
   void operator()(G const& g, IntoA const& into_a, IntoB const& into_b) const {
-    if (into_a.needed()) into_a.add(matmul(g, b.beside(g)));
-    if (into_b.needed()) into_b.add(matmul(g.t(), a.beside(g)));
+    auto const times = [](auto const& matrix, auto const& vector) {
+      if constexpr (is_lane<G>) return gradient_product(matrix, vector.unsqueeze(-1)).squeeze(-1);
+      else return matmul(matrix, vector);
+    };
+    if (into_a.needed()) into_a.add(times(g, b.beside(g)));
+    if (into_b.needed()) into_b.add(times(g.t(), a.beside(g)));
   }
 };
 
@@ -121,13 +149,28 @@ auto recorded_linear(X const& x_, W const& w_, B const&... b_);
 template <class A, class B>
 auto linear_product(A const& a, B const& b) {
   if constexpr (is_recorded<A>) return recorded_linear<false>(a, b.t());
-  else return matmul(a, b);
+  else return gradient_product(a, b);
+}
+/// The same elements, row by row, in another shape.
+template <class G>
+SITU_NOINLINE G seen_as(G const& g, Shape const& shape) {
+  return g.shape() == shape ? g : g.reshape(shape);
+}
+/// g where y is positive, else 0.
+template <class G, class Y>
+G where_positive(Y const& y, G const& g) {
+  if constexpr (is_lane<G>) {
+    G const zero(0);
+    return select(G::of(y) > zero, g, zero);
+  } else {
+    return G(where(y > 0, g, 0));
+  }
 }
 
 /// y = x wᵀ + b, with all leading axes of x as rows:   ∂L/∂x = g w,   ∂L/∂w = gᵀ x,   ∂L/∂b = Σ g
 template <class SavedX, class SavedW>
 struct LinearRule {
-  using twice = void;
+  using twice = on_lanes;
   SavedX x;
   SavedW w;
   Shape shape;  ///< of w
@@ -135,30 +178,23 @@ struct LinearRule {
   template <class G, class IntoX, class IntoW, class IntoB>
   void operator()(G const& g_, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
     int64_t const outputs = shape.rank() == 2 ? shape[0] : 1, inputs = shape.back();
-    int64_t const rows = g_.size() / (outputs > 0 ? outputs : 1);
-    G const g = g_.rank() == 2 && shape.rank() == 2 ? g_ : g_.reshape({rows, outputs});
-    if (into_x.needed()) {
-      auto const weights = w.beside(g);
-      auto const gradient = linear_product(g, shape.rank() == 2 ? weights : weights.reshape({1, inputs}));
-      into_x.add(into_x.shape().rank() == 2 ? gradient : gradient.reshape(into_x.shape()));
-    }
-    if (into_w.needed()) {
-      auto const images = x.beside(g);
-      auto const gradient = linear_product(g.t(), images.rank() == 2 ? images : images.reshape({rows, inputs}));
-      into_w.add(shape.rank() == 2 ? gradient : gradient.reshape(shape));
-    }
-    if (into_b.needed()) into_b.add(shape.rank() == 2 ? sum(g, 0) : sum(g));
+    int64_t rows = 1;
+    for (int k = 0; k < g_.rank() - (shape.rank() == 2 ? 1 : 0); ++k) rows *= g_.shape()[k];
+    G const g = seen_as(g_, {rows, outputs});
+    if (into_x.needed()) into_x.add(seen_as(linear_product(g, seen_as(w.beside(g), {outputs, inputs})), into_x.shape()));
+    if (into_w.needed()) into_w.add(seen_as(linear_product(g.t(), seen_as(x.beside(g), {rows, inputs})), shape));
+    if (into_b.needed()) into_b.add(sum(g, shape.rank() == 2 ? Shape{0} : Shape{0, 1}));
   }
 };
 /// max(x wᵀ + b, 0): the gradient of a linear layer where its result is positive.
 template <class SavedX, class SavedW, class SavedY>
 struct LinearReluRule {
-  using twice = void;
+  using twice = on_lanes;
   LinearRule<SavedX, SavedW> linear;
   SavedY y;
   template <class G, class... Intos>
   void operator()(G const& g, Intos const&... intos) const {
-    linear(G(where(y.tensor() > 0, g, 0)), intos...);
+    linear(where_positive(y.tensor(), g), intos...);
   }
 };
 

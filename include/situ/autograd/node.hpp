@@ -38,8 +38,8 @@ struct Node {
   Node(Node const&) = delete;
   Node& operator=(Node const&) = delete;
   virtual ~Node() = default;
-  static void* operator new(std::size_t bytes) { return take_block(bytes); }
-  static void operator delete(void* node) noexcept { give_block(node); }
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* node) noexcept { give_block(node); }
 
   /// Shows the gradient that has arrived to the hooks, which may replace it.
   virtual void call_hooks() = 0;
@@ -186,9 +186,7 @@ class Flow {
   }
 
   /// Whether the gradient of an input is to be computed.
-  bool wants(Node const* input) const {
-    return input && (SITU_LIKELY(run_ == 0) || input->mark == 2 * run_ + 1 || (input->target && input->mark == 2 * run_));
-  }
+  bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
   bool for_targets() const { return run_ != 0; }
@@ -230,6 +228,8 @@ class Flow {
   }
 
  private:
+  SITU_NOINLINE bool leads_to_target(Node const& input) const { return input.mark == 2 * run_ + 1 || (input.target && input.mark == 2 * run_); }
+
   NodeHeap waiting_{true};
   bool keeps_graph_, creates_graph_;
   uint64_t run_;

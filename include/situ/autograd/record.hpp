@@ -21,8 +21,9 @@ SITU_NOINLINE inline bool records_any(Node const* const* variables, int count) {
 }
 
 /// `value` as the result of an operation named `name` on `inputs`. In a backward pass its rule is called as rule(g, into...): g is the
-/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule whose body works on Variables
-/// too says so by `using twice = void`, and then serves second derivatives.
+/// gradient of the result, and into... take those of the inputs, in their order (see Into). A rule serves second derivatives when its body
+/// works on Lanes too (and on Variables, for 16-bit types), which it says by `using twice = on_lanes`: what they are computed by is then
+/// compiled where it is asked for. `using twice = void` says that the body works on Variables; programs that record carry that.
 template <class T, class D, class Rule, class... Vs>
 Variable<T, D> record(char const* name, Tensor<T, D> value, Rule rule, Vs const&... inputs) {
   if (!is_recording(inputs...)) return Variable<T, D>(std::move(value), false);
@@ -73,17 +74,25 @@ Tensor<T, D> values_of(Variable<T, D> const& variable) {
   return variable.value();
 }
 
+/// The axes that `shape` was broadcast along to `whole`.
+SITU_NOINLINE inline Shape broadcast_axes(Shape const& whole, Shape const& shape) {
+  Shape axes;
+  int const lead = whole.rank() - shape.rank();
+  for (int k = 0; k < whole.rank(); ++k) {
+    if (k < lead || (shape[k - lead] == 1 && whole[k] != 1)) axes.push_back(k);
+  }
+  return axes;
+}
 /// A gradient summed over the axes that `shape` was broadcast along.
 template <class G>
 auto summed_to(G const& gradient, Shape const& shape) {
-  using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
-  if (gradient.shape() == shape) return Result(gradient);
-  Shape axes;
-  int const lead = gradient.rank() - shape.rank();
-  for (int k = 0; k < gradient.rank(); ++k) {
-    if (k < lead || (shape[k - lead] == 1 && gradient.shape()[k] != 1)) axes.push_back(k);
+  if constexpr (is_lane<G>) {
+    return gradient.shape() == shape ? gradient : sum(gradient, broadcast_axes(gradient.shape(), shape)).reshape(shape);
+  } else {
+    using Result = std::conditional_t<is_recorded<G>, Variable<value_of<G>, result_device_t<device_of<G>>>, Tensor<value_of<G>, result_device_t<device_of<G>>>>;
+    if (gradient.shape() == shape) return Result(gradient);
+    return Result(sum(gradient, broadcast_axes(gradient.shape(), shape), keepdim).reshape(shape));
   }
-  return Result(sum(gradient, axes, keepdim).reshape(shape));
 }
 
 inline Shape inverse_permutation(Shape const& axes) {
@@ -92,9 +101,16 @@ inline Shape inverse_permutation(Shape const& axes) {
   return result;
 }
 
+/// What a backward pass from one number begins with.
 template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape) {
-  return full<T>(shape, T(1.f), D{});
+  if constexpr (is_immediate<D>) {
+    Tensor<T, D> one = Tensor<T, D>::uninitialized(shape, "backward");
+    *one.data() = T(1.f);
+    return one;
+  } else {
+    return full<T>(shape, T(1.f), D{});
+  }
 }
 
 /// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
@@ -109,29 +125,31 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
 /// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
 template <class T, class D>
 struct ViewRule {
-  using twice = void;
+  using twice = on_lanes;
+  /// As Recorded gives them.
+  using History = std::conditional_t<std::is_same_v<compute_t<T>, T> && std::is_same_v<result_device_t<D>, D>, Lane<T, D>, Variable<T, D>>;
   Shape whole;
   signed char axes[max_rank];  ///< the parameters
   int count;
   Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
-  Variable<T, D> (*back_recorded)(Variable<T, D> const&, Shape const& whole, Shape const& parameters);
+  History (*back_recorded)(History const&, Shape const& whole, Shape const& parameters);
   template <class I>
   void operator()(Tensor<T, D> const& g, I const& into) const {
     if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
   }
   template <class I>
-  void operator()(Variable<T, D> const& g, I const& into) const {
+  void operator()(History const& g, I const& into) const {
     if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
   }
 };
-template <class Back, class V>
-V undo_view(V const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
+template <class Back, class G>
+G undo_view(G const& g, Shape const& whole, [[maybe_unused]] Shape const& parameters) {
   return Back::of(g, whole, parameters);
 }
 /// Records `value`, a view of every element of v. The parameters are axes.
 template <class Back, class T, class D>
 Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, D> value, Shape const& parameters) {
-  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, Variable<T, D>>};
+  ViewRule<T, D> rule{v.shape(), {}, parameters.rank(), &undo_view<Back, Tensor<T, D>>, &undo_view<Back, typename ViewRule<T, D>::History>};
   for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
   return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }

@@ -103,7 +103,7 @@ struct softmax_gradient : ReducedAxes {
 /// With z the normalised rows, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)), without the first mean about 0; Σ g z; Σ g.
 template <bool Centred, class T, class D, class W>
 struct NormRule {
-  using twice = void;
+  using twice = on_lanes;
   using C = compute_t<T>;
   Saved<T, D> x;
   Saved<W, D> weight;
@@ -114,7 +114,7 @@ struct NormRule {
 
   template <class G, class IntoX, class... Parameters>
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
-    if constexpr (is_recorded<G>) recorded(g, into_x, parameters...);
+    if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }

@@ -105,7 +105,9 @@ struct State : Node {
   /// grad += incoming. The user's gradient is contiguous, and nobody else's memory.
   SITU_NOINLINE void keep_grad(bool last_use) {
     if (has_grad) {
-      grad += incoming;
+      // grad += incoming, of which is known that it may be done.
+      if (StorageHead* const head = grad.body()->storage.head()) head->note_write("operator+=");
+      evaluate<D>(grad.data(), grad.layout(), true, grad + incoming);
     } else {
       grad = last_use && is_own(incoming) ? std::move(incoming) : incoming.clone();
       has_grad = true;
@@ -136,6 +138,19 @@ struct State : Node {
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
 };
 
+/// What second derivatives are computed with (lane.hpp).
+template <class C, class D>
+class Lane;
+template <class G>
+inline constexpr bool is_lane = false;
+template <class C, class D>
+inline constexpr bool is_lane<Lane<C, D>> = true;
+/// Whether a rule is given a gradient that is itself recorded: a Variable, or a Lane.
+template <class G>
+inline constexpr bool has_history = is_recorded<G> || is_lane<G>;
+/// What a rule names as `twice` when its body works on Lanes too.
+struct on_lanes {};
+
 /// Where an operation's backward sends the gradient of one of its inputs.
 template <class T, class D>
 class Into {
@@ -150,7 +165,8 @@ class Into {
   template <class E>
   void add(E const& gradient) const {
     if (!needed()) return;
-    if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
+    if constexpr (is_lane<E>) gradient.send(gradient.shape(), *this, true);
+    else if constexpr (std::is_same_v<E, Variable<T, D>>) state_->add_recorded_sum(flow_, gradient);
     else if constexpr (is_recorded<E>) state_->add_recorded(flow_, summed_to(gradient, shape()));
     else if constexpr (std::is_same_v<E, Tensor<T, D>>) state_->add_tensor(flow_, gradient);
     else if (gradient.shape() == shape()) state_->add(flow_, gradient);
@@ -225,10 +241,11 @@ class Saved {
     if (!state_->value.body()) state_->value = value_;
     return Variable<T, D>::from_state(state_);
   }
-  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable.
+  /// As the gradient is: a Tensor beside a Tensor, a Variable beside a Variable, a Lane beside a Lane.
   template <class G>
   auto beside(G const&) const {
-    if constexpr (is_recorded<G>) return variable();
+    if constexpr (is_lane<G>) return G::of(variable());
+    else if constexpr (is_recorded<G>) return variable();
     else return tensor();
   }
 
@@ -246,6 +263,8 @@ class Saved {
 template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
   static constexpr int count = static_cast<int>(sizeof...(Vs));
+  /// Lanes are of types that are computed in, on devices that results live on.
+  static constexpr bool takes_lanes = std::is_same_v<compute_t<T>, T> && std::is_same_v<result_device_t<D>, D> && requires { requires std::is_same_v<typename Rule::twice, on_lanes>; };
   Node* edges[count];
   union {
     Rule rule;
@@ -277,8 +296,9 @@ struct Recorded final : State<T, D> {
   }
   template <std::size_t... Ks>
   __attribute__((noinline, cold)) void send_recorded(Flow& flow, std::index_sequence<Ks...>) {
-    if constexpr (requires { typename Rule::twice; }) rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
-    else fail_second_derivative(this->name);
+    if constexpr (!requires { typename Rule::twice; }) fail_second_derivative(this->name);
+    else if constexpr (takes_lanes) rule(Lane<T, D>(*this->incoming_recorded), Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
+    else rule(*this->incoming_recorded, Into<value_of<Vs>, device_of<Vs>>(flow, edges[Ks])...);
   }
 };
 

@@ -115,7 +115,7 @@ class Variable {
 
   /// A leaf that shares the tensor's storage and wants a gradient.
   explicit Variable(Tensor<T, D> value) : Variable(std::move(value), true) {}
-  explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
+  SITU_NOINLINE explicit Variable(Tensor<T, D> value, bool requires_grad) : state_(new detail::State<T, D>(std::move(value))) { state_->requires_grad = requires_grad; }
   /// A leaf with the value of an expression of tensors.
   template <class E>
     requires(expression<E> && !std::is_same_v<std::remove_cvref_t<E>, Tensor<T, D>> && detail::becomes<E, T, D>)
@@ -330,7 +330,7 @@ class Variable {
       detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
     }
   }
-  void start_backward(bool keeps_graph) const {
+  SITU_NOINLINE void start_backward(bool keeps_graph) const {
     check_requires_grad("backward");
     if (size() != 1) {
       detail::fail<GradientError>("backward: shape ", shape(), " has ", size(), " elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape");

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <situ/config.hpp>
@@ -83,18 +85,34 @@ class MessageText {
   SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
   SITU_REPORTS void add_floating(char const* format, double number) noexcept;
 
-  char const* c_str() const { return text_ ? text_ : ""; }
+  void add_spaces(std::size_t count) noexcept {
+    while (count-- > 0) add(" ", 1);
+  }
+  void clear() noexcept { size_ = 0, cut_ = false; }
+
+  char const* c_str() const { return size_ > 0 ? text_ : ""; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  /// There was no memory for all of it.
+  bool is_cut() const { return cut_; }
   std::string string() const { return std::string(c_str(), size_); }
+  /// The same of a text that is worth nothing when it is cut. Throws std::bad_alloc.
+  SITU_REPORTS std::string whole() const;
 
  private:
   char* text_ = nullptr;
   std::size_t size_ = 0, room_ = 0;
+  bool cut_ = false;
 };
+std::string MessageText::whole() const {
+  if (cut_) throw std::bad_alloc();
+  return string();
+}
 void MessageText::add(char const* text, std::size_t length) noexcept {
   if (size_ + length >= room_) {
     std::size_t const room = 2 * (size_ + length) + 64;
     auto* const longer = static_cast<char*>(std::realloc(text_, room));
-    if (!longer) return;
+    if (!longer) return void(cut_ = true);
     text_ = longer;
     room_ = room;
   }
@@ -128,6 +146,10 @@ SITU_REPORTS void write_string(MessageText& to, MessageWord word) {
   auto const& text = *static_cast<std::string const*>(word);
   to.add(text.data(), text.size());
 }
+SITU_REPORTS void write_view(MessageText& to, MessageWord word) {
+  auto const& text = *static_cast<std::string_view const*>(word);
+  to.add(text.data(), text.size());
+}
 SITU_REPORTS void write_natural(MessageText& to, MessageWord word) { to.add_integer(reinterpret_cast<std::uintptr_t>(word)); }
 SITU_REPORTS void write_whole(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
@@ -156,6 +178,7 @@ SITU_REPORTS void write_any(MessageText& to, MessageWord word) {
 
 SITU_INLINE MessageWord message_word(char const* text) { return text; }
 SITU_INLINE MessageWord message_word(std::string const& text) { return &text; }
+SITU_INLINE MessageWord message_word(std::string_view const& text) { return &text; }
 SITU_INLINE MessageWord message_word(double number) {
   std::uintptr_t bits;
   __builtin_memcpy(&bits, &number, sizeof bits);
@@ -176,6 +199,7 @@ constexpr WriteWord writer_of() {
   if constexpr (std::is_integral_v<X>) return std::is_signed_v<X> ? &write_whole : &write_natural;
   else if constexpr (std::is_convertible_v<X, char const*>) return &write_text;
   else if constexpr (std::is_same_v<X, std::string>) return &write_string;
+  else if constexpr (std::is_same_v<X, std::string_view>) return &write_view;
   else if constexpr (has_text<X>) return &write_any<X>;
   else return &write_floating;
 }
@@ -186,6 +210,7 @@ class MessagePart {
  public:
   MessagePart(char const* text) : word_(text), write_(&write_text) {}
   MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
+  MessagePart(std::string_view const& text) : word_(&text), write_(&write_view) {}
   MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
   template <class I>
     requires std::is_integral_v<I>

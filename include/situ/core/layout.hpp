@@ -78,7 +78,7 @@ inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape cons
   return index < 0 ? index + extent : index;
 }
 
-inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char const* who = "select") {
+SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char const* who = "select") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   int64_t const i = checked_index(index, from.shape[k], k, from.shape, who);
   Viewed result{from, i * from.strides[k]};
@@ -88,7 +88,7 @@ inline Viewed select_view(Layout const& from, int64_t axis, int64_t index, char 
 }
 
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
-inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
+SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   if (step == 0) fail<IndexError>(who, ": the step of axis ", k, " is 0; a step is positive or negative");
@@ -101,7 +101,7 @@ inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_
   int64_t const first = open_start ? (step > 0 ? 0 : n - 1) : clamped(start);
   int64_t const last = open_stop ? (step > 0 ? n : -1) : clamped(stop);
   int64_t count = 0;
-  if (step > 0 && last > first) count = (last - first - 1) / step + 1;
+  if (step > 0 && last > first) count = step == 1 ? last - first : (last - first - 1) / step + 1;
   if (step < 0 && first > last) count = (first - last - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1;
   Viewed result{from, count > 0 ? first * from.strides[k] : 0};
   result.layout.shape[k] = count;
@@ -109,14 +109,14 @@ inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_
   return result;
 }
 
-inline Viewed flip_view(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "flip");
   Viewed result{from, from.shape[k] > 0 ? (from.shape[k] - 1) * from.strides[k] : 0};
   result.layout.strides[k] = -from.strides[k];
   return result;
 }
 
-inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
+SITU_NOINLINE inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
   int const i = checked_axis(axis0, from.rank(), from.shape, who), j = checked_axis(axis1, from.rank(), from.shape, who);
   Layout result = from;
   result.shape[i] = from.shape[j], result.shape[j] = from.shape[i];
@@ -124,14 +124,14 @@ inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char 
   return result;
 }
 
-inline Layout matrix_transposed(Layout const& from) {
+SITU_NOINLINE inline Layout matrix_transposed(Layout const& from) {
   if (from.rank() > 2) {
     fail<ShapeError>("t: shape ", from.shape, " has ", from.rank(), " axes: t() takes at most 2; use transpose(axis0, axis1) or permute");
   }
   return from.rank() < 2 ? from : transposed(from, 0, 1, "t");
 }
 
-inline Layout permuted(Layout const& from, Shape const& axes) {
+SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
   if (axes.rank() != from.rank()) {
     fail<ShapeError>("permute: ", axes.rank(), " axes ", axes, " were given for shape ", from.shape, ": it has ", from.rank());
   }
@@ -147,7 +147,7 @@ inline Layout permuted(Layout const& from, Shape const& axes) {
   return result;
 }
 
-inline Layout unsqueezed(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Layout unsqueezed(Layout const& from, int64_t axis) {
   int const rank = from.rank() + 1;
   if (axis < -rank || axis >= rank) {
     fail<ShapeError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
@@ -159,7 +159,7 @@ inline Layout unsqueezed(Layout const& from, int64_t axis) {
   return result;
 }
 
-inline Layout squeezed(Layout const& from) {
+SITU_NOINLINE inline Layout squeezed(Layout const& from) {
   Layout result{Shape{}, Shape{}};
   for (int k = 0; k < from.rank(); ++k) {
     if (from.shape[k] == 1) continue;
@@ -169,7 +169,7 @@ inline Layout squeezed(Layout const& from) {
   return result;
 }
 
-inline Layout squeezed(Layout const& from, int64_t axis) {
+SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
   Layout result = from;
   if (from.shape[k] == 1) result.shape.erase(k), result.strides.erase(k);
@@ -177,7 +177,7 @@ inline Layout squeezed(Layout const& from, int64_t axis) {
 }
 
 /// Strides that repeat `from` over `to`: 0 where an axis is broadcast. -1 in `to` keeps the extent.
-inline Layout expanded(Layout const& from, Shape to, char const* who = "expand") {
+SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* who = "expand") {
   int const lead = to.rank() - from.rank();
   if (lead < 0) fail<ShapeError>(who, ": shape ", from.shape, " cannot be expanded to ", to, ": it has more dimensions");
   Layout result{to, Shape::filled(to.rank(), 0)};
@@ -196,7 +196,7 @@ inline Layout expanded(Layout const& from, Shape to, char const* who = "expand")
 }
 
 /// `to` with its single -1 replaced by what is left of `size` elements.
-inline Shape inferred(Shape to, Shape const& from, char const* who) {
+SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who) {
   int64_t const size = product(from);
   int unknown = -1;
   int64_t known = 1;
@@ -222,7 +222,7 @@ inline Shape inferred(Shape to, Shape const& from, char const* who) {
 }
 
 /// The strides under which the elements of `from` can be seen as `to`, if there are any.
-inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
+SITU_NOINLINE inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
   result = Layout(to);
   if (from.size() == 0 || from.is_contiguous()) return true;
   // Group axes of `from` that are contiguous with each other, and cut `to` into the same groups (from the last axis).
@@ -243,6 +243,14 @@ inline bool viewed_as(Layout const& from, Shape const& to, Layout& result) {
     group_size = view_size = 1;
   }
   return view < 0;
+}
+
+/// The layout of `from` as `to`, of which one extent may be -1. False where it takes a copy: then `result` is that of a contiguous one.
+SITU_NOINLINE inline bool reshaped(Layout const& from, Shape const& to, char const* who, Layout& result) {
+  Shape const shape = inferred(to, from.shape, who);
+  if (viewed_as(from, shape, result)) return true;
+  result = Layout(shape);
+  return false;
 }
 
 }  // namespace detail

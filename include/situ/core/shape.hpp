@@ -117,20 +117,23 @@ Stream& operator<<(Stream& stream, S const& shape) {
 
 namespace detail {
 
-/// The product of the extents. Throws ShapeError on a negative extent and when bytes would not fit 63 bits.
-inline int64_t count_of(Shape const& shape, char const* who, int64_t element_size = 1) {
-  int64_t count = 1;
+/// 0 where an extent of 0 follows a product that overflows; what else the plain product cannot say is an error.
+SITU_NOINLINE inline int64_t count_of_unusual(Shape const& shape, char const* who) {
   bool empty = false;
   for (int64_t extent : shape) {
     if (extent < 0) fail<ShapeError>(who, ": shape ", shape, " has a negative extent: ", extent, "; sizes are 0 or more");
     empty = empty || extent == 0;
   }
-  if (empty) return 0;
+  if (!empty) fail<ShapeError>(who, ": shape ", shape, " has more elements than can be addressed: the product of the sizes overflows");
+  return 0;
+}
+
+/// The product of the extents. Throws ShapeError on a negative extent and when bytes would not fit 63 bits.
+inline int64_t count_of(Shape const& shape, char const* who, int64_t element_size = 1) {
+  int64_t count = 1;
   int64_t bytes = element_size;
   for (int64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) {
-      fail<ShapeError>(who, ": shape ", shape, " has more elements than can be addressed: the product of the sizes overflows");
-    }
+    if (SITU_UNLIKELY(extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes))) return count_of_unusual(shape, who);
     count *= extent;
   }
   return count;

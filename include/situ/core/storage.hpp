@@ -163,8 +163,16 @@ class Handle {
 };
 
 /// A handle to another view of the same storage.
-inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
+SITU_NOINLINE inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
   return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
+}
+/// A handle to elements of `item` bytes of another one's storage, whatever their type.
+SITU_NOINLINE inline Handle make_view(Handle const& of, Viewed const& view, std::size_t item) {
+  Body const* const body = of.body();
+  if (SITU_UNLIKELY(!body)) return make_view(Storage(), nullptr, view.layout);
+  Layout const& layout = view.layout;
+  char* const first = static_cast<char*>(body->first);
+  return Handle(new Body{1, body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, layout, layout.size(), layout.is_contiguous(), true});
 }
 
 /// D runs its work later, on streams: whoever touches a storage of it says so first.
@@ -297,6 +305,13 @@ SITU_NOINLINE Handle make_fresh(std::size_t bytes, int64_t size, Shape const& sh
     if (StreamRecorder* const recorder = device_traits<D>::current_stream().recorder; SITU_UNLIKELY(recorder != nullptr)) made_while_recording(recorder, block->head);
   }
   return result;
+}
+
+/// The same for elements of `item` bytes. Throws ShapeError for what cannot be a shape.
+template <class D>
+SITU_NOINLINE Handle make_uninitialized(Shape const& shape, std::size_t item, char const* who) {
+  int64_t const count = count_of(shape, who, static_cast<int64_t>(item));
+  return make_fresh<D>(static_cast<std::size_t>(count) * item, count, shape);
 }
 
 /// Memory of D for the time of an operation: freed in the order of what is enqueued.

@@ -184,18 +184,15 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 template <std::size_t Bytes>
-SITU_INLINE void copy_rows(char* to, char const* from, std::size_t bytes, int64_t step, std::span<int64_t const> indices, int64_t ahead) {
+SITU_INLINE void copy_rows(char* to, char const* from, std::size_t bytes, int64_t step, std::span<int64_t const> indices, std::size_t ahead) {
   auto const row = [&](std::size_t k) { return from + indices[k] * step; };
-  std::size_t const n = indices.size(), prefetched = n > static_cast<std::size_t>(ahead) ? n - static_cast<std::size_t>(ahead) : 0;
-  std::size_t const size = Bytes ? Bytes : bytes;
-  std::size_t k = 0;
-  for (; k < prefetched; ++k, to += size) {
-    char const* const later = row(k + static_cast<std::size_t>(ahead));
-    __builtin_prefetch(later);
-    if (size > 64) __builtin_prefetch(later + 64);
+  std::size_t const n = indices.size(), size = Bytes ? Bytes : bytes;
+  for (std::size_t k = 0, later = ahead < n ? ahead : n - 1; k < n; ++k, to += size) {
+    __builtin_prefetch(row(later));
+    if (size > 64) __builtin_prefetch(row(later) + 64);
+    if (later + 1 < n) ++later;
     std::memcpy(to, row(k), size);
   }
-  for (; k < n; ++k, to += size) std::memcpy(to, row(k), size);
 }
 
 /// Copies rows of `bytes` bytes that begin every `step` bytes. Rows that follow each other are copied as one.
@@ -222,9 +219,14 @@ SITU_NOINLINE inline void gather_rows(void* to, void const* from, std::size_t by
   }
 }
 
-}  // namespace detail
+/// The rows of a tensor, to the room that a field has for them.
+SITU_NOINLINE inline void gather_field(Layout const& layout, void const* from, int64_t item, std::span<int64_t const> indices, void* field, void* (*room)(void*, Shape const&)) {
+  Shape sample = layout.shape;
+  sample.erase(0);
+  void* const to = room(field, sample);
+  gather_rows(to, from, static_cast<std::size_t>(product(sample) * item), layout.strides[0] * item, layout.shape[0], indices);
+}
 
-namespace detail {
 /// The tensor that a dataset keeps of an expression; nothing of anything else, since clang 14 looks at results before constraints.
 template <class E>
 struct stored_rows {};
@@ -278,11 +280,8 @@ class TensorDataset<Tensor<Ts, Ds>...> {
   }
   template <class T, class D>
   static void gather(Tensor<T, D> const& tensor, std::span<int64_t const> indices, BatchField<T>& field) {
-    Shape sample = tensor.shape();
-    sample.erase(0);
-    T* const to = field.room(sample);
-    detail::gather_rows(to, tensor.data(), static_cast<std::size_t>(detail::product(sample)) * sizeof(T), tensor.strides()[0] * static_cast<int64_t>(sizeof(T)),
-                        tensor.shape()[0], indices);
+    detail::gather_field(tensor.layout(), tensor.data(), sizeof(T), indices, &field,
+                         [](void* to, Shape const& sample) -> void* { return static_cast<BatchField<T>*>(to)->room(sample); });
   }
 
   std::tuple<Tensor<Ts, Ds>...> tensors_;

@@ -47,23 +47,25 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(static_cast<std::size_t>(slots())) {
-    for (Slot& slot : slots_) with_fields(slot, [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
+    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
   }
-  [[gnu::cold]] ~LoaderCore() { stop(); }
+  [[gnu::cold]] ~LoaderCore() {
+    stop();
+    delete[] slots_;
+  }
 
   X const& dataset() const { return dataset_; }
   /// The batch of a slot; throws what went wrong with it.
   Batch take(int k) {
-    Slot& slot = slots_[static_cast<std::size_t>(k)];
-    if (slot.failure) std::rethrow_exception(std::exchange(slot.failure, nullptr));
-    return std::exchange(slot.batch, Batch());
+    if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
+    return std::exchange(slots_[k].batch, Batch());
   }
   /// Lets go of what was made and is not used.
   [[gnu::cold]] void forget() noexcept {
-    for (Slot& slot : slots_) {
-      slot.batch = Batch();
-      slot.failure = nullptr;
+    for (int k = 0; k < slots(); ++k) {
+      slots_[k].batch = Batch();
+      slots_[k].failure = nullptr;
     }
   }
 
@@ -77,6 +79,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   };
   struct no_stream {};
 
+  [[noreturn, gnu::cold]] static SITU_NOINLINE void rethrow(std::exception_ptr& failure) { std::rethrow_exception(std::exchange(failure, nullptr)); }
   template <class F>
   static void with_fields(Slot& slot, F const& f) {
     [&]<std::size_t... Ks>(std::index_sequence<Ks...>) { f(std::get<Ks>(slot.fields)...); }(std::index_sequence_for<Ts...>{});
@@ -88,7 +91,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   }
 
   int64_t make(int k, std::span<int64_t const> indices, int64_t epoch_of_batch) noexcept override {
-    Slot& slot = slots_[static_cast<std::size_t>(k)];
+    Slot& slot = slots_[k];
     int64_t bytes = 0;
     try {
       with_fields(slot, [&](auto&... fields) {
@@ -110,7 +113,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   X dataset_;
   [[maybe_unused]] std::conditional_t<asynchronous<D>, Stream<D>, no_stream> stream_;
-  std::vector<Slot> slots_;
+  Slot* slots_;  ///< slots() of them
 };
 
 [[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
@@ -182,10 +185,10 @@ class DataLoader<X, D> {
   // ---- where it is ----------------------------------------------------------------------------------------------
 
   /// Of this loop, or of the next one where none is running.
-  int64_t epoch() const { return core_->epoch.item(); }
+  int64_t epoch() const { return *std::as_const(core_->epoch).data(); }
   /// How many batches of the epoch have been given; 0 between loops.
-  int64_t position() const { return core_->position.item(); }
-  uint64_t seed() const { return static_cast<uint64_t>(core_->seed.item()); }
+  int64_t position() const { return *std::as_const(core_->position).data(); }
+  uint64_t seed() const { return static_cast<uint64_t>(*std::as_const(core_->seed).data()); }
   /// The epoch of the next loop, and the batch that it begins with. A loop that is running goes on as it is.
   void set_epoch(int64_t epoch, int64_t position = 0) {
     if (epoch < 0 || position < 0) detail::fail<IndexError>("DataLoader: epoch ", epoch, ", position ", position, " was asked for; both count from 0");
@@ -234,7 +237,7 @@ class DataLoader<X, D> {
 
    private:
     friend DataLoader;
-    explicit iterator(Core* core) : core_(core), epoch_(core->epoch.item()) {
+    iterator(Core* core, int64_t epoch) : core_(core), epoch_(epoch) {
       try {
         take();
       } catch (...) {
@@ -260,7 +263,7 @@ class DataLoader<X, D> {
       core_ = nullptr;
     }
     /// No other epoch was set in the meantime, for the next loop.
-    bool is_mine() const { return core_->epoch.item() == epoch_; }
+    bool is_mine() const { return *std::as_const(core_->epoch).data() == epoch_; }
 
     Core* core_;
     int64_t epoch_;
@@ -270,7 +273,7 @@ class DataLoader<X, D> {
   /// Begins the epoch, or goes on with it at position().
   iterator begin() const {
     core_->begin(seed(), epoch(), position());
-    return iterator(core_);
+    return iterator(core_, epoch());
   }
   sentinel end() const { return {}; }
 

@@ -107,6 +107,13 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// A new tensor of that shape, for elements of so many bytes.
+template <class D>
+SITU_NOINLINE Handle fresh_value(Shape const& shape, int64_t size) {
+  int64_t const count = count_of(shape, "Tensor", size);
+  return make_fresh<D>(static_cast<std::size_t>(count * size), count, shape);
+}
+
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
@@ -116,9 +123,7 @@ SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> 
   if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
     before_write<D>(body->storage.head());
   } else {
-    std::size_t const size = static_cast<std::size_t>(code.sizes[0]);
-    int64_t const count = count_of(shape, "Tensor", static_cast<int64_t>(size));
-    fresh = make_fresh<D>(static_cast<std::size_t>(count) * size, count, shape);
+    fresh = fresh_value<D>(shape, code.sizes[0]);
     body = fresh.body();
   }
   if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);

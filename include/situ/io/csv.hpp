@@ -56,7 +56,7 @@ struct CsvPlan {
     }
     for (std::string const& name : options.columns) {
       std::size_t const k = find(text, name);
-      if (targets[k] != skipped) text.context().fail(situ::detail::text("column ", quoted_column(name), " is asked for twice; each can be read once"));
+      if (targets[k] != skipped) text.context().fail("column ", quoted_column(name), " is asked for twice; each can be read once");
       add(k);
     }
   }
@@ -72,13 +72,13 @@ struct CsvPlan {
     std::size_t found = all_names.size();
     for (std::size_t k = 0; k < all_names.size(); ++k) {
       if (all_names[k] != name) continue;
-      if (found < all_names.size()) text.context().fail(situ::detail::text("two columns are named ", quoted_column(name), ": columns ", static_cast<int64_t>(found) + 1, " and ", static_cast<int64_t>(k) + 1));
+      if (found < all_names.size()) text.context().fail("two columns are named ", quoted_column(name), ": columns ", static_cast<int64_t>(found) + 1, " and ", static_cast<int64_t>(k) + 1);
       found = k;
     }
     if (found < all_names.size()) return found;
     std::string there;
     for (std::size_t k = 0; k < all_names.size() && k < 20; ++k) there += (k ? ", " : "") + quoted_column(all_names[k]);
-    text.context().fail(situ::detail::text("there is no column ", quoted_column(name), ": the columns are ", there, all_names.size() > 20 ? ", ..." : ""));
+    text.context().fail("there is no column ", quoted_column(name), ": the columns are ", there, all_names.size() > 20 ? ", ..." : "");
   }
 };
 

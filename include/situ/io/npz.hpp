@@ -105,7 +105,7 @@ class Npz {
     std::string_view const name = member.name;
     return name.size() >= 4 && name.substr(name.size() - 4) == ".npy" ? name.substr(0, name.size() - 4) : name;
   }
-  std::string name_of(std::string_view key) const { return file_->path + "[" + detail::quote_bytes(reinterpret_cast<unsigned char const*>(key.data()), key.size()) + "]"; }
+  std::string name_of(std::string_view key) const { return detail::message({file_->path, "[", detail::quote_bytes(key), "]"}); }
   detail::ZipMember const* find(std::string_view key) const {
     for (auto const& member : file_->members) {
       if (key_of(member) == key) return &member;
@@ -114,14 +114,13 @@ class Npz {
   }
   detail::ZipMember const& checked(char const* who, std::string_view key) const {
     if (auto const* const found = find(key)) return *found;
-    std::string names;
+    detail::MessageText names;
     int64_t count = 0;
     for (auto const& each : file_->members) {
-      std::string_view const name = key_of(each);
-      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size());
+      if (count++ < 8) detail::add_to(names, names.empty() ? "" : ", ", detail::quote_bytes(key_of(each)));
     }
-    if (count > 8) names += detail::message({" and ", count - 8, " more"});
-    throw IoError(detail::message({"Npz::", who, ": ", name_of(key), ": there is no such array; the file has ", count == 0 ? std::string("none") : names}));
+    if (count > 8) detail::add_to(names, " and ", count - 8, " more");
+    detail::fail_with<IoError>({"Npz::", who, ": ", name_of(key), ": there is no such array; the file has ", count == 0 ? "none" : names.c_str()});
   }
 
   detail::Counted<detail::NpzFile> file_;

@@ -55,20 +55,25 @@ struct SafetensorsFile {
     unsigned char first[8] = {};
     if (file.size() >= 8) file.read(first, 0, 8);
     int64_t const length = safetensors_header_length(first, file.size(), context);
-    std::string text(static_cast<size_t>(length), '\0');
+    List<unsigned char> text;
+    text.resize(static_cast<size_t>(length));
     file.read(text.data(), 8, length);
-    return parse_safetensors_header(reinterpret_cast<unsigned char const*>(text.data()), length, file.size(), context);
+    return parse_safetensors_header(text.data(), length, file.size(), context);
   }
 };
 
 struct MappedSafetensors : SafetensorsFile {
   Mapping mapping;
-  explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()) {}
+  io::Metadata metadata;
+  explicit MappedSafetensors(std::string const& name) : SafetensorsFile("Safetensors", name), mapping(file, file.size()), metadata(header.copy_metadata()) {}
 };
 
-[[gnu::cold]] inline std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
 inline bool has_shape(SafetensorsEntry const& entry, Shape const& shape) { return entry.axes <= max_rank && entry.shape == shape; }
 inline char const* type_name(dtype type) { return safetensors_name(type); }
+
+[[noreturn, gnu::cold]] inline void fail_twice(FileContext const& context, std::string_view name) {
+  context.fail("two tensors are called ", quoted_name(name), "; names are unique");
+}
 
 [[gnu::cold]] inline void save_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::Metadata const& metadata) {
   FileContext const context{"save_safetensors", path.c_str()};
@@ -86,22 +91,18 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
     return difference != 0 ? difference : a.name().compare(b.name());
   });
   List<SafetensorsEntry> entries;
-  entries.reserve(order.size());  // they stay where they are
-  List<SafetensorsEntry const*> names;
+  List<std::string_view> names;
   int64_t on_devices = 0;
-  for (size_t k = 0; k < order.size(); ++k) {
+  for (io::NamedTensor const* const tensor : order) {
     SafetensorsEntry entry;
-    entry.name = order[k]->name();
-    entry.kind = static_cast<int>(order[k]->dtype());
-    entry.shape = order[k]->shape();
-    entries.push_back(std::move(entry));
-    names.push_back(&entries[k]);
-    if (!order[k]->device().host) on_devices += order[k]->size() * bytes_of_dtype(order[k]->dtype());
+    entry.name = tensor->name();
+    entry.kind = static_cast<int>(tensor->dtype());
+    entry.shape = tensor->shape();
+    entries.push_back(entry);
+    names.push_back(entry.name);
+    if (!tensor->device().host) on_devices += tensor->size() * bytes_of_dtype(tensor->dtype());
   }
-  sort_pointers<SafetensorsEntry>(names, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
-  for (size_t k = 1; k < names.size(); ++k) {
-    if (names[k]->name == names[k - 1]->name) context.fail({"two tensors are called ", quoted_name(names[k]->name), "; names are unique"});
-  }
+  if (std::string_view const* const twice = sort_names(names)) fail_twice(context, *twice);
   std::string const preamble = safetensors_preamble(entries, metadata, context);
 
   OutputFile file(context);
@@ -114,66 +115,62 @@ inline char const* type_name(dtype type) { return safetensors_name(type); }
 /// Which element of the file goes to which tensor, and what does not fit.
 struct LoadPlan {
   List<io::NamedTensor const*> targets;  ///< of each entry of the file; null for none
-  io::LoadResult result;
-  std::string problems;
+  List<std::string_view> missing, unexpected;
+  MessageText problems;
 };
 
-[[gnu::cold]] inline LoadPlan plan_load(SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
-  LoadPlan plan;
+[[gnu::cold]] inline void plan_load(LoadPlan& plan, SafetensorsHeader const& header, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   plan.targets.resize(header.entries.size());
-  std::string missing, unexpected, misshaped, mistyped;
-  List<std::string> missing_names, unexpected_names;
-  auto const line = [](std::string& to, std::initializer_list<MessagePart> parts) { to += "\n  " + message(parts); };
-  auto const target_of = [&](SafetensorsEntry const* entry) -> io::NamedTensor const*& { return plan.targets[static_cast<size_t>(entry - header.entries.data())]; };
+  MessageText unexpected, misshaped, mistyped;
   for (io::NamedTensor const& tensor : tensors) {
     SafetensorsEntry const* const entry = header.find(tensor.name());
     if (!entry) continue;
-    target_of(entry) = &tensor;
-    if (!has_shape(*entry, tensor.shape())) {
-      line(misshaped, {"another shape: ", quoted_name(tensor.name()), " is ", tensor.shape(), ", in the file ", shape_text(*entry)});
-    }
+    plan.targets[static_cast<size_t>(entry - header.entries.data())] = &tensor;
+    QuotedName const name = quoted_name(tensor.name());
+    char const* const type = type_name(tensor.dtype());
+    if (!has_shape(*entry, tensor.shape())) add_to(misshaped, "\n  another shape: ", name, " is ", tensor.shape(), ", in the file ", shape_text(*entry));
     if (!entry->is_own_type()) {
-      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", quoted_name(entry->type), ", which situ has not"});
+      add_to(mistyped, "\n  another element type: ", name, " is ", type, ", in the file ", quoted_name(entry->type), ", which situ has not");
     } else if (entry->dtype() != tensor.dtype() && !options.cast) {
-      line(mistyped, {"another element type: ", quoted_name(tensor.name()), " is ", type_name(tensor.dtype()), ", in the file ", entry->type, "; ask for {.cast = true} to convert it"});
+      add_to(mistyped, "\n  another element type: ", name, " is ", type, ", in the file ", entry->type, "; ask for {.cast = true} to convert it");
     }
   }
+  MessageText missing;
   for (io::NamedTensor const& tensor : tensors) {
     if (header.find(tensor.name())) continue;
     bool tied = false;
     for (io::NamedTensor const* const other : plan.targets) tied = tied || (other && tensor.is_tied_to(*other));
     if (tied) continue;
-    missing_names.push_back(tensor.name());
-    line(missing, {"missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape()});
+    plan.missing.push_back(tensor.name());
+    add_to(missing, "\n  missing in the file: ", quoted_name(tensor.name()), ", ", type_name(tensor.dtype()), " ", tensor.shape());
   }
   for (size_t k = 0; k < header.entries.size(); ++k) {
     if (plan.targets[k]) continue;
-    unexpected_names.push_back(header.entries[k].name);
-    line(unexpected, {"unexpected in the file: ", quoted_name(header.entries[k].name), ", ", quoted_name(header.entries[k].type), " ", shape_text(header.entries[k])});
+    SafetensorsEntry const& entry = header.entries[k];
+    plan.unexpected.push_back(entry.name);
+    add_to(unexpected, "\n  unexpected in the file: ", quoted_name(entry.name), ", ", quoted_name(entry.type), " ", shape_text(entry));
   }
-  std::vector<std::string>(std::as_const(missing_names).begin(), std::as_const(missing_names).end()).swap(plan.result.missing);
-  std::vector<std::string>(std::as_const(unexpected_names).begin(), std::as_const(unexpected_names).end()).swap(plan.result.unexpected);
-  if (options.strict) plan.problems = missing + unexpected;
-  plan.problems += misshaped + mistyped;
-  return plan;
+  if (options.strict) add_to(plan.problems, missing.c_str(), unexpected.c_str());
+  add_to(plan.problems, misshaped.c_str(), mistyped.c_str());
 }
+
+[[gnu::cold]] SITU_NOINLINE inline std::vector<std::string> copy_names(List<std::string_view> const& names) { return std::vector<std::string>(names.begin(), names.end()); }
 
 [[gnu::cold]] inline io::LoadResult load_tensors(std::string const& path, std::vector<io::NamedTensor> const& tensors, io::LoadOptions const& options) {
   constexpr char const* who = "load_safetensors";
   FileContext const context{who, path.c_str()};
-  List<io::NamedTensor const*> names;
-  for (io::NamedTensor const& tensor : tensors) names.push_back(&tensor);
-  sort_pointers<io::NamedTensor>(names, [](io::NamedTensor const& a, io::NamedTensor const& b) { return a.name().compare(b.name()); });
-  for (size_t k = 0; k < names.size(); ++k) {
-    io::NamedTensor const& tensor = *names[k];
-    if (k > 0 && tensor.name() == names[k - 1]->name()) context.fail({"two tensors are called ", quoted_name(tensor.name()), "; names are unique"});
-    if (tensor.is_value()) throw TypeError(message({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"}));
+  List<std::string_view> names;
+  for (io::NamedTensor const& tensor : tensors) names.push_back(tensor.name());
+  if (std::string_view const* const twice = sort_names(names)) fail_twice(context, *twice);
+  for (io::NamedTensor const& tensor : tensors) {
+    if (tensor.is_value()) fail_with<TypeError>({who, ": ", quoted_name(tensor.name()), " is the value of an expression: nobody would see what is loaded into it; give a tensor"});
     if (tensor.layout().is_broadcast()) fail_broadcast_write(who, tensor.layout());
     if (tensor.head() && tensor.head()->read_only) fail_read_only(who);
   }
   SafetensorsFile const file(who, path);
-  LoadPlan plan = plan_load(file.header, tensors, options);
-  if (!plan.problems.empty()) context.fail("the file does not fit; nothing was loaded:" + plan.problems);
+  LoadPlan plan;
+  plan_load(plan, file.header, tensors, options);
+  if (!plan.problems.empty()) context.fail("the file does not fit; nothing was loaded:", plan.problems.c_str());
 
   int64_t on_devices = 0;
   for (io::NamedTensor const* const tensor : plan.targets) {
@@ -186,7 +183,7 @@ struct LoadPlan {
   }
   reader.flush();
   staging.wait();
-  return static_cast<io::LoadResult&&>(plan.result);
+  return {copy_names(plan.missing), copy_names(plan.unexpected)};
 }
 
 }  // namespace detail
@@ -250,7 +247,7 @@ class Safetensors {
   /// The names of the tensors, in the order of the file.
   std::vector<std::string> keys() const {
     std::vector<std::string> result;
-    for (auto const& entry : file_->header.entries) result.push_back(entry.name);
+    for (auto const& entry : file_->header.entries) result.emplace_back(entry.name);
     return result;
   }
   int64_t size() const { return static_cast<int64_t>(file_->header.entries.size()); }
@@ -260,10 +257,10 @@ class Safetensors {
   /// Throws    TypeError for an element type that situ has not: type_name(key) has its name.
   situ::dtype dtype(std::string_view key) const { return checked_type("dtype", entry("dtype", key)); }
   /// The element type as it is written: "F32", "F8_E4M3".
-  std::string const& type_name(std::string_view key) const { return entry("type_name", key).type; }
+  std::string type_name(std::string_view key) const { return std::string(entry("type_name", key).type); }
 
   /// The texts under "__metadata__".
-  Metadata const& metadata() const { return file_->header.metadata; }
+  Metadata const& metadata() const { return file_->metadata; }
   /// One of them; null if there is none of that key.
   std::string const* metadata(std::string_view key) const {
     for (auto const& pair : metadata()) {
@@ -317,13 +314,13 @@ class Safetensors {
 
   detail::SafetensorsEntry const& entry(char const* who, std::string_view key) const {
     if (auto const* const found = file_->header.find(key)) return *found;
-    std::string names;
+    detail::MessageText names;
     int64_t count = 0;
     for (auto const& each : file_->header.entries) {
-      if (count++ < 8) names += (names.empty() ? "" : ", ") + detail::quoted_name(each.name);
+      if (count++ < 8) detail::add_to(names, names.empty() ? "" : ", ", detail::quoted_name(each.name));
     }
-    if (count > 8) names += detail::message({" and ", count - 8, " more"});
-    fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? std::string("none") : names});
+    if (count > 8) detail::add_to(names, " and ", count - 8, " more");
+    fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? "none" : names.c_str()});
   }
   Shape checked_shape(detail::SafetensorsEntry const& found) const {
     if (found.axes > max_rank) fail<ShapeError>("shape", {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
@@ -344,8 +341,11 @@ class Safetensors {
     return found;
   }
   template <class E>
-  [[noreturn]] SITU_NOINLINE void fail(char const* who, std::initializer_list<detail::MessagePart> parts) const {
-    throw E(detail::message({"Safetensors::", who, ": ", file_->path, ": "}) + detail::message(parts));
+  [[noreturn]] SITU_NOINLINE void fail(char const* who, detail::MessageParts parts) const {
+    detail::MessageText text;
+    detail::add_to(text, "Safetensors::", who, ": ", file_->path, ": ");
+    detail::write_parts(text, parts);
+    detail::throw_message<E>(text);
   }
 
   detail::Counted<detail::MappedSafetensors> file_;

@@ -90,10 +90,11 @@ class NamedTensor {
       is_value_ = true;
     }
   }
-  NamedTensor(NamedTensor&&) = default;
-  NamedTensor& operator=(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor(NamedTensor&&) = default;
+  [[gnu::cold]] NamedTensor& operator=(NamedTensor&&) = default;
   [[gnu::cold]] NamedTensor(NamedTensor const&) = default;
   [[gnu::cold]] NamedTensor& operator=(NamedTensor const&) = default;
+  [[gnu::cold]] ~NamedTensor() = default;
 
   std::string const& name() const { return name_; }
   situ::dtype dtype() const { return dtype_; }
@@ -119,7 +120,7 @@ class NamedTensor {
     result.handle_ = device_->fresh(static_cast<std::size_t>(size() * detail::bytes_of_dtype(dtype_)), size(), shape());
     return result;
   }
-  bool is_tied_to(NamedTensor const& other) const {
+  [[gnu::cold]] bool is_tied_to(NamedTensor const& other) const {
     return may_be_tied_ && other.may_be_tied_ && size() > 0 && first() == other.first() && dtype_ == other.dtype_ && layout().shape == other.layout().shape &&
            layout().strides == other.layout().strides;
   }

@@ -76,14 +76,17 @@ SITU_NOINLINE inline void check_loss_shapes(Shape const& scores, Shape const& wa
   if (targets == wanted) return;
   fail<ShapeError>(who, ": ", what, " of shape ", targets, " do not fit scores of shape ", scores, ": their shape must be ", wanted);
 }
-SITU_NOINLINE inline void check_class_weights(Shape const& weight, int64_t classes, double smoothing, char const* who) {
-  if (weight.rank() != 1 || weight[0] != classes) fail<ShapeError>(who, ": weights of shape ", weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+/// The shape of weights is null where there are none.
+SITU_NOINLINE inline void check_class_weights(Shape const* weight, int64_t classes, double smoothing, char const* who) {
+  if (weight && (weight->rank() != 1 || (*weight)[0] != classes)) {
+    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+  }
   if (!(smoothing >= 0 && smoothing <= 1)) fail<ShapeError>(who, ": label_smoothing is ", smoothing, "; it must be from 0 to 1");
 }
 
 /// [rows, classes] in memory, one row after the other.
 template <class T, class D>
-Tensor<T, D> class_rows(Tensor<T, D> const& x) {
+SITU_NOINLINE Tensor<T, D> class_rows(Tensor<T, D> const& x) {
   if (SITU_LIKELY(x.rank() <= 2)) return x.contiguous();
   Shape order{0};
   for (int k = 2; k < x.rank(); ++k) order.push_back(k);
@@ -92,14 +95,14 @@ Tensor<T, D> class_rows(Tensor<T, D> const& x) {
 }
 /// A gradient made for such rows, as the scores were.
 template <class T, class D>
-Tensor<T, D> rows_as_scores(Tensor<T, D> const& rows, int rank) {
+SITU_NOINLINE Tensor<T, D> rows_as_scores(Tensor<T, D> const& rows, int rank) {
   if (SITU_LIKELY(rank <= 2)) return rows;
   Shape order{0, rank - 1};
   for (int k = 1; k < rank - 1; ++k) order.push_back(k);
   return rows.permute(order);
 }
 /// The shape of class_rows.
-inline Shape class_rows_shape(Shape const& scores) {
+SITU_NOINLINE inline Shape class_rows_shape(Shape const& scores) {
   Shape result = scores;
   if (scores.rank() <= 2) return result;
   for (int k = 1; k + 1 < scores.rank(); ++k) result[k] = scores[k + 1];
@@ -121,20 +124,23 @@ struct LabelCheck {
   void finish(Tensor<I, DI> const& labels, int64_t ignored) const {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
-      if (SITU_LIKELY(here.state == IndexFault::none)) return;
-      int64_t position = here.position;
-      if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
-        for (position = 0; position < here.position; ++position) {
-          int64_t const label = static_cast<int64_t>(labels.data()[position]);
-          if (label != ignored && static_cast<uint64_t>(label) >= static_cast<uint64_t>(bounds.extent)) return fail_at(label, position, labels.shape(), ignored);
-        }
-      }
-      fail_at(here.index, position, labels.shape(), ignored);
+      if (SITU_UNLIKELY(here.state != IndexFault::none)) tell(labels, ignored);
     }
   }
 
  private:
-  [[noreturn]] SITU_NOINLINE void fail_at(int64_t label, int64_t position, Shape const& shape, int64_t ignored) const {
+  template <class I, class DI>
+  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<I, DI> const& labels, int64_t ignored) const {
+    int64_t position = here.position;
+    if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
+      for (position = 0; position < here.position; ++position) {
+        int64_t const label = static_cast<int64_t>(labels.data()[position]);
+        if (label != ignored && static_cast<uint64_t>(label) >= static_cast<uint64_t>(bounds.extent)) return fail_at(label, position, labels.shape(), ignored);
+      }
+    }
+    fail_at(here.index, position, labels.shape(), ignored);
+  }
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail_at(int64_t label, int64_t position, Shape const& shape, int64_t ignored) const {
     Shape place = shape;
     for (int k = shape.rank() - 1; k >= 0; --k) place[k] = position % shape[k], position /= shape[k];
     fail<IndexError>(bounds.operation, ": label ", label, " at ", place, " is out of range for ", bounds.extent, bounds.extent == 1 ? " class" : " classes",
@@ -174,10 +180,12 @@ struct LabelLoss {
   Tensor<T, D> value(Tensor<T, DX> const& scores, bool records, char const* who) {
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
-    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-    if (records && !Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+    if (records) {
+      sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
+      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+    }
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
@@ -308,7 +316,7 @@ struct ProbabilityLoss {
     char const* const who = "cross_entropy";
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? weight.shape() : Shape{space.classes}, space.classes, smoothing, who);
+    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;

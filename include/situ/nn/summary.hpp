@@ -20,137 +20,125 @@ namespace detail {
 
 /// "1,234,567".
 [[gnu::cold]] inline std::string grouped(int64_t number) {
-  std::string result = std::to_string(number);
-  for (std::size_t at = result.size(); at > 3;) result.insert(at -= 3, 1, ',');
-  return result;
+  char text[32];
+  std::size_t at = sizeof text;
+  for (int digits = 0; digits == 0 || number > 0; ++digits, number /= 10) {
+    if (digits > 0 && digits % 3 == 0) text[--at] = ',';
+    text[--at] = static_cast<char>('0' + number % 10);
+  }
+  return std::string(text + at, sizeof text - at);
 }
 
 /// The rows of a summary. Printing is never hot: what does not depend on types is compiled once, for size.
 class SummaryTable {
  public:
+  SummaryTable() { add_cells({"module", "type", "parameters", "number", "device"}); }
+
   /// Begins a row, and returns its number.
   [[gnu::cold]] SITU_NOINLINE std::size_t add_module(std::string const& place, char const* class_name) {
-    rows_.push_back(Row());
-    for (int k = 0; k < columns; ++k) cells_.push_back(k == 0 ? place : k == 1 ? short_name(class_name) : std::string());
-    return rows_.size() - 1;
+    add_cells({place.c_str(), short_name(class_name).c_str(), "", "", ""});
+    numbers_.push_back(0);
+    return numbers_.size();
   }
   /// Says that a module has no parameters yet.
-  [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) {
-    cell(row, parameters) = "made by the first input";
-  }
+  [[gnu::cold]] SITU_NOINLINE void leave_open(std::size_t row) { cell(row, parameters) += "made by the first input"; }
   /// A parameter of the module in a row, `name` below its place.
   [[gnu::cold]] SITU_NOINLINE void add_parameter(std::size_t row, std::string const& place, std::string const& name, Shape const& shape, void const* key, bool trains,
                                                  int element_bytes, std::string const& where) {
-    Row& to = rows_[row];
-    std::string& words = cell(row, parameters);
-    if (!words.empty()) words += ", ";
-    words += name;
     note_device(row, where);
-    to.has_parameters = true;
-    for (std::size_t k = 0; k < seen_.size(); ++k) {
-      if (seen_[k] != key) continue;
-      words += " = " + seen_paths_[k];
-      return;
-    }
-    note_seen(key, place);
-    int64_t const size = product(shape);
-    words += (name.empty() ? "" : " ") + to_string(shape) + (trains ? "" : " frozen");
-    to.number += size;
+    Seen const* const earlier = find(key);
+    int64_t const size = earlier ? 0 : product(shape);
+    std::string& words = cell(row, parameters);
+    words += message({words.empty() ? "" : ", ", name, earlier ? " = " : name.empty() ? "" : " "});
+    if (earlier) words += earlier->path;
+    else words += message({shape, trains ? "" : " frozen"});
+    if (!earlier) seen_.push_back({key, place});
+    cell(row, number) = grouped(numbers_[row - 1] += size);
     (trains ? trainable_ : frozen_) += size;
     bytes_ += size * element_bytes;
   }
   [[gnu::cold]] SITU_NOINLINE void add_buffer(std::size_t row, int64_t size, void const* key, int element_bytes, std::string const& where) {
     note_device(row, where);
-    for (void const* earlier : seen_) {
-      if (earlier == key) return;
-    }
-    note_seen(key, {});
+    if (find(key)) return;
+    seen_.push_back({key, {}});
     buffers_ += size;
     bytes_ += size * element_bytes;
   }
 
   /// The table: the whole module's type, a row for each module below it, and the totals.
   [[gnu::cold]] SITU_NOINLINE std::string text() const {
-    std::size_t widths[4] = {6, 4, 10, 6};
-    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
-      Row const& row = rows_[k];
-      for (int column = 0; column < 4; ++column) {
-        std::size_t const width = column < 3 ? cells_[k * columns + static_cast<std::size_t>(column)].size() : grouped(row.number).size();
-        if (width > widths[column]) widths[column] = width;
+    // The whole module has a row where it has state of its own.
+    std::size_t const begin = cell(1, device).empty() && cell(1, parameters).empty() ? 2 : 1, end = numbers_.size() + 1;
+    std::size_t widths[columns] = {};
+    for (std::size_t row = 0; row < end; row = row == 0 ? begin : row + 1) {
+      for (int column = 0; column < device; ++column) {
+        if (cell(row, column).size() > widths[column]) widths[column] = cell(row, column).size();
       }
     }
-    std::string result = cells_[type];
-    if (first_row() < rows_.size()) add_line(result, widths, "module", "type", "parameters", "number", "device");
-    for (std::size_t k = first_row(); k < rows_.size(); ++k) {
-      Row const& row = rows_[k];
-      std::string const* const cells = &cells_[k * columns];
-      add_line(result, widths, cells[path], cells[type], cells[parameters], row.has_parameters ? grouped(row.number) : std::string(), cells[device]);
-    }
-    return result + "\n" + grouped(trainable_ + frozen_) + " parameters: " + grouped(trainable_) + " trainable, " + grouped(frozen_) + " frozen; " + grouped(buffers_) +
-           " elements in buffers; " + grouped(bytes_) + " bytes";
+    MessageText result;
+    add_to(result, cell(1, type));
+    for (std::size_t row = 0; row < end && begin < end; row = row == 0 ? begin : row + 1) add_line(result, row, widths);
+    add_to(result, "\n", grouped(trainable_ + frozen_), " parameters: ", grouped(trainable_), " trainable, ", grouped(frozen_), " frozen; ", grouped(buffers_),
+           " elements in buffers; ", grouped(bytes_), " bytes");
+    return result.string();
   }
 
  private:
-  struct Row {
-    int64_t number = 0;
-    bool has_parameters = false;
+  enum : int { path, type, parameters, number, device, columns };
+  struct Seen {
+    void const* key;
+    std::string path;
   };
-  enum : int { path, type, parameters, device, columns };
+
+  void add_cells(std::initializer_list<char const*> texts) {
+    for (char const* each : texts) cells_.push_back(each);
+  }
   std::string& cell(std::size_t row, int column) { return cells_[row * columns + static_cast<std::size_t>(column)]; }
-  void note_device(std::size_t row, std::string const& name) {
-    if (cell(row, device).empty()) cell(row, device) = name;
+  std::string const& cell(std::size_t row, int column) const { return cells_[row * columns + static_cast<std::size_t>(column)]; }
+  [[gnu::cold]] SITU_NOINLINE void note_device(std::size_t row, std::string const& name) {
+    if (cell(row, device).empty()) cell(row, device) += name;
   }
-  void note_seen(void const* key, std::string const& where) {
-    seen_.push_back(key);
-    seen_paths_.push_back(where);
-  }
-
-  /// The whole module has a row where it has state of its own.
-  std::size_t first_row() const { return cells_[device].empty() && cells_[parameters].empty() ? 1 : 0; }
-
-  static void pad(std::string& line, std::size_t width, std::size_t from) {
-    if (line.size() - from < width) line.append(width - (line.size() - from), ' ');
-  }
-  [[gnu::cold]] SITU_NOINLINE static void add_line(std::string& to, std::size_t const* widths, std::string const& path, std::string const& type, std::string const& parameters,
-                                                   std::string const& number, std::string const& device) {
-    std::string line;
-    std::size_t from = 0;
-    std::string const* const cells[] = {&path, &type, &parameters};
-    for (int column = 0; column < 3; ++column) {
-      line += *cells[column];
-      pad(line, widths[column], from);
-      line += "  ";
-      from = line.size();
+  [[gnu::cold]] SITU_NOINLINE Seen const* find(void const* key) const {
+    for (Seen const& each : seen_) {
+      if (each.key == key) return &each;
     }
-    if (number.size() < widths[3]) line.append(widths[3] - number.size(), ' ');
-    line += number + "  " + device;
-    while (!line.empty() && line.back() == ' ') line.pop_back();
-    to += "\n" + line;
+    return nullptr;
+  }
+
+  /// A row's cells below each other, the number to the right; no spaces at the end.
+  [[gnu::cold]] SITU_NOINLINE void add_line(MessageText& to, std::size_t row, std::size_t const* widths) const {
+    int last = device;
+    while (last > 0 && cell(row, last).empty()) --last;
+    for (int column = 0; column <= last; ++column) {
+      std::string const& words = cell(row, column);
+      to.add(column == 0 ? "\n" : "  ");
+      if (column != number) to.add(words.c_str());
+      for (std::size_t k = words.size(); column < last + (last == number) && k < widths[column]; ++k) to.add(" ");
+      if (column == number) to.add(words.c_str());
+    }
   }
 
   /// "Linear" of "… [with M = situ::nn::Linear<float>]": the last name before the template arguments, also of a type within a template.
   [[gnu::cold]] SITU_NOINLINE static std::string short_name(char const* signature) {
-    std::string const all = signature;
-    std::size_t end = all.rfind(']');
-    if (end == std::string::npos) return all;
-    if (end > 0 && all[end - 1] == '>') {
+    char const* end = __builtin_strrchr(signature, ']');
+    if (!end) return signature;
+    if (end > signature && end[-1] == '>') {
       int depth = 0;
       do {
         --end;
-        if (all[end] == '>') ++depth;
-        if (all[end] == '<') --depth;
-      } while (end > 0 && depth > 0);
+        if (*end == '>') ++depth;
+        if (*end == '<') --depth;
+      } while (end > signature && depth > 0);
     }
     auto const is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || static_cast<signed char>(c) < 0; };
-    std::size_t begin = end;
-    while (begin > 0 && is_letter(all[begin - 1])) --begin;
-    return all.substr(begin, end - begin);
+    char const* begin = end;
+    while (begin > signature && is_letter(begin[-1])) --begin;
+    return std::string(begin, static_cast<std::size_t>(end - begin));
   }
 
-  List<Row> rows_;
-  List<std::string> cells_;  ///< of a row: where it stands, its type, its parameters, its device
-  List<void const*> seen_;   ///< parameters and buffers
-  List<std::string> seen_paths_;
+  List<std::string> cells_;  ///< row 0 is the heading
+  List<int64_t> numbers_;    ///< of the rows' parameters
+  List<Seen> seen_;          ///< parameters and buffers
   int64_t trainable_ = 0, frozen_ = 0, buffers_ = 0, bytes_ = 0;
 };
 
@@ -205,7 +193,7 @@ void summarise(SummaryTable& table, std::size_t row, std::string const& path, st
     if constexpr (holds_state<X>) {
       int64_t k = 0;
       for (auto const& each : x) {
-        std::string const number = std::to_string(k++);
+        std::string const number = message({k++});
         summarise(table, row, path_below(path, number), path_below(name, number), each);
       }
     }

@@ -82,17 +82,21 @@ class IndexCheck {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
       if (SITU_LIKELY(here_.state == IndexFault::none)) return;
-      auto const values = index.to_vector();
-      for (std::size_t k = 0; k < values.size(); ++k) {
-        int64_t i = static_cast<int64_t>(values[k]);
-        if (bounds_.resolve(i) && (counts_from_end || values[k] >= 0)) continue;
-        fail_at(static_cast<int64_t>(values[k]), static_cast<int64_t>(k), index.shape(), shape, counts_from_end);
-      }
+      fail_for(index, shape, counts_from_end);
     }
   }
 
  private:
-  [[noreturn]] SITU_NOINLINE void fail_at(int64_t found, int64_t position, Shape const& indices, Shape const& shape, bool counts_from_end) const {
+  template <class Index>
+  __attribute__((noinline, cold)) void fail_for(Index const& index, Shape const& shape, bool counts_from_end) const {
+    auto const values = index.to_vector();
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      int64_t i = static_cast<int64_t>(values[k]);
+      if (bounds_.resolve(i) && (counts_from_end || values[k] >= 0)) continue;
+      fail_at(static_cast<int64_t>(values[k]), static_cast<int64_t>(k), index.shape(), shape, counts_from_end);
+    }
+  }
+  [[noreturn]] __attribute__((noinline, cold)) void fail_at(int64_t found, int64_t position, Shape const& indices, Shape const& shape, bool counts_from_end) const {
     Shape place = indices;
     for (int k = indices.rank() - 1; k >= 0; --k) {
       place[k] = position % indices[k];
@@ -122,6 +126,15 @@ inline void check_index_shape(Shape const& index, Shape const& shape, int axis, 
       fail<ShapeError>(who, ": the index of shape ", index, " does not fit x of shape ", shape, " along axis ", k, ": ", index[k], " > ", shape[k]);
     }
   }
+}
+
+/// The axis that index_select goes along. Throws ShapeError where x has none such, or the index has more than one.
+SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape const& index) {
+  int const k = checked_axis(axis, shape.rank(), shape, "index_select");
+  if (index.rank() > 1) {
+    fail<ShapeError>("index_select: the index of shape ", index, " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
+  }
+  return k;
 }
 
 }  // namespace detail
@@ -192,14 +205,11 @@ auto index_select(X const& x, int64_t axis, I const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "index_select");
-  if (index.rank() > 1) {
-    detail::fail<ShapeError>("index_select: the index of shape ", index.shape(), " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
-  }
   Shape const whole = x.shape();
-  Shape shape = whole;
-  shape[k] = index.size();
+  int const k = detail::selection_axis(axis, whole, index.shape());
   auto const indices = detail::packed_indices(index);
+  Shape shape = whole;
+  shape[k] = indices.size();
   auto result = Tensor<T, D>::uninitialized(shape, "index_select");
   detail::IndexCheck<D> check("index_select", whole[k], k);
   if (!detail::launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {

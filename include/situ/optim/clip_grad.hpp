@@ -35,88 +35,88 @@ struct ClipUpdate {
   }
 };
 
-/// The gradients that there are, in place.
+/// The gradients that there are, launch by launch.
+template <class T, class D>
+class Gradients {
+ public:
+  Gradients(std::vector<Variable<T, D>> const& parameters, char const* name, bool writes) : parameters_(parameters), name_(name), writes_(writes) {}
+
+  /// The next ones, as many as a launch takes; false where there are none left. What was written to copies is brought home before.
+  SITU_NOINLINE bool next(Spans& spans) {
+    for (std::size_t k = 0; writes_ && k < copies_.size(); k += 2) copies_[k].assign(copies_[k + 1]);
+    copies_.clear();
+    spans.count = 0;
+    spans.vectors = true;
+    for (; at_ < parameters_.size() && spans.count < sweep_room; ++at_) {
+      State<T, D>& state = *parameters_[at_].state();
+      if (!state.has_grad || state.grad.size() == 0) continue;
+      Span& span = spans.add(state.grad.size());
+      if (SITU_UNLIKELY(!state.grad.is_contiguous())) {
+        copies_.push_back(state.grad);
+        copies_.push_back(state.grad.clone());
+        span.data[sweep_parameter] = copies_.back().data();
+      } else {
+        span.data[sweep_parameter] = writes_ ? written_data(state.grad, name_) : const_cast<T*>(std::as_const(state.grad).data());
+      }
+      spans.note_alignment();
+    }
+    return spans.count > 0;
+  }
+
+ private:
+  std::vector<Variable<T, D>> const& parameters_;
+  char const* name_;
+  bool writes_;
+  std::size_t at_ = 0;
+  List<Tensor<T, D>> copies_;  ///< of what is not contiguous, each behind its gradient
+};
+
+/// Changes the gradients in place.
 template <class Update, class T, class D>
 void sweep_gradients(std::vector<Variable<T, D>> const& parameters, Update const& rule, char const* name) {
-  Launches<D, Sweep<Update>> launches;
-  launches.work.rule = rule;
-  launches.work.operation = name;
-  List<Tensor<T, D>> copies, gradients;  // of what is not contiguous
-  auto const write_back = [&](int64_t) {
-    for (std::size_t k = 0; k < copies.size(); ++k) gradients[k].assign(copies[k]);
-    copies.clear();
-    gradients.clear();
-  };
-  for (Variable<T, D> const& v : parameters) {
-    State<T, D>& state = *v.state();
-    if (!state.has_grad || state.grad.size() == 0) continue;
-    Span& span = launches.work.spans.add(state.grad.size());
-    if (SITU_LIKELY(state.grad.is_contiguous())) {
-      span.data[sweep_parameter] = written_data(state.grad, name);
-    } else {
-      gradients.push_back(state.grad);
-      copies.push_back(state.grad.clone());
-      span.data[sweep_parameter] = copies.back().data();
-    }
-    launches.work.spans.note_alignment();
-    launches.launch_if_full(write_back);
-  }
-  if (launches.work.spans.count > 0) launches.launch(write_back);
+  Sweep<Update> work;
+  work.rule = rule;
+  work.operation = name;
+  for (Gradients<T, D> gradients(parameters, name, true); gradients.next(work.spans);) launch_sweep<D>(typename device_traits<D>::kernels{}, work);
 }
 
 /// The p-norm of all gradients as one vector, and min(1, max_norm / (norm + 1e-6)) where a place is given for it. `Squares`: p is 2.
 template <bool Squares, class T, class D>
 Tensor<compute_t<T>, result_device_t<D>> gradient_norm(std::vector<Variable<T, D>> const& parameters, double p, double max_norm, compute_t<T>* coefficient, char const* name) {
-  using R = result_device_t<D>;
-  using C = compute_t<T>;
   int64_t chunks = 0;
   for (Variable<T, D> const& v : parameters) {
     if (v.state()->has_grad) chunks += (v.state()->grad.size() + sweep_chunk - 1) / sweep_chunk;
   }
-  Tensor<C, R> result = Tensor<C, R>::uninitialized({}, name);
+  auto result = Tensor<compute_t<T>, result_device_t<D>>::uninitialized({}, name);
   Temporary<D> const parts(static_cast<std::size_t>(chunks) * sizeof(double));
-  Launches<D, std::conditional_t<Squares, SquareParts<T>, NormParts<T>>> launches;
-  launches.work.parts = static_cast<double*>(parts.get());
-  launches.work.p = p;
-  launches.work.operation = name;
-  List<Tensor<T, D>> copies;
-  auto const next = [&](int64_t done) { launches.work.parts += done; };
-  for (Variable<T, D> const& v : parameters) {
-    State<T, D> const& state = *v.state();
-    if (!state.has_grad || state.grad.size() == 0) continue;
-    Tensor<T, D> const gradient = state.grad.contiguous();
-    if (!state.grad.is_contiguous()) copies.push_back(gradient);
-    launches.work.spans.add(gradient.size()).data[sweep_parameter] = const_cast<T*>(gradient.data());
-    launches.work.spans.note_alignment();
-    launches.launch_if_full(next);
+  std::conditional_t<Squares, SquareParts<T>, NormParts<T>> work;
+  work.parts = static_cast<double*>(parts.get());
+  work.p = p;
+  work.operation = name;
+  for (Gradients<T, D> gradients(parameters, name, false); gradients.next(work.spans); work.parts += work.spans.chunks()) {
+    launch_sweep<D>(typename device_traits<D>::kernels{}, work);
   }
-  if (launches.work.spans.count > 0) launches.launch(next);
-  NormsJoined<T> joined;
-  joined.parts = static_cast<double const*>(parts.get());
-  joined.count = chunks;
-  joined.p = p;
-  joined.max_norm = max_norm;
-  joined.norm = result.data();
-  joined.coefficient = coefficient;
-  joined.operation = name;
-  launch_sweep<D>(typename device_traits<D>::kernels{}, joined);
+  launch_sweep<D>(typename device_traits<D>::kernels{}, NormsJoined<T>{static_cast<double const*>(parts.get()), chunks, p, max_norm, result.data(), coefficient, name});
   return result;
+}
+
+[[gnu::cold]] SITU_NOINLINE inline void check_clip_norm(double max_norm, double p) {
+  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
+  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+}
+[[gnu::cold]] SITU_NOINLINE inline void check_finite_norm(double norm) {
+  if (math::isfinite(norm)) return;
+  fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(norm) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
 }
 
 /// clip_grad_norm; the Trainer's asks for p = 2 when it is compiled.
 template <bool Squares, class T, class D>
 auto clip_norm(std::vector<Variable<T, D>> const& parameters, double max_norm, double p, bool error_if_nonfinite) {
-  if (!(p > 0)) fail_with<Error>({"clip_grad_norm: norm_type is ", p, "; it must be greater than 0, infinity for the greatest magnitude"});
-  if (!(max_norm >= 0)) fail_with<Error>({"clip_grad_norm: max_norm is ", max_norm, "; it must be at least 0"});
+  check_clip_norm(max_norm, p);
   using C = compute_t<T>;
   Temporary<D> const coefficient(sizeof(C));
-  auto const norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
-  if (error_if_nonfinite) {
-    C const value = norm.item();
-    if (!math::isfinite(value)) {
-      fail_with<Error>({"clip_grad_norm: the norm of the gradients is ", math::isnan(value) ? "nan" : "infinite", ", so they cannot be clipped by it; pass error_if_nonfinite = false to go on"});
-    }
-  }
+  auto norm = gradient_norm<Squares>(parameters, p, max_norm, static_cast<C*>(coefficient.get()), "clip_grad_norm");
+  if (error_if_nonfinite) check_finite_norm(static_cast<double>(norm.item()));
   sweep_gradients(parameters, ClipUpdate<T>{C(1), static_cast<C const*>(coefficient.get())}, "clip_grad_norm");
   return norm;
 }

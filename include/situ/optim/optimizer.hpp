@@ -275,17 +275,15 @@ class Optimizer {
   [[gnu::cold]] static void visit(Self& self, F const& f) {
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
-      std::string const path = std::to_string(at) + ".";
-      if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(path + "step", p.step);
+      if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(message({at, ".step"}), p.step);
       for (int k = 0; k < Rule::states; ++k) {
-        if (p.states[k].size() > 0) f(path + Rule::state_names[k], p.states[k]);
+        if (p.states[k].size() > 0) f(message({at, ".", Rule::state_names[k]}), p.states[k]);
       }
-      if (p.master.size() > 0) f(path + "master", p.master);
+      if (p.master.size() > 0) f(message({at, ".master"}), p.master);
     }
     for (std::size_t at = 0; at < self.groups_.size(); ++at) {
-      std::string const path = "groups." + std::to_string(at) + ".";
-      f(path + "lr", self.groups_[at].lr);
-      if (self.groups_[at].momentum.size() > 0) f(path + Rule::momentum_name, self.groups_[at].momentum);
+      f(message({"groups.", at, ".lr"}), self.groups_[at].lr);
+      if (self.groups_[at].momentum.size() > 0) f(message({"groups.", at, ".", Rule::momentum_name}), self.groups_[at].momentum);
     }
   }
 

@@ -27,8 +27,21 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<LayoutError>(who, ": writing to a broadcast view of shape ", layout.shape, " with strides ", layout.strides,
                     " would write elements more than once; write to a clone() of it");
 }
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_view(Layout const& layout, Shape const& to) {
+  fail<LayoutError>("view: shape ", layout.shape, " with strides ", layout.strides, " cannot be viewed as ", to,
+                    " without a copy; use reshape(), which copies where it must");
+}
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_read_only(char const* who) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
+}
+
+/// Notes that a tensor's elements are written in place, if they may be.
+SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
+  if (SITU_UNLIKELY(body.layout.is_broadcast())) fail_broadcast_write(who, body.layout);
+  StorageHead* const head = body.storage.head();
+  if (!head) return;
+  if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
+  head->note_write(who);
 }
 
 }  // namespace detail
@@ -104,8 +117,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
-    int64_t const count = detail::count_of(shape, who, sizeof(T));
-    return from_handle(detail::make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, shape));
+    return from_handle(detail::make_uninitialized<D>(shape, sizeof(T), who));
   }
   /// A tensor from its handle; for situ's own use.
   static Tensor from_handle(detail::Handle handle) {
@@ -339,24 +351,18 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * sizeof(T); }
 
   Tensor viewed(detail::Viewed const& view) const {
-    return from_handle(detail::make_view(storage(), raw() ? raw() + view.offset : nullptr, view.layout));
+    return from_handle(detail::make_view(handle_, view, sizeof(T)));
   }
 
   Tensor reshaped(Shape const& to) const {
-    Shape const shape = detail::inferred(to, this->shape(), "reshape");
-    Layout result;
-    if (detail::viewed_as(layout(), shape, result)) return viewed({result, 0});
-    return clone().viewed({Layout(shape), 0});
+    detail::Viewed view;
+    return detail::reshaped(layout(), to, "reshape", view.layout) ? viewed(view) : clone().viewed(view);
   }
 
   Tensor viewed_as(Shape const& to) const {
-    Shape const shape = detail::inferred(to, this->shape(), "view");
-    Layout result;
-    if (!detail::viewed_as(layout(), shape, result)) {
-      detail::fail<LayoutError>("view: shape ", this->shape(), " with strides ", strides(), " cannot be viewed as ", shape,
-                                " without a copy; use reshape(), which copies where it must");
-    }
-    return viewed({result, 0});
+    detail::Viewed view;
+    if (!detail::reshaped(layout(), to, "view", view.layout)) detail::fail_view(layout(), view.layout.shape);
+    return viewed(view);
   }
 
   template <class... Is>
@@ -386,9 +392,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   /// What every write in place begins with: it is allowed, and whoever saved the old elements will know.
   void begin_write(char const* who) const {
-    if (SITU_UNLIKELY(layout().is_broadcast())) detail::fail_broadcast_write(who, layout());
-    if (SITU_UNLIKELY(read_only())) detail::fail_read_only(who);
-    if (handle_.body() && handle_.body()->storage) handle_.body()->storage.head()->note_write(who);
+    if (detail::Body* const body = handle_.body()) detail::begin_write(*body, who);
     detail::before_write<D>(head());
   }
 
@@ -398,13 +402,19 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
-      Tensor const value = uninitialized(from, who);
-      detail::evaluate<D>(value.raw(), value.layout(), true, e);
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), value);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
     } else {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
+  }
+
+  /// The values of e in storage of their own.
+  template <class E>
+  static Tensor computed_apart(char const* who, E const& e) {
+    Tensor value = uninitialized(e.shape(), who);
+    detail::evaluate<D>(value.raw(), value.layout(), true, e);
+    return value;
   }
 
   /// Whether e reads elements of this storage at other indices than those they are written at.

@@ -33,7 +33,7 @@ class TrainingRun {
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
-      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh("best." + each.name().substr(6)));
+      for (io::NamedTensor const& each : model_) best_.push_back(each.fresh(message({"best.", each.name().c_str() + 6})));
       copy_tensors(model_, best_);
     }
     if (!options_.resume || ::access(options_.checkpoint.c_str(), F_OK) != 0) return;
@@ -94,8 +94,9 @@ class TrainingRun {
     auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
     int64_t* const drawn = Tensor<int64_t>(generator).data();
     drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
-    save_tensors(options_.checkpoint, parts(table, generator),
-                 {{"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}});
+    io::Metadata::value_type const about[] = {
+        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}};
+    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 3));
   }
   [[gnu::cold]] void load() {
     SafetensorsFile const file("Trainer", options_.checkpoint);
@@ -110,7 +111,7 @@ class TrainingRun {
       history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
     }
     for (auto const& pair : file.header.metadata) {
-      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.c_str());
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
       if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
   }

@@ -33,13 +33,6 @@ struct Epoch {
 
 namespace detail {
 
-/// A number as a table has it: what is not measured is empty.
-[[gnu::cold]] inline std::string table_number(double x, char const* format = "%.9g") {
-  if (math::isnan(x)) return "";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, format, x);
-  return buffer;
-}
 [[gnu::cold]] inline void write_text_file(char const* who, std::string const& path, std::string const& text) {
   OutputFile file({who, path.c_str()});
   file.write(text.data(), static_cast<int64_t>(text.size()));
@@ -47,24 +40,22 @@ namespace detail {
 }
 
 /// Appends what printf would print, up to 400 characters.
-[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(std::string& to, char const* format, ...) {
+[[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(MessageText& to, char const* format, ...) {
   char buffer[400];
   std::va_list values;
   va_start(values, format);
   std::vsnprintf(buffer, sizeof buffer, format, values);
   va_end(values);
-  to += buffer;
+  to.add(buffer);
 }
 
-/// A text inside of SVG.
-[[gnu::cold]] inline std::string escaped_for_xml(std::string const& text) {
-  std::string result;
-  for (char const c : text) {
+/// Appends a text as it stands inside of SVG.
+[[gnu::cold]] inline void put_for_xml(MessageText& to, std::string const& text) {
+  for (char const& c : text) {
     char const* const other = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : nullptr;
-    if (other) result += other;
-    else result += c;
+    if (other) to.add(other);
+    else to.add(&c, 1);
   }
-  return result;
 }
 
 /// A panel of curves over the epochs.
@@ -88,8 +79,8 @@ struct CurvePanel {
     }
     return true;
   }
-  /// The panel as SVG, its left upper corner at x0.
-  [[gnu::cold]] std::string svg(double x0, double width, double height) const {
+  /// Appends the panel as SVG, its left upper corner at x0.
+  [[gnu::cold]] void draw(MessageText& out, double x0, double width, double height) const {
     double const left = x0 + 56, right = x0 + width - 16, top = 36, bottom = height - 40;
     double low = 0, high = 0;
     bool first = true;
@@ -108,10 +99,9 @@ struct CurvePanel {
     high = step * -floor_of(-(high > low ? high : low + step) / step);
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
-    std::string out;
     put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
-    out += escaped_for_xml(title);
-    out += "</text>\n";
+    put_for_xml(out, title);
+    out.add("</text>\n");
     for (double y = low; y <= high + step / 2; y += step) {
       put(out, "<path d=\"M%.1f %.1fH%.1f\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", left, y_at(y), right, left - 6, y_at(y) + 4,
           y < step / 1e6 && y > -step / 1e6 ? 0 : y);
@@ -125,7 +115,7 @@ struct CurvePanel {
     put(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" stroke=\"#333\"/>\n", left, top, bottom, right);
     double label = top + 8;
     for (Curve const& curve : curves()) {
-      std::string points;
+      MessageText points;
       int shown = 0;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
@@ -134,12 +124,11 @@ struct CurvePanel {
         if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
       if (shown == 0) continue;
-      out += message({"<path d=\"", points, "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n"});
+      add_to(out, "<path d=\"", points.c_str(), "\" fill=\"none\" stroke=\"", curve.color, "\" stroke-width=\"1.8\"/>\n");
       if (count > 1) put(out, "<path d=\"M%.1f %.1fh18\" stroke=\"%s\" stroke-width=\"1.8\"/><text x=\"%.1f\" y=\"%.1f\">%s</text>\n", right - 110, label, curve.color, right - 88, label + 4,
           curve.name);
       label += 16;
     }
-    return out;
   }
 
  private:
@@ -171,14 +160,18 @@ struct History {
 
   /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
   [[gnu::cold]] std::string csv() const {
-    std::string out = detail::message({"epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n"});
+    detail::MessageText out;
+    detail::add_to(out, "epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n");
     for (Epoch const& e : epochs) {
-      detail::append(out, e.number);
+      detail::add_to(out, e.number);
       double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
-      for (int k = 0; k < 7; ++k) out += detail::message({",", detail::table_number(columns[k], k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f")});
-      out += '\n';
+      for (int k = 0; k < 7; ++k) {
+        out.add(",");
+        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);  // what is not measured is empty
+      }
+      out.add("\n");
     }
-    return out;
+    return out.whole();
   }
   /// The losses, and the metric beside them where there is one, as a picture.
   [[gnu::cold]] std::string svg() const {
@@ -192,15 +185,15 @@ struct History {
     int const height = 300, width = 420;
     bool const both = !metric.empty();
     int const all = both ? 2 * width : width;
-    std::string out;
+    detail::MessageText out;
     detail::put(out,
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d 300\" width=\"%d\" height=\"300\" font-family=\"sans-serif\" font-size=\"11\">\n"
                 "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
                 all, all);
-    out += losses.svg(0, width, height);
-    if (both) out += metric.svg(width, width, height);
-    out += "</svg>\n";
-    return out;
+    losses.draw(out, 0, width, height);
+    if (both) metric.draw(out, width, width, height);
+    out.add("</svg>\n");
+    return out.whole();
   }
   /// Throws    IoError when the file cannot be written; an older one is then as it was.
   void save_csv(std::string const& path) const { detail::write_text_file("save_csv", path, csv()); }

@@ -34,27 +34,23 @@ inline constexpr none_t none{};
 
 namespace detail {
 
-/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between. On the host they are read
-/// at once.
+/// The weighted sum of numbers that a device computes, read a while after they were enqueued: nothing waits for them in between.
 template <class T, class D>
 class LateSum {
  public:
   void begin() {
-    if constexpr (!host_device<D>) late_.clear(), late_.reserve(most);
+    late_.clear();
+    late_.reserve(most);
     sum_ = weights_ = 0;
   }
   void add(Tensor<T, D> number, int64_t weight) {
     weights_ += static_cast<double>(weight);
-    if constexpr (host_device<D>) {
-      read({std::move(number), static_cast<double>(weight)});
-    } else {
-      late_.push_back({std::move(number), static_cast<double>(weight)});
-      if (late_.size() >= most) read(most - 16);
-    }
+    late_.push_back({std::move(number), static_cast<double>(weight)});
+    if (late_.size() >= most) read(most - 16);
   }
   /// The mean of all; waits for them.
   double mean() {
-    if constexpr (!host_device<D>) read(late_.size());
+    read(late_.size());
     return sum_ / weights_;
   }
 
@@ -63,16 +59,29 @@ class LateSum {
     Tensor<T, D> number;
     double weight;
   };
-  void read(Late const& late) { sum_ += late.weight * static_cast<double>(static_cast<compute_t<T>>(late.number.item())); }
   void read(std::size_t count) {
     if (count == 0) return;
-    for (std::size_t k = 0; k < count; ++k) read(late_[k]);
+    for (std::size_t k = 0; k < count; ++k) sum_ += late_[k].weight * static_cast<double>(static_cast<compute_t<T>>(late_[k].number.item()));
     std::size_t const left = late_.size() - count;
     for (std::size_t k = 0; k < left; ++k) late_[k] = std::move(late_[k + count]);
     late_.truncate(left);
   }
   static constexpr std::size_t most = 256;
   List<Late> late_;
+  double sum_ = 0, weights_ = 0;
+};
+/// The host's are read at once.
+template <class T, host_device D>
+class LateSum<T, D> {
+ public:
+  void begin() { sum_ = weights_ = 0; }
+  void add(Tensor<T, D> const& number, int64_t weight) {
+    weights_ += static_cast<double>(weight);
+    sum_ += static_cast<double>(weight) * static_cast<double>(static_cast<compute_t<T>>(*number.data()));
+  }
+  double mean() const { return sum_ / weights_; }
+
+ private:
   double sum_ = 0, weights_ = 0;
 };
 /// A Tensor of a loss or a metric, whatever it comes as.

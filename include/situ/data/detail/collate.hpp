@@ -15,25 +15,35 @@ struct FieldBuffer {
   Handle full, value;
 
   /// Room for `rows` samples; enough for `capacity` of them is taken at once.
-  void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
+  SITU_NOINLINE void* room(Shape const& sample, int64_t rows, int64_t capacity, std::size_t item) {
     value = {};
-    Shape shape = sample;
-    shape.insert(0, rows);
-    int64_t const needed = count_of(shape, "DataLoader", static_cast<int64_t>(item));
-    Body* body = full.body();
-    if (!body || full.use_count() != 1 || body->size < needed) {
-      Shape most = shape;
-      if (rows < capacity) most[0] = capacity;
-      int64_t const count = count_of(most, "DataLoader", static_cast<int64_t>(item));
-      full = make_fresh<Memory>(static_cast<std::size_t>(count) * item, count, most);
-      body = full.body();
-    }
-    if (body->layout.shape == shape) value = full;
-    else value = make_view(body->storage, body->first, Layout(shape));
-    before_write<Memory>(body->storage.head());
+    if (full.body() && full.use_count() == 1 && holds(full.body()->layout.shape, rows, sample)) value = full;
+    else take_room(sample, rows, capacity, static_cast<int64_t>(item));
+    before_write<Memory>(value.body()->storage.head());
     return value.body()->first;
   }
   int64_t bytes(std::size_t item) const { return value.body() ? value.body()->size * static_cast<int64_t>(item) : 0; }
+
+ private:
+  static bool holds(Shape const& shape, int64_t rows, Shape const& sample) {
+    bool same = shape.rank() == sample.rank() + 1 && shape[0] == rows;
+    for (int k = 0; same && k < sample.rank(); ++k) same = shape[k + 1] == sample[k];
+    return same;
+  }
+  /// Of another shape than the last one, or while that is held by somebody.
+  [[gnu::cold]] SITU_NOINLINE void take_room(Shape const& sample, int64_t rows, int64_t capacity, int64_t item) {
+    Shape shape = sample;
+    shape.insert(0, rows);
+    int64_t const needed = count_of(shape, "DataLoader", item);
+    if (!full.body() || full.use_count() != 1 || full.body()->size < needed) {
+      Shape most = shape;
+      if (rows < capacity) most[0] = capacity;
+      int64_t const count = count_of(most, "DataLoader", item);
+      full = make_fresh<Memory>(static_cast<std::size_t>(count * item), count, most);
+      if (most[0] == rows) value = full;
+    }
+    if (!value.body()) value = make_view(full.body()->storage, full.body()->first, Layout(shape));
+  }
 };
 
 /// One field in one slot of a loader: for a device, memory that the device copies from.
@@ -80,36 +90,32 @@ class StagedField final : public data::BatchField<T> {
 
 // ---- exceptions ----------------------------------------------------------------------------------------------------------
 
+/// Throws an E with this message where the exception that is handled is one.
+template <class E>
+void rethrow_as(MessageText const& text) {
+  try {
+    throw;
+  } catch (E const&) {
+    throw_message<E>(text);
+  } catch (...) {
+  }
+}
 /// To be called while an exception is handled: throws it again with `where` before its message.
 [[noreturn, gnu::cold]] SITU_NOINLINE inline void rethrow_with(std::string const& where) {
   try {
     throw;
-  } catch (ShapeError const& e) {
-    throw ShapeError(where + e.what());
-  } catch (LayoutError const& e) {
-    throw LayoutError(where + e.what());
-  } catch (IndexError const& e) {
-    throw IndexError(where + e.what());
-  } catch (TypeError const& e) {
-    throw TypeError(where + e.what());
-  } catch (DeviceUnavailable const& e) {
-    throw DeviceUnavailable(where + e.what());
-  } catch (CudaError const& e) {
-    throw CudaError(where + e.what());
   } catch (OutOfMemory const& e) {
-    OutOfMemory copy(where + e.what());
+    OutOfMemory copy(message({where, e.what()}));
     copy.requested = e.requested, copy.free = e.free, copy.total = e.total, copy.allocated = e.allocated, copy.reserved = e.reserved;
     throw copy;
-  } catch (GradientError const& e) {
-    throw GradientError(where + e.what());
-  } catch (LinalgError const& e) {
-    throw LinalgError(where + e.what());
-  } catch (IoError const& e) {
-    throw IoError(where + e.what());
   } catch (std::exception const& e) {
-    std::throw_with_nested(Error(where + e.what()));
+    MessageText text;
+    add_to(text, where, e.what());
+    rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
+    rethrow_as<CudaError>(text), rethrow_as<GradientError>(text), rethrow_as<LinalgError>(text), rethrow_as<IoError>(text);
+    std::throw_with_nested(Error(text.c_str()));
   } catch (...) {
-    std::throw_with_nested(Error(where + "something was thrown that is no std::exception"));
+    std::throw_with_nested(Error(message({where, "something was thrown that is no std::exception"})));
   }
 }
 
@@ -178,8 +184,9 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
       dataset.get_batch(indices, fields...);
     } catch (...) {
       std::string where = "samples ";
-      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += text(k ? ", " : "", indices[k]);
-      rethrow_with(where + (indices.size() > 8 ? ", ...: " : ": "));
+      for (std::size_t k = 0; k < indices.size() && k < 8; ++k) where += message({k ? ", " : "", indices[k]});
+      where += indices.size() > 8 ? ", ...: " : ": ";
+      rethrow_with(where);
     }
   } else {
     std::tuple<FieldWriter<Ts>...> writers{FieldWriter<Ts>{fields}...};
@@ -195,7 +202,7 @@ void collate(X const& dataset, std::span<int64_t const> indices, SampleKey const
           }(std::index_sequence_for<Ts...>{});
         }
       } catch (...) {
-        rethrow_with(text("sample ", index, ": "));
+        rethrow_with(message({"sample ", index, ": "}));
       }
     }
   }

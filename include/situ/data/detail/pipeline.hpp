@@ -53,7 +53,7 @@ class BatchPipeline {
   }
 
   /// Starts a loop with batch `first` of an epoch.
-  [[gnu::cold]] void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
@@ -72,7 +72,7 @@ class BatchPipeline {
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
   }
   /// The slot of the next batch, which is made when this returns; -1 behind the last one.
-  int next() {
+  SITU_NOINLINE int next() {
     Lock const lock(*this);
     if (consumed_ == end_) return -1;
     if (claimed_ == consumed_) make_next();
@@ -83,7 +83,7 @@ class BatchPipeline {
     return slot;
   }
   /// The batch that next() gave is no longer used.
-  void release() {
+  SITU_NOINLINE void release() {
     Lock const lock(*this);
     free_.push_back(slot_of(consumed_++));
     ++used_;

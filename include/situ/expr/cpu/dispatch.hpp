@@ -32,11 +32,15 @@ __attribute__((target("avx2,fma"), noinline)) auto run_avx2(Args... args) {
   return Body::template run<isa::avx2>(args...);
 }
 #undef SITU_TARGET_AVX512
+#define SITU_BASELINE noinline, cold  // few processors are left that run it: it need not cost what the others do to compile
+#else
+#define SITU_BASELINE noinline
 #endif
 template <class Body, class... Args>
-__attribute__((noinline)) auto run_baseline(Args... args) {
+__attribute__((SITU_BASELINE)) auto run_baseline(Args... args) {
   return Body::template run<isa::baseline>(args...);
 }
+#undef SITU_BASELINE
 
 struct not_run {
   template <class T>

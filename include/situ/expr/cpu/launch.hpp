@@ -56,7 +56,7 @@ SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree
 /// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
 /// kind of store, and those of every type stream.
 template <int Operands>
-SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+__attribute__((noinline, cold)) void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   alignas(64) unsigned char values[2048];
   Run<Operands> piece = run;
   piece.data[0] = values;
@@ -66,7 +66,7 @@ SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree
     piece.count = left < most ? left : most;
     run_contiguous(code, tree, piece);
     int64_t const bytes = piece.count * code.sizes[0];
-    dispatch<StreamRowsBody>(to, int64_t{0}, reinterpret_cast<char const*>(values), int64_t{0}, int64_t{1}, bytes, static_cast<char*>(nullptr), true, true);
+    stream_rows(to, 0, reinterpret_cast<char const*>(values), 0, 1, bytes, nullptr, true, true);
     to += bytes;
     for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
     piece.origin += piece.count;

@@ -21,20 +21,21 @@ struct Move {
   int64_t rows, count;
 };
 
-/// A cache line in registers.
-template <class Isa>
+/// A cache line in registers: in halves until each is one.
+template <class Isa, int Bytes = 64>
 struct Line {
-  using P = pack<float, Isa::bytes / 4, Isa>;
-  P part[64 / Isa::bytes];
-  SITU_INLINE explicit Line(char const* from) {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(&part[k].v, from + k * Isa::bytes, Isa::bytes);
-  }
-  SITU_INLINE void store(char* to) const {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) __builtin_memcpy(to + k * Isa::bytes, &part[k].v, Isa::bytes);
-  }
-  SITU_INLINE void stream(char* to) const {
-    for (int k = 0; k < 64 / Isa::bytes; ++k) stream_to(part[k], reinterpret_cast<float*>(to + k * Isa::bytes));
-  }
+  Line<Isa, Bytes / 2> first, second;
+  SITU_INLINE explicit Line(char const* from) : first(from), second(from + Bytes / 2) {}
+  SITU_INLINE void store(char* to) const { first.store(to), second.store(to + Bytes / 2); }
+  SITU_INLINE void stream(char* to) const { first.stream(to), second.stream(to + Bytes / 2); }
+};
+template <class Isa, int Bytes>
+  requires(Bytes == Isa::bytes)
+struct Line<Isa, Bytes> {
+  pack<float, Bytes / 4, Isa> part;
+  SITU_INLINE explicit Line(char const* from) { __builtin_memcpy(&part.v, from, Bytes); }
+  SITU_INLINE void store(char* to) const { __builtin_memcpy(to, &part.v, Bytes); }
+  SITU_INLINE void stream(char* to) const { stream_to(part, reinterpret_cast<float*>(to)); }
 };
 
 /// Rows of at least 64 bytes.
@@ -74,6 +75,9 @@ struct StreamRowsBody {
     return 0;
   }
 };
+SITU_NOINLINE inline void stream_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
+  dispatch<StreamRowsBody>(to, to_row, from, from_row, rows, bytes, begun, first, last);
+}
 
 /// Rows of at least one and at most two `Piece`s, which may overlap.
 template <class Piece>

@@ -253,8 +253,8 @@ class TileWalk {
     run_(self_, data, mask, layers * rows * count, false);
     int const size = space_.element_sizes[0];
     if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
-      dispatch<StreamRowsBody>(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_,
-                               c == 0, c + count == columns_);
+      stream_rows(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_, c == 0,
+                  c + count == columns_);
     } else {
       move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
     }

@@ -125,7 +125,7 @@ class CsvText {
     return {first, static_cast<std::size_t>(last - first)};
   }
 
-  [[noreturn]] SITU_NOINLINE void fail(int64_t line, std::string const& what) const { context_.fail(text("line ", line, what)); }
+  [[noreturn]] SITU_NOINLINE void fail(int64_t line, std::string const& what) const { context_.fail("line ", line, what); }
   FileContext const& context() const { return context_; }
 
  private:

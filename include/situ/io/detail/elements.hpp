@@ -28,30 +28,31 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
-/// Converts as cast<T>(x) does. Between types that no function joins directly it goes through double or int64, which hold all others.
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, other floats through double,
+/// integers through int64, each of which holds all that comes to it.
 [[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
-  constexpr ConvertRun to_double[] = {&convert_run<float, double>, nullptr, &convert_run<float16, double>, &convert_run<bfloat16, double>};
-  constexpr ConvertRun from_double[] = {&convert_run<double, float>,   nullptr,
-                                        &convert_run<double, float16>, &convert_run<double, bfloat16>,
-                                        &convert_run<double, bool>,    &convert_run<double, int8_t>,
-                                        &convert_run<double, int16_t>, &convert_run<double, int32_t>,
-                                        &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
-  constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
-                                     &convert_run<uint8_t, int64_t>};
-  constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>,   &convert_run<int64_t, double>,
-                                       &convert_run<int64_t, float16>, &convert_run<int64_t, bfloat16>,
-                                       &convert_run<int64_t, bool>,    &convert_run<int64_t, int8_t>,
-                                       &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>,
-                                       nullptr,                        &convert_run<int64_t, uint8_t>};
-  // The usual ones in one step.
-  if (to == dtype::float32 && from == dtype::bfloat16) return convert_run<bfloat16, float>(in, out, count);
-  if (to == dtype::float32 && from == dtype::float16) return convert_run<float16, float>(in, out, count);
-  if (from == dtype::float32 && to == dtype::bfloat16) return convert_run<float, bfloat16>(in, out, count);
-  if (from == dtype::float32 && to == dtype::float16) return convert_run<float, float16>(in, out, count);
-  bool const whole = from >= dtype::boolean;
-  dtype const middle = whole ? dtype::int64 : dtype::float64;
-  ConvertRun const first = whole ? to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)] : to_double[static_cast<int>(from)];
-  ConvertRun const second = (whole ? from_int64 : from_double)[static_cast<int>(to)];
+  static constexpr ConvertRun from_double[] = {&convert_run<double, float>, nullptr, nullptr, nullptr, &convert_run<double, bool>, &convert_run<double, int8_t>,
+                                               &convert_run<double, int16_t>, &convert_run<double, int32_t>, &convert_run<double, int64_t>, &convert_run<double, uint8_t>};
+  static constexpr ConvertRun to_int64[] = {&convert_run<bool, int64_t>, &convert_run<int8_t, int64_t>, &convert_run<int16_t, int64_t>, &convert_run<int32_t, int64_t>, nullptr,
+                                            &convert_run<uint8_t, int64_t>};
+  static constexpr ConvertRun from_int64[] = {&convert_run<int64_t, float>, &convert_run<int64_t, double>, nullptr, nullptr, &convert_run<int64_t, bool>, &convert_run<int64_t, int8_t>,
+                                              &convert_run<int64_t, int16_t>, &convert_run<int64_t, int32_t>, nullptr, &convert_run<int64_t, uint8_t>};
+  auto const is_short = [](dtype type) { return type == dtype::float16 || type == dtype::bfloat16; };
+  ConvertRun run = nullptr;
+  dtype middle = dtype::float32;
+  if (from == dtype::float32 || from == dtype::float64 || is_short(from)) {
+    if (is_short(from) && to == dtype::float32) run = from == dtype::float16 ? &convert_run<float16, float> : &convert_run<bfloat16, float>;
+    else if (from == dtype::float32 && is_short(to)) run = to == dtype::float16 ? &convert_run<float, float16> : &convert_run<float, bfloat16>;
+    else if (from == dtype::float32 && to == dtype::float64) run = &convert_run<float, double>;
+    else if (from == dtype::float64 && !is_short(to)) run = from_double[static_cast<int>(to)];
+    else if (from == dtype::float32) middle = dtype::float64;
+  } else if (from != dtype::int64) {
+    if (to == dtype::int64) run = to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)];
+    else middle = dtype::int64;
+  } else if (!is_short(to)) {
+    run = from_int64[static_cast<int>(to)];
+  }
+  if (run) return run(in, out, count);
   constexpr int64_t piece = 1024;
   int64_t between[piece];
   static_assert(sizeof(double) == sizeof(int64_t));
@@ -59,9 +60,8 @@ using ConvertRun = void (*)(void const* from, void* to, int64_t count);
   auto* target = static_cast<unsigned char*>(out);
   for (; count > 0; count -= piece) {
     int64_t const n = count < piece ? count : piece;
-    if (from == middle) second(source, target, n);
-    else if (to == middle) first(source, target, n);
-    else first(source, between, n), second(between, target, n);
+    convert_elements(from, source, middle, between, n);
+    convert_elements(middle, between, to, target, n);
     source += n * bytes_of_dtype(from);
     target += n * bytes_of_dtype(to);
   }
@@ -74,14 +74,8 @@ inline void normalise_bools(unsigned char* bytes, int64_t count) {
 
 // ---- strides -----------------------------------------------------------------------------------------------------------------
 
-template <class Word, bool gather>
-SITU_NOINLINE void move_row(unsigned char* memory, int64_t step, unsigned char* packed, int64_t count) {
-  for (int64_t k = 0; k < count; ++k) std::memcpy(gather ? packed + k * static_cast<int64_t>(sizeof(Word)) : memory + k * step, gather ? memory + k * step : packed + k * static_cast<int64_t>(sizeof(Word)), sizeof(Word));
-}
-
 /// Moves `count` elements from number `first` on, in row-major order, between a strided tensor in host memory and a packed piece.
-template <bool gather>
-[[gnu::cold]] void move_elements(unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
+[[gnu::cold]] inline void move_elements(bool gather, unsigned char* memory, Layout const& layout, int64_t item, int64_t first, int64_t count, unsigned char* packed) {
   int const last = layout.rank() - 1;
   if (last < 0) {
     std::memcpy(gather ? packed : memory, gather ? memory : packed, static_cast<std::size_t>(count * item));
@@ -98,10 +92,8 @@ template <bool gather>
     for (int k = 0; k <= last; ++k) offset += index[k] * layout.strides[k];
     unsigned char* const row = memory + offset * item;
     int64_t const step = layout.strides[last] * item;
-    if (item == 1) move_row<uint8_t, gather>(row, step, packed, n);
-    else if (item == 2) move_row<uint16_t, gather>(row, step, packed, n);
-    else if (item == 4) move_row<uint32_t, gather>(row, step, packed, n);
-    else move_row<uint64_t, gather>(row, step, packed, n);
+    if (gather) copy_words(item, row, step, packed, item, n);
+    else copy_words(item, packed, item, row, step, n);
     packed += n * item;
     count -= n;
     index[last] += n;
@@ -198,9 +190,9 @@ class HostElements {
     at_ = reinterpret_cast<unsigned char*>(copy_.data()) - extent.first * item_;
   }
   /// Packs elements from number `first` on.
-  void gather(int64_t first, int64_t count, void* packed) const { move_elements<true>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
+  void gather(int64_t first, int64_t count, void* packed) const { move_elements(true, at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(packed)); }
   void scatter(int64_t first, int64_t count, void const* packed) {
-    move_elements<false>(at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
+    move_elements(false, at_, x_.layout(), item_, first, count, static_cast<unsigned char*>(const_cast<void*>(packed)));
   }
   /// Brings what was scattered to the device.
   void write_back() const {

@@ -15,10 +15,12 @@
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <situ/config.hpp>
 #include <situ/core/error.hpp>
+#include <situ/core/list.hpp>
 #include <situ/core/shape.hpp>
 #include <situ/core/storage.hpp>
 #include <situ/device/cpu/launch.hpp>
@@ -31,28 +33,67 @@ struct FileContext {
   char const* who;
   char const* path;
 
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(MessageParts what) const {
-    throw IoError(message({who, ": ", path, ": "}) + message(what));
-  }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what) const { fail(MessageParts{what}); }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(std::string const& what) const { fail(MessageParts{what}); }
-  [[noreturn, gnu::cold]] SITU_NOINLINE void fail(char const* what, int error, char const* needed) const {
-    fail(MessageParts{what, ": ", std::strerror(error), "; ", needed});
-  }
+  /// Throws IoError with the parts as its message.
+  template <class... Parts>
+  [[noreturn]] SITU_INLINE void fail(Parts const&... parts) const;
+  /// The same for what the system refused.
+  [[noreturn, gnu::cold]] SITU_NOINLINE void fail_by_system(char const* what, int error, char const* needed) const { fail(what, ": ", std::strerror(error), "; ", needed); }
 };
+[[noreturn]] SITU_REPORTS void fail_with_file(FileContext const& context, WriteWord const* writers, int count, ...) {
+  MessageText text;
+  add_to(text, context.who, ": ", context.path, ": ");
+  __builtin_va_list words;
+  __builtin_va_start(words, count);
+  write_words(text, writers, count, words);
+  __builtin_va_end(words);
+  throw_message<IoError>(text);
+}
+template <class... Parts>
+void FileContext::fail(Parts const&... parts) const {
+  fail_with_file(*this, word_writers<std::decay_t<Parts const>...>, static_cast<int>(sizeof...(Parts)), message_word(parts)...);
+}
 
 /// Bytes from a file as they may stand in a message: quoted, printable, short.
-[[gnu::cold]] inline std::string quote_bytes(unsigned char const* bytes, size_t size) {
+struct QuotedBytes {
+  unsigned char const* bytes;
+  size_t size;
+};
+SITU_REPORTS void append_to(MessageText& to, QuotedBytes const& quoted) {
   constexpr size_t longest = 40;
   constexpr char const* digits = "0123456789abcdef";
-  std::string text = "'";
-  for (size_t i = 0; i < size && i < longest; ++i) {
-    if (bytes[i] >= 0x20 && bytes[i] < 0x7f)
-      text += static_cast<char>(bytes[i]);
-    else
-      text.append("\\x").append(1, digits[bytes[i] >> 4]).append(1, digits[bytes[i] & 15]);
+  to.add("'", 1);
+  for (size_t i = 0; i < quoted.size && i < longest; ++i) {
+    unsigned char const byte = quoted.bytes[i];
+    char const escape[] = {'\\', 'x', digits[byte >> 4], digits[byte & 15]}, plain = static_cast<char>(byte);
+    if (byte >= 0x20 && byte < 0x7f) to.add(&plain, 1);
+    else to.add(escape, 4);
   }
-  return text + (size > longest ? "…'" : "'");
+  to.add(quoted.size > longest ? "…'" : "'");
+}
+inline QuotedBytes quote_bytes(unsigned char const* bytes, size_t size) { return {bytes, size}; }
+inline QuotedBytes quote_bytes(std::string_view bytes) { return {reinterpret_cast<unsigned char const*>(bytes.data()), bytes.size()}; }
+
+/// Compares two names that std::qsort sorts.
+inline int compare_names(void const* a, void const* b) { return static_cast<std::string_view const*>(a)->compare(*static_cast<std::string_view const*>(b)); }
+/// Sorts names. One that stands twice, or null.
+[[gnu::cold]] inline std::string_view const* sort_names(List<std::string_view>& names) {
+  if (!names.empty()) std::qsort(names.data(), names.size(), sizeof(std::string_view), &compare_names);
+  for (size_t k = 1; k < names.size(); ++k) {
+    if (compare_names(&names[k], &names[k - 1]) == 0) return &names[k];
+  }
+  return nullptr;
+}
+
+template <class Word>
+SITU_NOINLINE void copy_words_of(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) std::memcpy(to + k * to_step, from + k * from_step, sizeof(Word));
+}
+/// Copies elements of 1, 2, 4 or 8 bytes that lie so many bytes apart.
+inline void copy_words(int64_t size, unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t count) {
+  if (size == 1) copy_words_of<uint8_t>(from, from_step, to, to_step, count);
+  else if (size == 2) copy_words_of<uint16_t>(from, from_step, to, to_step, count);
+  else if (size == 4) copy_words_of<uint32_t>(from, from_step, to, to_step, count);
+  else copy_words_of<uint64_t>(from, from_step, to, to_step, count);
 }
 
 /// A counted pointer to something with a member `int64_t references`, which is 1 when it is made.
@@ -113,11 +154,11 @@ class InputFile {
 public:
   [[gnu::cold]] explicit InputFile(FileContext const& context)
       : context_(context), file_(::open(context.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-    if (file_.get() < 0) context.fail("cannot be opened", errno, "a readable file is needed");
+    if (file_.get() < 0) context.fail_by_system("cannot be opened", errno, "a readable file is needed");
     struct ::stat status{};
-    if (::fstat(file_.get(), &status) != 0) context.fail("cannot be examined", errno, "a readable file is needed");
+    if (::fstat(file_.get(), &status) != 0) context.fail_by_system("cannot be examined", errno, "a readable file is needed");
     if (!S_ISREG(status.st_mode))
-      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed"});
+      context.fail("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file is needed");
     size_ = static_cast<int64_t>(status.st_size);
   }
 
@@ -131,9 +172,9 @@ public:
     while (bytes > 0) {
       ssize_t const got = ::pread(file_.get(), at, static_cast<size_t>(bytes), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) context_.fail("cannot be read", errno, "a readable file is needed");
+      if (got < 0) context_.fail_by_system("cannot be read", errno, "a readable file is needed");
       if (got == 0)
-        context_.fail({"became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed"});
+        context_.fail("became shorter while it was read: it ends at byte ", offset, "; ", offset + bytes, " bytes are needed");
       at += got, offset += got, bytes -= got;
     }
   }
@@ -216,28 +257,25 @@ private:
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
 class OutputFile {
 public:
-  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), target_(context.path), file_(-1) {
+  [[gnu::cold]] explicit OutputFile(FileContext const& context) : context_(context), file_(-1) {
     struct ::stat status{};
     bool const exists = ::stat(context.path, &status) == 0;
     if (exists && !S_ISREG(status.st_mode))
-      context.fail({"is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed"});
-    if (exists) {
-      if (char* const resolved = ::realpath(context.path, nullptr)) {
-        target_ = resolved;
-        std::free(resolved);
-      }
-    }
+      context.fail("is not an ordinary file: ", kind_of_file(status.st_mode), " found; a regular file or a new name is needed");
+    char* const resolved = exists ? ::realpath(context.path, nullptr) : nullptr;
+    target_.add(resolved ? resolved : context.path);
+    std::free(resolved);
     // The name does not grow with the target's, which may be as long as the file system allows.
-    size_t const slash = target_.rfind('/');
-    std::string const folder(target_, 0, slash + 1);  // of no slash, nothing: npos + 1 is 0
     static unsigned counter = 0;
     int fd = -1;
     do {
       unsigned const number = __atomic_fetch_add(&counter, 1u, __ATOMIC_RELAXED);
-      temporary_ = message({folder, ".situ-", ::getpid(), "-", number, ".tmp"});
+      temporary_.clear();
+      add_to(temporary_, folder(), ".situ-", ::getpid(), "-", number, ".tmp");
+      if (target_.is_cut() || temporary_.is_cut()) throw std::bad_alloc();
       fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (fd < 0 && (errno == EEXIST || errno == EINTR));
-    if (fd < 0) context.fail("cannot be written", errno, "a writable folder is needed");
+    if (fd < 0) context.fail_by_system("cannot be written", errno, "a writable folder is needed");
     file_ = fd;
     if (exists) ::fchmod(fd, status.st_mode & 0777);  // may fail: some file systems have no permissions
   }
@@ -255,7 +293,7 @@ public:
     while (bytes > 0) {
       ssize_t const put = ::write(file_, at, static_cast<size_t>(bytes));
       if (put < 0 && errno == EINTR) continue;
-      if (put < 0) context_.fail("cannot be written", errno, message({bytes, " more bytes are needed"}).c_str());
+      if (put < 0) context_.fail("cannot be written: ", std::strerror(errno), "; ", bytes, " more bytes are needed");
       at += put, bytes -= put;
     }
   }
@@ -270,17 +308,24 @@ public:
     if (error == 0 && std::rename(temporary_.c_str(), target_.c_str()) != 0) error = errno;
     if (error != 0) {
       ::unlink(temporary_.c_str());
-      context_.fail("cannot be written", error, "a writable file is needed");
+      context_.fail_by_system("cannot be written", error, "a writable file is needed");
     }
     if (!durable) return;
-    size_t const slash = target_.rfind('/');
-    FileDescriptor const folder(::open(slash == std::string::npos ? "." : std::string(target_, 0, slash + 1).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
-    if (folder.get() >= 0) ::fsync(folder.get());  // the name; may fail: some folders can be written and not read
+    MessageText name;
+    add_to(name, folder(), ".");
+    FileDescriptor const opened(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+    if (opened.get() >= 0) ::fsync(opened.get());  // the name; may fail: some folders can be written and not read
   }
 
 private:
+  /// Up to the last slash.
+  std::string_view folder() const {
+    char const* const slash = std::strrchr(target_.c_str(), '/');
+    return {target_.c_str(), slash ? static_cast<size_t>(slash + 1 - target_.c_str()) : 0};
+  }
+
   FileContext context_;
-  std::string target_, temporary_;
+  MessageText target_, temporary_;
   int file_;
 };
 

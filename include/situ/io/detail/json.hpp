@@ -41,42 +41,51 @@ namespace detail {
   return size;
 }
 
-/// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped.
-[[gnu::cold]] inline void append_json_string(std::string& to, std::string_view value) {
+/// Appends a string, which is UTF-8, as serde_json and most others write it: `"`, `\` and control characters escaped; without the quotes around it.
+SITU_REPORTS void append_escaped(MessageText& to, std::string_view value) {
   constexpr char const* digits = "0123456789abcdef";
-  constexpr char const* letters = "btn?fr";  // of 8 to 13
-  to += '"';
+  constexpr char const* letters = "btn?fr??";  // of 8 to 13
   for (char const c : value) {
     auto const byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') to.append(1, '\\').append(1, c);
-    else if (byte >= 8 && byte <= 13 && byte != 11) to.append(1, '\\').append(1, letters[byte - 8]);
-    else if (byte < 0x20) to.append("\\u00").append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
-    else to += c;
+    char const code[] = {'\\', 'u', '0', '0', digits[byte >> 4], digits[byte & 15]};
+    char const letter[] = {'\\', byte >= 0x20 ? c : letters[byte & 7]};
+    if (c == '"' || c == '\\' || (byte >= 8 && byte <= 13 && byte != 11)) to.add(letter, 2);
+    else if (byte < 0x20) to.add(code, 6);
+    else to.add(&c, 1);
   }
-  to += '"';
+}
+SITU_REPORTS void append_json_string(MessageText& to, std::string_view value) {
+  to.add("\"");
+  append_escaped(to, value);
+  to.add("\"");
 }
 
 /// A name as it may stand in a message: quoted, without control characters, not endless.
-[[gnu::cold]] inline std::string quoted_name(std::string_view name) {
+struct QuotedName {
+  std::string_view name;
+};
+SITU_REPORTS void append_to(MessageText& to, QuotedName const& quoted) {
   constexpr size_t longest = 200;
-  std::string result;
-  size_t end = name.size();
+  size_t const size = quoted.name.size();
+  size_t end = size;
   if (end > longest) {
     end = longest;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // whole characters
+    while (end > 0 && (static_cast<unsigned char>(quoted.name[end]) & 0xc0) == 0x80) --end;  // whole characters
   }
-  append_json_string(result, name.substr(0, end));
-  if (end < name.size()) result.insert(result.size() - 1, "…");
-  return result;
+  to.add("\"");
+  append_escaped(to, {quoted.name.data(), end});
+  to.add(end < size ? "…\"" : "\"");
 }
+inline QuotedName quoted_name(std::string_view name) { return {name}; }
 
-/// Reads one JSON text. The caller asks for what should come next; anything else is an IoError that says where.
+/// Reads one JSON text. The caller asks for what should come next; anything else is an IoError that says where. Strings are brought to what they
+/// mean in their place, which no string is too short for.
 class JsonReader {
  public:
   static constexpr int max_depth = 128;
 
   /// `offset` is where the text begins in the file. The bytes must be UTF-8.
-  JsonReader(unsigned char const* first, unsigned char const* last, int64_t offset, FileContext const& context)
+  JsonReader(unsigned char* first, unsigned char* last, int64_t offset, FileContext const& context)
       : begin_(first), at_(first), last_(last), offset_(offset), context_(context) {}
 
   /// Whether `c` comes next, after spaces; it is taken then.
@@ -101,28 +110,26 @@ class JsonReader {
     return at_ == last_;
   }
 
-  /// A string, with its escapes resolved.
-  [[gnu::cold]] std::string string(char const* what) {
+  /// A string, with its escapes resolved; a 0 stands behind it.
+  [[gnu::cold]] std::string_view string(char const* what) {
     if (!take('"')) expected(what, "a string");
-    std::string result;
+    unsigned char *const first = at_, *end = at_;
     for (;;) {
-      unsigned char const* const plain = at_;
-      while (at_ != last_ && *at_ != '"' && *at_ != '\\' && *at_ >= 0x20) ++at_;
-      result.append(reinterpret_cast<char const*>(plain), static_cast<size_t>(at_ - plain));
       if (at_ == last_) expected("a string does not end", "'\"'");
-      if (*at_ == '"') {
-        ++at_;
-        return result;
-      }
-      if (*at_ != '\\') expected("a string holds a control character", "an escape");
-      read_escape(result);
+      if (*at_ == '"') break;
+      if (*at_ < 0x20) expected("a string holds a control character", "an escape");
+      if (*at_ == '\\') end = read_escape(end);
+      else *end++ = *at_++;
     }
+    ++at_;
+    *end = 0;
+    return {reinterpret_cast<char const*>(first), static_cast<size_t>(end - first)};
   }
 
   /// An integer that is not negative and has no fraction and no exponent.
   [[gnu::cold]] int64_t count(char const* what) {
     skip_space();
-    unsigned char const* const first = at_;
+    unsigned char* const first = at_;
     if (at_ == last_ || !is_digit(*at_)) expected(what, "an integer that is not negative");
     int64_t result = 0;
     bool fits = true;
@@ -163,8 +170,10 @@ class JsonReader {
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? "the end of the header" : quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20));
-    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
+    MessageText found;
+    if (at_ == last_) found.add("the end of the header");
+    else append_to(found, quote_bytes(at_, static_cast<size_t>(last_ - at_ < 20 ? last_ - at_ : 20)));
+    context_.fail(what, ": ", found.c_str(), " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed");
   }
 
  private:
@@ -200,7 +209,7 @@ class JsonReader {
     }
   }
   [[gnu::cold]] void skip_digits(bool zeros = false) {
-    unsigned char const* const first = at_;
+    unsigned char* const first = at_;
     while (at_ != last_ && is_digit(*at_)) ++at_;
     if (at_ == first || (!zeros && *first == '0' && at_ - first > 1)) at_ = first, expected("a value cannot be read", "a value");
   }
@@ -215,17 +224,18 @@ class JsonReader {
     }
     return result;
   }
-  [[gnu::cold]] void read_escape(std::string& to) {
+  /// Writes what the escape here means to `to`, which is not behind it; returns the end.
+  [[gnu::cold]] unsigned char* read_escape(unsigned char* to) {
     constexpr char const* letters = "\"\\/bfnrt";
     constexpr char const* meanings = "\"\\/\b\f\n\r\t";
-    unsigned char const* const first = at_++;
+    unsigned char* const first = at_++;
     if (at_ == last_) expected("a string does not end", "'\"'");
     if (*at_ != 'u') {
       char const* const letter = *at_ == 0 ? nullptr : std::strchr(letters, *at_);
       if (!letter) at_ = first, expected("an escape cannot be read", "one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX");
-      to += meanings[letter - letters];
+      *to++ = static_cast<unsigned char>(meanings[letter - letters]);
       ++at_;
-      return;
+      return to;
     }
     ++at_;
     unsigned code = hexadecimal();
@@ -235,17 +245,14 @@ class JsonReader {
       code = low >= 0xdc00 && low <= 0xdfff ? 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00) : 0xd800;
     }
     if (code >= 0xd800 && code <= 0xdfff) at_ = first, expected("an escape is half of a character", "a pair of surrogates");
-    if (code < 0x80) {
-      to += static_cast<char>(code);
-    } else {
-      int const more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-      constexpr unsigned leads[] = {0, 0xc0, 0xe0, 0xf0};
-      to += static_cast<char>(leads[more] | code >> (6 * more));
-      for (int k = more - 1; k >= 0; --k) to += static_cast<char>(0x80 | (code >> (6 * k) & 0x3f));
-    }
+    int const more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    constexpr unsigned leads[] = {0, 0xc0, 0xe0, 0xf0};
+    *to++ = static_cast<unsigned char>(leads[more] | code >> (6 * more));
+    for (int k = more - 1; k >= 0; --k) *to++ = static_cast<unsigned char>(0x80 | (code >> (6 * k) & 0x3f));
+    return to;
   }
 
-  unsigned char const *begin_, *at_, *last_;
+  unsigned char *begin_, *at_, *last_;
   int64_t offset_;
   FileContext context_;
 };

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include <situ/config.hpp>
 #include <situ/core/scalar.hpp>
@@ -26,7 +27,7 @@ inline constexpr int64_t npy_max_preamble = 12 + npy_max_header;
 
 /// What the header of an npy file says, checked for itself but not yet against an element type or the file's size.
 struct npy_header {
-  std::string descr;           ///< the element type as it is written: `<f4`
+  std::string_view descr;      ///< the element type as it is written, where it was read: `<f4`
   char byte_order = 0;         ///< `<`, `>` or `|`; 0 if descr is not an order, a letter and a number
   char kind = 0;               ///< `f`, `i`, `u`, `b`, `V`, …
   int64_t item_size = 0;       ///< bytes per element
@@ -44,21 +45,22 @@ struct npy_type {
 };
 
 /// bfloat16 has no name of its own in NumPy: it is saved as ml_dtypes does, as two raw bytes.
-constexpr npy_type npy_type_of(dtype type) {
-  constexpr npy_type types[] = {{'f', 4, "<f4", "float"},    {'f', 8, "<f8", "double"},  {'f', 2, "<f2", "float16"},
-                                {'V', 2, "<V2", "bfloat16"}, {'b', 1, "|b1", "bool"},    {'i', 1, "|i1", "int8_t"},
-                                {'i', 2, "<i2", "int16_t"},  {'i', 4, "<i4", "int32_t"}, {'i', 8, "<i8", "int64_t"},
-                                {'u', 1, "|u1", "uint8_t"}};
-  return types[static_cast<int>(type)];
-}
+inline constexpr npy_type npy_types[] = {{'f', 4, "<f4", "float"},    {'f', 8, "<f8", "double"},  {'f', 2, "<f2", "float16"},
+                                         {'V', 2, "<V2", "bfloat16"}, {'b', 1, "|b1", "bool"},    {'i', 1, "|i1", "int8_t"},
+                                         {'i', 2, "<i2", "int16_t"},  {'i', 4, "<i4", "int32_t"}, {'i', 8, "<i8", "int64_t"},
+                                         {'u', 1, "|u1", "uint8_t"}};
+constexpr npy_type const& npy_type_of(dtype type) { return npy_types[static_cast<int>(type)]; }
 
 /// A shape as Python writes it: `()`, `(3,)`, `(2, 3)`.
-[[gnu::cold]] inline std::string npy_shape_text(Shape const& shape) {
-  std::string result = "(";
-  for (int i = 0; i < shape.rank(); ++i) result += message({i ? ", " : "", shape[i]});
-  result += shape.rank() == 1 ? ",)" : ")";
-  return result;
+struct NpyShapeText {
+  Shape const& shape;
+};
+SITU_REPORTS void append_to(MessageText& to, NpyShapeText const& x) {
+  to.add("(");
+  for (int i = 0; i < x.shape.rank(); ++i) add_to(to, i ? ", " : "", x.shape[i]);
+  to.add(x.shape.rank() == 1 ? ",)" : ")");
 }
+inline NpyShapeText npy_shape_text(Shape const& shape) { return {shape}; }
 
 /// Elements of a shape. As in NumPy, an extent of zero does not excuse the others: their product bounds the strides.
 /// False if 63 bits do not hold the bytes.
@@ -81,9 +83,9 @@ class NpyHeaderReader {
     skip_space();
     if (!take('{')) expected("the header is not a dictionary", "'{'");
     for (skip_space(); !take('}'); skip_space()) {
-      unsigned char const *key, *key_end;
-      if (!take_string(key, key_end)) expected("the header's dictionary cannot be read", "a key in quotes or '}'");
-      read_value(key, static_cast<size_t>(key_end - key), header);
+      std::string_view key;
+      if (!take_string(key)) expected("the header's dictionary cannot be read", "a key in quotes or '}'");
+      read_value(key, header);
       skip_space();
       if (!take(',') && (at_ == last_ || *at_ != '}')) expected("the header's dictionary cannot be read", "',' or '}'");
     }
@@ -116,33 +118,36 @@ class NpyHeaderReader {
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void expected(char const* what, char const* needed) const {
-    std::string const found = at_ == last_ ? std::string("its end") : quote_bytes(at_, static_cast<size_t>(last_ - at_));
-    context_.fail({what, ": ", found, " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed"});
+    MessageText found;
+    if (at_ == last_) found.add("its end");
+    else append_to(found, quote_bytes(at_, static_cast<size_t>(last_ - at_)));
+    context_.fail(what, ": ", found.c_str(), " found at byte ", offset_ + (at_ - begin_), "; ", needed, " is needed");
   }
 
   [[noreturn, gnu::cold]] SITU_NOINLINE void missing() const {
-    std::string found;
+    MessageText found;
     for (int i = 0; i < 3; ++i)
-      if (found_[i]) found += message({found.empty() ? "'" : ", '", keys_[i], "'"});
-    context_.fail({"a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_});
+      if (found_[i]) add_to(found, found.empty() ? "'" : ", '", keys_[i], "'");
+    context_.fail("a key is missing from the header: ", found.empty() ? "none" : found.c_str(), " found; ", all_keys_);
   }
 
   /// Escapes are refused: no key and no element type needs one.
-  [[gnu::cold]] bool take_string(unsigned char const*& first, unsigned char const*& end) {
+  [[gnu::cold]] bool take_string(std::string_view& text) {
     if (at_ == last_ || (*at_ != '\'' && *at_ != '"')) return false;
-    unsigned char const* closing = at_ + 1;
+    unsigned char const* const first = at_ + 1;
+    unsigned char const* closing = first;
     while (closing != last_ && *closing != *at_ && *closing != '\\' && *closing != '\n') ++closing;
     if (closing == last_ || *closing != *at_) return false;
-    first = at_ + 1, end = closing, at_ = closing + 1;
+    text = {reinterpret_cast<char const*>(first), static_cast<size_t>(closing - first)};
+    at_ = closing + 1;
     return true;
   }
 
-  [[gnu::cold]] void read_value(unsigned char const* key, size_t size, npy_header& header) {
+  [[gnu::cold]] void read_value(std::string_view key, npy_header& header) {
     int which = 0;
-    while (which < 3 && (std::strlen(keys_[which]) != size || std::memcmp(keys_[which], key, size) != 0)) ++which;
-    if (which == 3) context_.fail({"unknown key in the header: ", quote_bytes(key, size), " found; ", all_keys_});
-    if (found_[which])
-      context_.fail({"a key stands twice in the header: ", quote_bytes(key, size), " found again; ", all_keys_});
+    while (which < 3 && key != keys_[which]) ++which;
+    if (which == 3) context_.fail("unknown key in the header: ", quote_bytes(key), " found; ", all_keys_);
+    if (found_[which]) context_.fail("a key stands twice in the header: ", quote_bytes(key), " found again; ", all_keys_);
     found_[which] = true;
     skip_space();
     if (!take(':')) expected("the header's dictionary cannot be read", "':'");
@@ -158,22 +163,20 @@ class NpyHeaderReader {
   [[gnu::cold]] void read_descr(npy_header& header) {
     if (at_ != last_ && (*at_ == '[' || *at_ == '('))
       expected("the elements are structured", "a plain element type such as '<f4'");
-    unsigned char const *first, *end;
-    if (!take_string(first, end)) expected("the element type cannot be read", "a plain element type such as '<f4'");
-    size_t const size = static_cast<size_t>(end - first);
-    header.descr.assign(first, end);
-    size_t const letter = size > 0 && std::strchr("<>|=", *first) != nullptr && *first != 0 ? 1 : 0;
-    if (size > letter && first[letter] == 'O')
-      context_.fail({"the elements are Python objects: ", quote_bytes(first, size),
-                     " found; numbers are needed, objects would have to be unpickled, which runs code"});
-    if (letter == 0 || *first == '=' || size < 3 || size > 6) return;
+    if (!take_string(header.descr)) expected("the element type cannot be read", "a plain element type such as '<f4'");
+    char const* const text = header.descr.data();
+    size_t const size = header.descr.size(), letter = size > 0 && (*text == '<' || *text == '>' || *text == '|' || *text == '=') ? 1 : 0;
+    if (size > letter && text[letter] == 'O')
+      context_.fail("the elements are Python objects: ", quote_bytes(header.descr),
+                     " found; numbers are needed, objects would have to be unpickled, which runs code");
+    if (letter == 0 || *text == '=' || size < 3 || size > 6) return;
     int64_t item_size = 0;
     for (size_t i = 2; i < size; ++i) {
-      if (!is_digit(first[i])) return;
-      item_size = 10 * item_size + (first[i] - '0');
+      if (text[i] < '0' || text[i] > '9') return;
+      item_size = 10 * item_size + (text[i] - '0');
     }
-    header.byte_order = static_cast<char>(first[0]);
-    header.kind = static_cast<char>(first[1]);
+    header.byte_order = text[0];
+    header.kind = text[1];
     header.item_size = item_size;
   }
 
@@ -198,11 +201,11 @@ class NpyHeaderReader {
       comma = take(',');
     }
     if (rank > max_rank)
-      context_.fail({"the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported"});
+      context_.fail("the shape has too many dimensions: ", rank, " found; at most ", max_rank, " are supported");
     if (rank == 1 && !comma)
-      context_.fail({"the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed"});
+      context_.fail("the shape is not a tuple: '(", header.shape[0], ")' found; '(", header.shape[0], ",)' is needed");
     if (!npy_count(header.shape, 1, header.count))
-      context_.fail({"the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed"});
+      context_.fail("the shape is too large: ", npy_shape_text(header.shape), " found; fewer than 2^63 elements are needed");
   }
 
   [[gnu::cold]] int64_t read_extent() {
@@ -216,9 +219,9 @@ class NpyHeaderReader {
     for (; at_ != last_ && is_digit(*at_); ++at_)
       fits = fits && !__builtin_mul_overflow(extent, int64_t{10}, &extent) &&
              !__builtin_add_overflow(extent, int64_t{*at_} - '0', &extent);
-    std::string const digits = !fits || negative ? quote_bytes(first, static_cast<size_t>(at_ - first)) : std::string();
-    if (negative) context_.fail({"the shape has a negative extent: ", digits, " found; 0 or more is needed"});
-    if (!fits) context_.fail({"the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed"});
+    QuotedBytes const digits = quote_bytes(first, static_cast<size_t>(at_ - first));
+    if (negative) context_.fail("the shape has a negative extent: ", digits, " found; 0 or more is needed");
+    if (!fits) context_.fail("the shape is too large: an extent of ", digits, " found; fewer than 2^63 elements are needed");
     take('L');  // written by Python 2
     return extent;
   }
@@ -237,21 +240,21 @@ class NpyHeaderReader {
   static constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   auto const need = [&](int64_t needed) {
     if (size < static_cast<size_t>(needed))
-      context.fail({"the file ends inside its header: ", size, " bytes found; ", needed, " are needed"});
+      context.fail("the file ends inside its header: ", size, " bytes found; ", needed, " are needed");
   };
   if (size == 0) context.fail("the file is empty: 0 bytes found; an npy file is needed");
   if (std::memcmp(bytes, magic, size < 6 ? size : 6) != 0)
-    context.fail({"is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed"});
+    context.fail("is not an npy file: it begins with ", quote_bytes(bytes, size < 6 ? size : 6), "; '\\x93NUMPY' is needed");
   need(10);
   int const major = bytes[6], minor = bytes[7];
   if (major < 1 || major > 3 || minor != 0)
-    context.fail({"unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed"});
+    context.fail("unknown version of the format: ", major, ".", minor, " found; 1.0, 2.0 or 3.0 is needed");
   int64_t const begin = major == 1 ? 10 : 12;
   need(begin);
   int64_t length = 0;
   for (int64_t i = begin; i-- > 8;) length = 256 * length + bytes[i];
   if (length > npy_max_header && static_cast<int64_t>(size) >= npy_max_preamble)
-    context.fail({"the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted"});
+    context.fail("the header is too long: ", length, " bytes found; at most ", npy_max_header, " are accepted");
   need(begin + length);
 
   npy_header header;
@@ -261,7 +264,7 @@ class NpyHeaderReader {
 }
 
 [[gnu::cold]] inline bool npy_holds(npy_header const& header, dtype type) {
-  npy_type const wanted = npy_type_of(type);
+  npy_type const& wanted = npy_type_of(type);
   if (header.byte_order == 0 || header.kind != wanted.kind || header.item_size != wanted.item_size) return false;
   if (type == dtype::bfloat16) return header.byte_order != '>';
   return wanted.item_size == 1 || header.byte_order != '|';
@@ -272,40 +275,46 @@ class NpyHeaderReader {
 /// Returns   the number of bytes the elements take.
 /// Throws    IoError if the type is another one, or the file is shorter or longer than the header says.
 [[gnu::cold]] inline int64_t check_npy_data(npy_header const& header, dtype type, int64_t file_size, FileContext const& context) {
-  npy_type const wanted = npy_type_of(type);
+  npy_type const& wanted = npy_type_of(type);
   if (!npy_holds(header, type)) {
-    std::string const found =
-        quote_bytes(reinterpret_cast<unsigned char const*>(header.descr.data()), header.descr.size());
-    std::string const asked = message({name(type), " ('", wanted.descr, "') was asked for"});
+    QuotedBytes const found = quote_bytes(header.descr);
+    MessageText asked;
+    add_to(asked, name(type), " ('", wanted.descr, "') was asked for");
     for (int i = 0; i <= static_cast<int>(dtype::uint8); ++i) {
       dtype const other = static_cast<dtype>(i);
       if (npy_holds(header, other))
-        context.fail({"the elements have another type: ", name(other), " (", found, ") found; ", asked, ": use ", context.who, "<", npy_type_of(other).cpp_name,
-                      ">, or save the array as ", name(type)});
+        context.fail("the elements have another type: ", name(other), " (", found, ") found; ", asked.c_str(), ": use ", context.who, "<", npy_type_of(other).cpp_name,
+                      ">, or save the array as ", name(type));
     }
-    context.fail({"the elements have a type that situ has not: ", found, " found; ", asked, ": save the array as ", name(type)});
+    context.fail("the elements have a type that situ has not: ", found, " found; ", asked.c_str(), ": save the array as ", name(type));
   }
   int64_t count;
   if (!npy_count(header.shape, wanted.item_size, count))
-    context.fail({"the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed"});
+    context.fail("the shape is too large: ", npy_shape_text(header.shape), " of ", wanted.item_size, " bytes each found; fewer than 2^63 bytes are needed");
   int64_t const bytes = count * wanted.item_size, found = file_size - header.data_begin;
   if (found != bytes)
-    context.fail({"the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
-                  npy_shape_text(header.shape), " of ", name(type)});
+    context.fail("the data are ", found < bytes ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", bytes, " are needed for shape ",
+                  npy_shape_text(header.shape), " of ", name(type));
   return bytes;
 }
 
 /// Everything that stands before the elements, byte for byte as NumPy writes it: version 1.0, room for the first
 /// extent to grow to 21 digits, padding to a multiple of 64. Eight dimensions never need version 2.0.
 [[gnu::cold]] inline std::string npy_preamble(dtype type, Shape const& shape) {
-  std::string header = message({"{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }"});
-  if (!shape.empty()) header.append(21 - message({shape[0]}).size(), ' ');
-  header.append(63 - (10 + header.size()) % 64, ' ');
-  header += '\n';
-  std::string preamble("\x93NUMPY\x01\x00", 8);
-  preamble += static_cast<char>(header.size() & 255);
-  preamble += static_cast<char>(header.size() >> 8);
-  return preamble + header;
+  MessageText header, digits;
+  add_to(header, "{'descr': '", npy_type_of(type).descr, "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }");
+  if (!shape.empty()) {
+    add_to(digits, shape[0]);
+    header.add_spaces(21 - digits.size());
+  }
+  header.add_spaces(63 - (10 + header.size()) % 64);
+  header.add("\n");
+  MessageText preamble;
+  preamble.add("\x93NUMPY\x01\x00", 8);
+  char const length[] = {static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)};
+  preamble.add(length, 2);
+  add_to(preamble, header.whole());
+  return preamble.whole();
 }
 
 template <class Word>
@@ -333,19 +342,10 @@ void npy_swap_bytes(unsigned char* data, int64_t count) {
   if (header.item_size == 8) npy_swap_bytes<uint64_t>(data, header.count);
 }
 
-/// One tile: element (i, j) is `size` bytes at from + i size + j from_step, and goes to to + i to_step + j size.
-template <class Word>
-void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* to, int64_t to_step, int64_t rows, int64_t columns) {
-  constexpr int64_t size = sizeof(Word);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) std::memcpy(to + i * to_step + j * size, from + i * size + j * from_step, size);
-}
-
 /// Copies elements whose first index varies fastest to where the last one does, in tiles over these two axes.
 [[gnu::cold]] inline void npy_from_fortran(unsigned char const* from, unsigned char* to, npy_header const& header) {
   constexpr int64_t tile = 32;
   int64_t const size = header.item_size;
-  auto* const copy = size == 1 ? &npy_copy_tile<uint8_t> : size == 2 ? &npy_copy_tile<uint16_t> : size == 4 ? &npy_copy_tile<uint32_t> : &npy_copy_tile<uint64_t>;
   int const last = header.shape.rank() - 1;
   int64_t from_step[max_rank], to_step[max_rank], index[max_rank] = {};
   for (int64_t i = 0, step = size; i <= last; step *= header.shape[i++]) from_step[i] = step;
@@ -358,7 +358,9 @@ void npy_copy_tile(unsigned char const* from, int64_t from_step, unsigned char* 
       int64_t const rows = header.shape[0] - row < tile ? header.shape[0] - row : tile;
       for (int64_t column = 0; column < header.shape[last]; column += tile) {
         int64_t const columns = header.shape[last] - column < tile ? header.shape[last] - column : tile;
-        copy(from_block + row * size + column * from_step[last], from_step[last], to_block + row * to_step[0] + column * size, to_step[0], rows, columns);
+        for (int64_t k = row; k < row + rows; ++k) {
+          copy_words(size, from_block + k * size + column * from_step[last], from_step[last], to_block + k * to_step[0] + column * size, size, columns);
+        }
       }
     }
     int axis = last - 1;

@@ -55,14 +55,14 @@ constexpr int safetensors_rank(dtype type) {
   return ranks[static_cast<int>(type)];
 }
 
-/// A tensor in a file.
+/// A tensor in a file. Its texts lie in the header's, or where who writes a file has them.
 struct SafetensorsEntry {
-  std::string name;
-  std::string type;    ///< as it is written: "F32"
-  int kind = -1;       ///< its place in safetensors_types; -1 for one that is not known
-  int64_t axes = 0;    ///< how many there are: perhaps more than a Shape holds
-  Shape shape;         ///< the first of them
-  int64_t begin = 0;   ///< of its elements, from the end of the header on
+  std::string_view name;
+  std::string_view type;  ///< as it is written: "F32"
+  int kind = -1;          ///< its place in safetensors_types; -1 for one that is not known
+  int64_t axes = 0;       ///< how many there are: perhaps more than a Shape holds
+  Shape shape;            ///< the first of them
+  int64_t begin = 0;      ///< of its elements, from the end of the header on
   int64_t end = 0;
 
   bool is_own_type() const { return kind >= 0 && kind < safetensors_own_types; }
@@ -70,10 +70,16 @@ struct SafetensorsEntry {
   int64_t bytes() const { return end - begin; }
 };
 
+/// A text under "__metadata__", and its key; each ends with a 0.
+struct SafetensorsText {
+  std::string_view first, second;
+};
+
 struct SafetensorsHeader {
+  List<unsigned char> text;               ///< where all names lie
   List<SafetensorsEntry> entries;         ///< in the order of their elements
   List<SafetensorsEntry const*> by_name;  ///< the same in the order of their names
-  io::Metadata metadata;
+  List<SafetensorsText> metadata;
   int64_t data_begin = 0;
 
   SafetensorsHeader() = default;
@@ -81,29 +87,46 @@ struct SafetensorsHeader {
   SafetensorsHeader& operator=(SafetensorsHeader&&) = default;
 
   /// Null where there is none of that name.
-  SafetensorsEntry const* find(std::string_view name) const {
+  [[gnu::cold]] SafetensorsEntry const* find(std::string_view name) const {
     size_t first = 0, last = by_name.size();
     while (first < last) {
       size_t const middle = first + (last - first) / 2;
-      if (std::string_view(by_name[middle]->name) < name) first = middle + 1;
+      int const order = by_name[middle]->name.compare(name);
+      if (order == 0) return by_name[middle];
+      if (order < 0) first = middle + 1;
       else last = middle;
     }
-    return first < by_name.size() && by_name[first]->name == name ? by_name[first] : nullptr;
+    return nullptr;
+  }
+  io::Metadata copy_metadata() const {
+    io::Metadata result;
+    for (SafetensorsText const& each : metadata) result.emplace_back(each.first, each.second);
+    return result;
   }
 };
+
+/// The shape of an entry, for messages.
+struct ShapeText {
+  SafetensorsEntry const& entry;
+};
+SITU_REPORTS void append_to(MessageText& to, ShapeText const& x) {
+  if (x.entry.axes > max_rank) add_to(to, "of ", x.entry.axes, " axes");
+  else append_to(to, x.entry.shape);
+}
+inline ShapeText shape_text(SafetensorsEntry const& entry) { return {entry}; }
 
 /// The length of the header, from the first eight bytes of a file of `file_size` bytes.
 ///
 /// Throws    IoError if it is more than the format allows, or more than there is.
 [[gnu::cold]] inline int64_t safetensors_header_length(unsigned char const* bytes, int64_t file_size, FileContext const& context) {
-  if (file_size < 8) context.fail({"the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length"});
+  if (file_size < 8) context.fail("the file is too short: ", file_size, " bytes found; a safetensors file begins with the 8 bytes of its header's length");
   uint64_t length;
   std::memcpy(&length, bytes, 8);
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail({"is no safetensors file: its first 8 bytes say that the header is ", std::to_string(length), " bytes long; at most ", safetensors_max_header, " are allowed"});
+    context.fail("is no safetensors file: its first 8 bytes say that the header is ", length, " bytes long; at most ", safetensors_max_header, " are allowed");
   }
   if (static_cast<int64_t>(length) > file_size - 8) {
-    context.fail({"the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed"});
+    context.fail("the file ends inside its header: ", file_size, " bytes found; ", length + 8, " are needed");
   }
   return static_cast<int64_t>(length);
 }
@@ -111,105 +134,104 @@ struct SafetensorsHeader {
 /// Reads the JSON of a header.
 class SafetensorsReader {
  public:
-  SafetensorsReader(unsigned char const* header, int64_t length, FileContext const& context)
-      : json_(header, header + length, 8, context), context_(context) {}
+  SafetensorsReader(SafetensorsHeader& header, FileContext const& context)
+      : header_(header), json_(header.text.begin(), header.text.end(), 8, context), context_(context) {}
 
-  [[gnu::cold]] void read(SafetensorsHeader& header) {
+  [[gnu::cold]] void read() {
     bool has_metadata = false;
     json_.need('{', "the header is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "the header cannot be read"); first = false) {
-      std::string name = json_.string("a name cannot be read");
+      std::string_view const name = json_.string("a name cannot be read");
       json_.need(':', "a name has no value", "':'");
       if (name != "__metadata__") {
-        header.entries.push_back(read_entry(static_cast<std::string&&>(name)));
+        read_entry(name);
         continue;
       }
       if (has_metadata) context_.fail("\"__metadata__\" stands twice in the header; names are unique");
       has_metadata = true;
-      read_metadata(header.metadata);
+      read_metadata();
     }
     if (!json_.at_end()) json_.expected("the header goes on after its object", "nothing but spaces");
   }
 
  private:
-  [[gnu::cold]] void read_metadata(io::Metadata& metadata) {
+  static constexpr char const* fields_[] = {"dtype", "shape", "data_offsets"};
+
+  [[gnu::cold]] void read_metadata() {
     if (json_.take_null()) return;
     json_.need('{', "\"__metadata__\" is no JSON object", "'{'");
-    List<std::pair<std::string, std::string>> pairs;
     for (bool first = true; json_.more('}', first, "\"__metadata__\" cannot be read"); first = false) {
-      std::string key = json_.string("a key of \"__metadata__\" cannot be read");
+      std::string_view const key = json_.string("a key of \"__metadata__\" cannot be read");
       json_.need(':', "a key of \"__metadata__\" has no value", "':'");
-      pairs.push_back({static_cast<std::string&&>(key), json_.string("a value of \"__metadata__\" is no text")});
+      header_.metadata.push_back({key, json_.string("a value of \"__metadata__\" is no text")});
     }
-    io::Metadata(std::as_const(pairs).begin(), std::as_const(pairs).end()).swap(metadata);
   }
 
-  [[gnu::cold]] SafetensorsEntry read_entry(std::string&& name) {
+  [[gnu::cold]] void read_entry(std::string_view name) {
     SafetensorsEntry entry;
-    entry.name = static_cast<std::string&&>(name);
-    bool has_type = false, has_shape = false, has_offsets = false;
+    entry.name = name;
+    unsigned found = 0;
     json_.need('{', "a tensor is no JSON object", "'{'");
     for (bool first = true; json_.more('}', first, "a tensor cannot be read"); first = false) {
-      std::string const key = json_.string("a key of a tensor cannot be read");
+      std::string_view const key = json_.string("a key of a tensor cannot be read");
       json_.need(':', "a key of a tensor has no value", "':'");
-      if (key == "dtype") {
-        once(has_type, entry, key);
-        entry.type = json_.string("the dtype cannot be read");
-        for (int k = 0; k < safetensors_type_count; ++k) {
-          if (entry.type == safetensors_types[k].name) entry.kind = k;
-        }
-      } else if (key == "shape") {
-        once(has_shape, entry, key);
-        read_shape(entry);
-      } else if (key == "data_offsets") {
-        once(has_offsets, entry, key);
-        constexpr char const* what = "data_offsets are no pair of offsets";
-        json_.need('[', what, "'['");
-        entry.begin = json_.count(what);
-        json_.need(',', what, "','");
-        entry.end = json_.count(what);
-        json_.need(']', what, "']'");
-      } else {
-        json_.skip_value();
-      }
+      int field = 0;
+      while (field < 3 && key != fields_[field]) ++field;
+      if (field < 3 && (found >> field & 1) != 0) fail(entry, "has \"", key, "\" twice; once is needed");
+      found |= 1u << field;
+      if (field == 0) read_type(entry);
+      else if (field == 1) read_shape(entry);
+      else if (field == 2) read_offsets(entry);
+      else json_.skip_value();
     }
-    if (!has_type || !has_shape || !has_offsets) {
-      fail(entry, message({"has no \"", !has_type ? "dtype" : !has_shape ? "shape" : "data_offsets", "\"; \"dtype\", \"shape\" and \"data_offsets\" are needed"}));
+    for (int field = 0; field < 3; ++field) {
+      if ((found >> field & 1) == 0) fail(entry, "has no \"", fields_[field], "\"; \"dtype\", \"shape\" and \"data_offsets\" are needed");
     }
     check(entry);
-    return entry;
+    header_.entries.push_back(entry);
   }
-  [[gnu::cold]] void once(bool& found, SafetensorsEntry const& entry, std::string const& key) {
-    if (std::exchange(found, true)) fail(entry, message({"has \"", key, "\" twice; once is needed"}));
+  [[gnu::cold]] void read_type(SafetensorsEntry& entry) {
+    entry.type = json_.string("the dtype cannot be read");
+    for (int k = 0; k < safetensors_type_count; ++k) {
+      if (entry.type == safetensors_types[k].name) entry.kind = k;
+    }
+  }
+  [[gnu::cold]] void read_offsets(SafetensorsEntry& entry) {
+    constexpr char const* what = "data_offsets are no pair of offsets";
+    json_.need('[', what, "'['");
+    entry.begin = json_.count(what);
+    json_.need(',', what, "','");
+    entry.end = json_.count(what);
+    json_.need(']', what, "']'");
   }
   /// As in the reference, an extent of 0 excuses those behind it: what is in front of it must be addressable.
   [[gnu::cold]] void read_shape(SafetensorsEntry& entry) {
     constexpr char const* what = "the shape is no list of sizes";
     json_.need('[', what, "'['");
-    int64_t elements = 1;
+    elements_ = 1;
     for (bool first = true; json_.more(']', first, what); first = false) {
       int64_t const extent = json_.count(what);
       if (entry.axes++ < max_rank) entry.shape.push_back(extent);
-      too_large_ = too_large_ || __builtin_mul_overflow(elements, extent, &elements);
+      too_large_ = too_large_ || __builtin_mul_overflow(elements_, extent, &elements_);
     }
-    elements_ = elements;
   }
   [[gnu::cold]] void check(SafetensorsEntry const& entry) {
-    if (entry.end < entry.begin) fail(entry, message({"ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed"}));
+    if (entry.end < entry.begin) fail(entry, "ends before it begins: data_offsets [", entry.begin, ", ", entry.end, "] found; [begin, end] are needed");
     int64_t bits = 0;
     bool const too_large = std::exchange(too_large_, false) || __builtin_mul_overflow(elements_, entry.kind < 0 ? int64_t{1} : int64_t{safetensors_types[entry.kind].bits}, &bits);
-    if (too_large) fail(entry, message({"is too large: shape ", shape_text(entry), " of ", quoted_name(entry.type), " found; fewer than 2^63 bits are needed"}));
+    if (too_large) fail(entry, "is too large: shape ", shape_text(entry), " of ", quoted_name(entry.type), " found; fewer than 2^63 bits are needed");
     if (entry.kind < 0) return;  // of a type that is not known here, nothing more can be said
-    if (bits % 8 != 0) fail(entry, message({"does not end with a byte: shape ", shape_text(entry), " of ", entry.type, " found; whole bytes are needed"}));
+    if (bits % 8 != 0) fail(entry, "does not end with a byte: shape ", shape_text(entry), " of ", entry.type, " found; whole bytes are needed");
     if (bits / 8 != entry.bytes()) {
-      fail(entry, message({"has another size than its shape: data_offsets [", entry.begin, ", ", entry.end, "] found; ", bits / 8, " bytes are needed for shape ", shape_text(entry), " of ",
-                       entry.type}));
+      fail(entry, "has another size than its shape: data_offsets [", entry.begin, ", ", entry.end, "] found; ", bits / 8, " bytes are needed for shape ", shape_text(entry), " of ", entry.type);
     }
   }
-  [[noreturn]] SITU_NOINLINE void fail(SafetensorsEntry const& entry, std::string const& what) const { context_.fail("tensor " + quoted_name(entry.name) + " " + what); }
+  template <class... Parts>
+  [[noreturn]] SITU_INLINE void fail(SafetensorsEntry const& entry, Parts const&... parts) const {
+    context_.fail("tensor ", quoted_name(entry.name), " ", parts...);
+  }
 
-  static std::string shape_text(SafetensorsEntry const& entry) { return entry.axes > max_rank ? message({"of ", entry.axes, " axes"}) : to_string(entry.shape); }
-
+  SafetensorsHeader& header_;
   JsonReader json_;
   FileContext context_;
   int64_t elements_ = 1;
@@ -226,116 +248,101 @@ void sort_pointers(List<X const*>& pointers, Compare) {
              [](void const* a, void const* b) { return Compare{}(**static_cast<X const* const*>(a), **static_cast<X const* const*>(b)); });
 }
 
+/// In the order of their elements, for std::qsort.
+inline int compare_entries(void const* left, void const* right) {
+  auto const &a = *static_cast<SafetensorsEntry const*>(left), &b = *static_cast<SafetensorsEntry const*>(right);
+  if (a.begin != b.begin) return a.begin < b.begin ? -1 : 1;
+  if (a.end != b.end) return a.end < b.end ? -1 : 1;
+  return a.name.compare(b.name);
+}
+
 /// Reads a header of `length` bytes, and compares it with the size of the file.
 ///
 /// Throws    IoError as `<who>: <file>: what is wrong: found; needed`. What is allocated is a small multiple of `length`.
 [[gnu::cold]] inline SafetensorsHeader parse_safetensors_header(unsigned char const* bytes, int64_t length, int64_t file_size, FileContext const& context) {
+  auto const size = static_cast<size_t>(length);
+  constexpr char const *no_file = "is no safetensors file: ", *needed = " found; a JSON object is needed, which begins with '{'";
+  if (size == 0) context.fail(no_file, "an empty header", needed);
+  if (bytes[0] != '{') context.fail(no_file, "a header that begins with ", quote_bytes(bytes, size < 8 ? size : 8), needed);
+  size_t const wrong = first_not_utf8(bytes, size);
+  if (wrong < size) {
+    context.fail("the header is not UTF-8: ", quote_bytes(bytes + wrong, size - wrong < 4 ? size - wrong : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed");
+  }
   SafetensorsHeader header;
   header.data_begin = 8 + length;
-  if (length == 0 || bytes[0] != '{') {
-    context.fail({"is no safetensors file: ", length == 0 ? "an empty header" : "a header that begins with " + quote_bytes(bytes, length < 8 ? static_cast<size_t>(length) : 8),
-                      " found; a JSON object is needed, which begins with '{'"});
-  }
-  size_t const wrong = first_not_utf8(bytes, static_cast<size_t>(length));
-  if (wrong < static_cast<size_t>(length)) {
-    size_t const rest = static_cast<size_t>(length) - wrong;
-    context.fail({"the header is not UTF-8: ", quote_bytes(bytes + wrong, rest < 4 ? rest : 4), " found at byte ", 8 + wrong, "; UTF-8 is needed"});
-  }
-  SafetensorsHeader raw;
-  SafetensorsReader(bytes, length, context).read(raw);
-  header.metadata.swap(raw.metadata);
+  header.text.resize(size);
+  std::memcpy(header.text.data(), bytes, size);
+  SafetensorsReader(header, context).read();
 
-  List<std::pair<std::string, std::string> const*> keys;
-  for (auto const& pair : header.metadata) keys.push_back(&pair);
-  sort_pointers<std::pair<std::string, std::string>>(keys, [](auto const& a, auto const& b) { return a.first.compare(b.first); });
-  for (size_t k = 1; k < keys.size(); ++k) {
-    if (keys[k]->first == keys[k - 1]->first) context.fail({"key ", quoted_name(keys[k]->first), " stands twice in \"__metadata__\"; keys are unique"});
-  }
+  List<std::string_view> names;
+  for (SafetensorsText const& each : header.metadata) names.push_back(each.first);
+  if (std::string_view const* const twice = sort_names(names)) context.fail("key ", quoted_name(*twice), " stands twice in \"__metadata__\"; keys are unique");
 
-  List<SafetensorsEntry const*> order;
-  order.reserve(raw.entries.size());
-  for (SafetensorsEntry const& entry : raw.entries) order.push_back(&entry);
-  sort_pointers<SafetensorsEntry>(order, [](SafetensorsEntry const& a, SafetensorsEntry const& b) {
-    if (a.begin != b.begin) return a.begin < b.begin ? -1 : 1;
-    if (a.end != b.end) return a.end < b.end ? -1 : 1;
-    return a.name.compare(b.name);
-  });
-  header.entries.reserve(order.size());
+  List<SafetensorsEntry>& entries = header.entries;
+  if (!entries.empty()) std::qsort(entries.data(), entries.size(), sizeof(SafetensorsEntry), &compare_entries);
   int64_t end = 0;
-  for (SafetensorsEntry const* const entry : order) {
-    if (entry->begin != end) {
-      context.fail({"tensor ", quoted_name(entry->name), " does not begin where the one in front of it ends: at byte ", entry->begin, " of the data; ", end, " is needed"});
+  for (SafetensorsEntry const& entry : entries) {
+    if (entry.begin != end) {
+      context.fail("tensor ", quoted_name(entry.name), " does not begin where the one in front of it ends: at byte ", entry.begin, " of the data; ", end, " is needed");
     }
-    end = entry->end;
-    header.entries.push_back(static_cast<SafetensorsEntry&&>(const_cast<SafetensorsEntry&>(*entry)));
+    end = entry.end;
+    header.by_name.push_back(&entry);
   }
-  header.by_name.reserve(order.size());
-  for (SafetensorsEntry const& entry : header.entries) header.by_name.push_back(&entry);
   sort_pointers<SafetensorsEntry>(header.by_name, [](SafetensorsEntry const& a, SafetensorsEntry const& b) { return a.name.compare(b.name); });
-  for (size_t k = 1; k < header.by_name.size(); ++k) {
-    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail({"tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique"});
+  for (size_t k = 1; k < entries.size(); ++k) {
+    if (header.by_name[k]->name == header.by_name[k - 1]->name) context.fail("tensor ", quoted_name(header.by_name[k]->name), " stands twice in the header; names are unique");
   }
-  if (end != file_size - header.data_begin) {
-    context.fail({"the data are ", file_size - header.data_begin < end ? "shorter" : "longer", " than the header says: ", file_size - header.data_begin, " bytes found; ", end, " are needed"});
-  }
+  int64_t const found = file_size - header.data_begin;
+  if (found != end) context.fail("the data are ", found < end ? "shorter" : "longer", " than the header says: ", found, " bytes found; ", end, " are needed");
   return header;
 }
 
-/// Appends a shape as serde_json writes it: `[2,3]`.
-[[gnu::cold]] inline void append_json_shape(std::string& to, Shape const& shape) {
-  to += '[';
-  for (int k = 0; k < shape.rank(); ++k) {
-    if (k > 0) to += ',';
-    append(to, shape[k]);
+/// Appends a name or a text of the metadata. Throws IoError where it is not UTF-8.
+[[gnu::cold]] inline void append_checked(MessageText& to, std::string_view text, FileContext const& context) {
+  if (first_not_utf8(reinterpret_cast<unsigned char const*>(text.data()), text.size()) < text.size()) {
+    context.fail("the name ", quote_bytes(text), " is not UTF-8; UTF-8 is needed");
   }
-  to += ']';
+  append_json_string(to, text);
 }
 
 /// What stands before the elements, byte for byte as the reference writes it: `entries` are in the order of the file, their offsets are set here.
 ///
 /// Throws    IoError for names that are not UTF-8, are "__metadata__" or not unique, and for a header longer than the format allows.
 [[gnu::cold]] inline std::string safetensors_preamble(List<SafetensorsEntry>& entries, io::Metadata const& metadata, FileContext const& context) {
-  auto const checked = [&](std::string const& name) -> std::string const& {
-    if (first_not_utf8(reinterpret_cast<unsigned char const*>(name.data()), name.size()) < name.size()) {
-      context.fail({"the name ", quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()), " is not UTF-8; UTF-8 is needed"});
-    }
-    return name;
-  };
-  std::string header(8, '\0');
-  header += '{';
-  if (!metadata.empty()) {
-    header += "\"__metadata__\":{";
-    for (auto const& pair : metadata) {
-      if (&pair != metadata.data()) header += ',';
-      append_json_string(header, checked(pair.first));
-      header += ':';
-      append_json_string(header, checked(pair.second));
-      for (auto const* earlier = metadata.data(); earlier != &pair; ++earlier) {
-        if (earlier->first == pair.first) context.fail({"key ", quoted_name(pair.first), " of the metadata was given twice; keys are unique"});
-      }
-    }
-    header += '}';
+  MessageText header;
+  header.add_spaces(8);  // for its length
+  header.add(metadata.empty() ? "{" : "{\"__metadata__\":{");
+  List<std::string_view> keys;
+  for (auto const& pair : metadata) {
+    if (!keys.empty()) header.add(",");
+    append_checked(header, pair.first, context);
+    header.add(":");
+    append_checked(header, pair.second, context);
+    keys.push_back(pair.first);
   }
+  if (std::string_view const* const twice = sort_names(keys)) context.fail("key ", quoted_name(*twice), " of the metadata was given twice; keys are unique");
+  if (!keys.empty()) header.add("}");
   int64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
-    if (header.size() > 9) header += ',';
+    if (header.size() > 9) header.add(",");
     if (entry.name == "__metadata__") context.fail("a tensor cannot be called \"__metadata__\": the format keeps the metadata under that name");
     entry.begin = end;
     if (__builtin_add_overflow(end, product(entry.shape) * bytes_of_dtype(entry.dtype()), &end)) context.fail("the tensors are too large: fewer than 2^63 bytes are needed");
     entry.end = end;
-    append_json_string(header, checked(entry.name));
-    header.append(":{\"dtype\":\"").append(safetensors_name(entry.dtype())).append("\",\"shape\":");
-    append_json_shape(header, entry.shape);
-    header += message({",\"data_offsets\":[", entry.begin, ",", entry.end, "]}"});
+    append_checked(header, entry.name, context);
+    add_to(header, ":{\"dtype\":\"", safetensors_name(entry.dtype()), "\",\"shape\":[");
+    for (int k = 0; k < entry.shape.rank(); ++k) add_to(header, k > 0 ? "," : "", entry.shape[k]);
+    add_to(header, "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
   }
-  header += '}';
-  header.append((8 - header.size() % 8) % 8, ' ');
+  header.add("}");
+  header.add_spaces((8 - header.size() % 8) % 8);
   uint64_t const length = header.size() - 8;
   if (length > static_cast<uint64_t>(safetensors_max_header)) {
-    context.fail({"the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed"});
+    context.fail("the header would be too long: ", length, " bytes of names and shapes; at most ", safetensors_max_header, " are allowed");
   }
-  std::memcpy(header.data(), &length, 8);
-  return header;
+  std::string result = header.whole();
+  std::memcpy(result.data(), &length, 8);
+  return result;
 }
 
 }  // namespace detail

@@ -135,21 +135,21 @@ class ZipReader {
     unsigned char fixed[30];
     file.read(fixed, member.header, 30);
     ZipBytes const local{fixed};
-    if (local.u32(0) != zip_local_mark) context.fail({"the archive is damaged: no member begins at byte ", member.header});
+    if (local.u32(0) != zip_local_mark) context.fail("the archive is damaged: no member begins at byte ", member.header);
     int64_t const name_size = local.u16(26), begin = member.header + 30 + name_size + local.u16(28);
     std::string name(static_cast<size_t>(name_size), '\0');
     if (name_size > file.size() - member.header - 30) context.fail("the archive is damaged: a member reaches beyond the end of the file");
     file.read(name.data(), member.header + 30, name_size);
-    if (name != member.name) context.fail({"the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies"});
+    if (name != member.name) context.fail("the archive is damaged: a member is called ", quoted(member.name), " in the list and ", quoted(name), " where it lies");
     if (begin > file.size() || member.stored_size > file.size() - begin) {
-      context.fail({"the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size()});
+      context.fail("the archive is damaged: a member of ", member.stored_size, " bytes begins at byte ", begin, " of a file of ", file.size());
     }
     return begin;
   }
 
  private:
   explicit ZipReader(FileContext const& context) : context_(context) {}
-  static std::string quoted(std::string const& name) { return quote_bytes(reinterpret_cast<unsigned char const*>(name.data()), name.size()); }
+  static QuotedBytes quoted(std::string_view name) { return quote_bytes(name); }
 
   template <class Source>
   List<ZipMember> list(Source const& file) {
@@ -164,8 +164,8 @@ class ZipReader {
       if (end.u32(0) == zip_end_mark && end.u16(20) == tail_size - at - 22) break;
     }
     if (at < 0) {
-      context_.fail(size == 0 ? std::string("the file is empty: 0 bytes found; a zip archive is needed")
-                              : message({"is no zip archive: no end of a list of members found in its last ", tail_size, " bytes"}));
+      if (size == 0) context_.fail("the file is empty: 0 bytes found; a zip archive is needed");
+      context_.fail("is no zip archive: no end of a list of members found in its last ", tail_size, " bytes");
     }
     ZipBytes const end{bytes + at};
     int64_t const end_at = size - tail_size + at;
@@ -253,7 +253,7 @@ class ZipReader {
     for (ZipMember const& member : members) order.push_back(&member);
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.name.compare(b.name); });
     for (size_t k = 1; k < order.size(); ++k) {
-      if (order[k]->name == order[k - 1]->name) context_.fail({"two members of the archive are called ", quoted(order[k]->name), "; names are unique"});
+      if (order[k]->name == order[k - 1]->name) context_.fail("two members of the archive are called ", quoted(order[k]->name), "; names are unique");
     }
     sort_pointers<ZipMember>(order, [](ZipMember const& a, ZipMember const& b) { return a.header < b.header ? -1 : a.header > b.header; });
     for (size_t k = 1; k < order.size(); ++k) {
@@ -262,7 +262,7 @@ class ZipReader {
     }
   }
 
-  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail({"the archive is damaged: ", what}); }
+  [[noreturn]] SITU_NOINLINE void damaged(char const* what) const { context_.fail("the archive is damaged: ", what); }
 
   FileContext context_;
 };
@@ -274,7 +274,7 @@ class ZipStream {
   ZipStream(Source const& file, ZipMember const& member, FileContext const& context)
       : file_(file), member_(member), context_(context), left_(member.stored_size) {
     if (member.flags & 1) context.fail("the member is encrypted; save it without a password");
-    if (member.method != 0 && member.method != 8) context.fail({"the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed"});
+    if (member.method != 0 && member.method != 8) context.fail("the member is compressed by method ", member.method, "; 0 (stored) or 8 (deflated) is needed");
     at_ = ZipReader::data_begin(file, member, context);
     if (member.method == 0) return;
     hooks_ = inflate_hooks();

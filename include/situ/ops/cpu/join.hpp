@@ -71,7 +71,7 @@ struct JoinRowsKernel {
       char* const place = to + row * row_bytes;
       char* const where = stream ? held + (reinterpret_cast<std::uintptr_t>(place) & 63) : place;
       put_together(where, row, rows);
-      if (stream) dispatch<StreamRowsBody>(place, int64_t{0}, static_cast<char const*>(where), int64_t{0}, int64_t{1}, rows * row_bytes, static_cast<char*>(nullptr), true, true);
+      if (stream) stream_rows(place, 0, where, 0, 1, rows * row_bytes, nullptr, true, true);
     }
     if (stream) finish_streaming();
   }

@@ -40,6 +40,29 @@ struct PackCell {
   SITU_INLINE void set_state(int k, number const& x) const { x.store(states[k] + at); }
 };
 
+/// The last elements of a tensor, in buffers of a register's size while the rule is at them.
+struct SweepTail {
+  alignas(64) unsigned char buffers[sweep_operands][64];
+  void* moved[sweep_operands];
+  char* home[sweep_operands];
+  int64_t count, bytes_of_element, bytes_of_state;
+
+  SITU_NOINLINE void begin(void* const* data, int64_t at, int64_t elements, int64_t element, int64_t state) {
+    count = elements, bytes_of_element = element, bytes_of_state = state;
+    for (int o = 0; o < sweep_operands; ++o) {
+      moved[o] = data[o] ? buffers[o] : nullptr;
+      home[o] = static_cast<char*>(data[o]) + (data[o] ? at * bytes_of(o) : 0);
+      if (data[o]) pad_short(buffers[o], home[o], static_cast<int>(count), static_cast<int>(bytes_of(o)));
+    }
+  }
+  SITU_NOINLINE void end() const {
+    for (int o = 0; o < sweep_operands; ++o) {
+      if (moved[o] && o != sweep_gradient) copy_short(home[o], buffers[o], count * bytes_of(o));
+    }
+  }
+  int64_t bytes_of(int operand) const { return operand < sweep_state ? bytes_of_element : bytes_of_state; }
+};
+
 template <class Rule>
 struct SweepBody {
   using T = typename Rule::element;
@@ -61,30 +84,18 @@ struct SweepBody {
         int64_t const n = stop == end ? span->size : (stop - begin) * sweep_chunk;
         PackCell<T, Isa> cell(span->data);
         for (cell.at = (chunk - begin) * sweep_chunk; cell.at + N <= n; cell.at += N) rule(cell);
-        if (cell.at < n) run_tail<Isa>(rule, span->data, cell.at, static_cast<int>(n - cell.at));
+        if (cell.at < n) {
+          SweepTail tail;
+          tail.begin(span->data, cell.at, n - cell.at, sizeof(T), sizeof(C));
+          rule(PackCell<T, Isa>(tail.moved));
+          tail.end();
+        }
         chunk = stop;
       }
       begin = end;
     }
     return 0;
   }
-
- private:
-  template <class Isa>
-  SITU_INLINE static void run_tail(Rule const& rule, void* const* data, int64_t at, int count) {
-    alignas(64) unsigned char buffers[sweep_operands][64];
-    void* moved[sweep_operands];
-    for (int o = 0; o < sweep_operands; ++o) {
-      moved[o] = data[o] ? buffers[o] : nullptr;
-      if (data[o]) pad_short(buffers[o], static_cast<char const*>(data[o]) + at * size_of(o), count, size_of(o));
-    }
-    PackCell<T, Isa> const cell(moved);
-    rule(cell);
-    for (int o = 0; o < sweep_operands; ++o) {
-      if (data[o] && o != sweep_gradient) copy_short(static_cast<char*>(data[o]) + at * size_of(o), buffers[o], int64_t{count} * size_of(o));
-    }
-  }
-  static constexpr int size_of(int operand) { return static_cast<int>(operand < sweep_state ? sizeof(T) : sizeof(C)); }
 };
 
 /// Items are chunks.
@@ -141,9 +152,9 @@ struct NormBody {
       sums[1] = joined<Kind>(sums[1], load_lanes<T, N, Isa>(reinterpret_cast<T const*>(buffer)));
     }
     for (int k = 1; k < 4; ++k) sums[0] = merged<Kind>(sums[0], sums[k]);
-    double result = 0;
-    for (int lane = 0; lane < N; ++lane) result = joined_parts(result, static_cast<double>(sums[0][lane]), Kind == 0 ? greatest_norm : 1);
-    return result;
+    alignas(64) C lanes[N];
+    sums[0].store(lanes);
+    return total_of_lanes(lanes, N, Kind == 0 ? greatest_norm : 1);
   }
   template <int Kind, int N, class Isa>
   SITU_INLINE static pack<C, N, Isa> merged(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
@@ -162,6 +173,11 @@ struct NormBody {
         return bitcast<C>(select(size > before, size, before));
       }
     }
+  }
+  static SITU_NOINLINE double total_of_lanes(C const* lanes, int count, double p) {
+    double result = 0;
+    for (int k = 0; k < count; ++k) result = joined_parts(result, static_cast<double>(lanes[k]), p);
+    return result;
   }
   static SITU_NOINLINE double powers(T const* x, int64_t n, double p) {
     double sum = 0;
