@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 
 namespace workloads {
@@ -24,6 +25,24 @@ double convolved(std::size_t image, std::size_t output, std::size_t row, std::si
     }
   }
   return total;
+}
+
+/// x rounded to a bfloat16, as the inputs are.
+double rounded(double x) {
+  int exponent = 0;
+  double const fraction = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
+}
+
+/// The product of two n x n matrices.
+std::vector<double> product_of(std::vector<double> const& a, std::vector<double> const& b, std::size_t n) {
+  std::vector<double> result(n * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < n; ++k) {
+      for (std::size_t j = 0; j < n; ++j) result[i * n + j] += a[i * n + k] * b[k * n + j];
+    }
+  }
+  return result;
 }
 
 /// The expected result, or an element of it in a hundred where `step` says so.
@@ -99,6 +118,48 @@ std::vector<double> expected(Row row, std::size_t n, std::size_t& step) {
       std::sort(result.begin(), result.end());
       result.erase(std::unique(result.begin(), result.end()), result.end());
       return result;
+    case Row::product_power: {  // the norm of the power 1001, which is 1111101001 in binary
+      std::vector<float> x(n * n);
+      fill_for_powers(x.data(), n);
+      std::vector<double> power(x.begin(), x.end()), one = power;
+      for (int bit = 8; bit >= 0; --bit) {
+        power = product_of(power, power, n);
+        if (1001 >> bit & 1) power = product_of(power, one, n);
+      }
+      double squares = 0;
+      for (double each : power) squares += each * each;
+      return {std::sqrt(squares)};
+    }
+    case Row::bfloat16_product: {
+      std::vector<double> a, b;
+      for (std::size_t i = 0; i < n * n; ++i) a.push_back(rounded(at(Input::a, i))), b.push_back(rounded(at(Input::b, i)));
+      return product_of(a, b, n);
+    }
+    case Row::variance: {
+      double mean = 0, squares = 0;
+      for (std::size_t i = 0; i < n; ++i) mean += at(Input::a, i) / static_cast<double>(n);
+      for (std::size_t i = 0; i < n; ++i) squares += std::pow(at(Input::a, i) - mean, 2);
+      return {squares / static_cast<double>(n - 1)};
+    }
+    case Row::pad:
+      result.assign((n + 2) * (n + 2), 0);
+      for (std::size_t i = 0; i < n * n; ++i) result[(i / n + 1) * (n + 2) + i % n + 1] = at(Input::a, i);
+      return result;
+    case Row::roll:
+      for (std::size_t i = 0; i < n; ++i) result.push_back(at(Input::a, (i + n - rolled_by) % n));
+      return result;
+    case Row::stack:
+    case Row::stack_last:
+      for (std::size_t i = 0; i < 3 * n; ++i) {
+        std::size_t const part = row == Row::stack ? i / n : i % 3, place = row == Row::stack ? i % n : i / 3;
+        result.push_back(at(part == 0 ? Input::a : part == 1 ? Input::b : Input::c, place));
+      }
+      return result;
+    case Row::nonzero:
+      for (std::size_t i = 0; i < n; ++i) {
+        if (value(Input::a, i) > 0) result.push_back(static_cast<double>(i));
+      }
+      return result;
     default:  // argmax, argsort, topk: the values in order
       for (std::size_t i = 0; i < n; ++i) result.push_back(at(Input::a, i));
       if (row == Row::argsort) std::sort(result.begin(), result.end());
@@ -120,11 +181,13 @@ void verify(State& state, Row row, const float* result, std::size_t count) {
     return state.SkipWithError(text);
   }
   // Running float sums, as peers have them, are off by more than ours.
-  double allowed = row == Row::cumsum ? 0.3 : row == Row::cumsum_rows || row == Row::cumsum_columns ? 1e-2 : row == Row::scatter_add ? 2e-2 : 2e-4;
+  double allowed = row == Row::cumsum ? 0.3 : row == Row::cumsum_rows || row == Row::cumsum_columns ? 1e-2 : row == Row::scatter_add ? 2e-2 : row == Row::variance ? 2e-3 : 2e-4;
+  if (row == Row::bfloat16_product) allowed = std::strcmp(library, "libtorch") == 0 ? 12 : 0.1;  // which sums in bfloat16; the elements are of the size of 50
   double scale = row == Row::softmax_columns ? static_cast<double>(n) : 1;
   for (std::size_t i = 0; i < count; i += step) {
     double found = static_cast<double>(result[i]) * scale;
-    if (std::abs(found - wanted[i / step]) <= allowed) continue;
+    double const rounding = row == Row::bfloat16_product ? 4e-3 * std::abs(wanted[i / step]) : 0;
+    if (std::abs(found - wanted[i / step]) <= allowed + rounding) continue;
     std::snprintf(text, sizeof text, "wrong result: element %zu is %.9g instead of %.9g", i, found, wanted[i / step]);
     return state.SkipWithError(text);
   }

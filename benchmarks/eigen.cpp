@@ -318,5 +318,69 @@ void scatter_add(State& state) { lacking(state); }
 void argsort(State& state) { lacking(state); }
 void topk(State& state) { lacking(state); }
 void unique(State& state) { lacking(state); }
+void product_power(State& state) {
+  auto const n = static_cast<Index>(size(state));
+  Matrix x(n, n), z, next(n, n);
+  fill_for_powers(x.data(), size(state));
+  float result = 0;
+  for (auto _ : state) {
+    z = x;
+    for (int k = 0; k < 1000; ++k) {
+      next.matrix().noalias() = z.matrix() * x.matrix();
+      z.swap(next);
+    }
+    result = z.matrix().norm();
+    keep(result);
+  }
+  verify(state, Row::product_power, &result, 1);
+}
+void bfloat16_product(State& state) { lacking(state); }
+void variance(State& state) {
+  Vector a = vector(Input::a, size(state));
+  float result = 0;
+  for (auto _ : state) {
+    keep(*a.data());
+    result = (a - a.mean()).square().sum() / static_cast<float>(size(state) - 1);
+    keep(result);
+  }
+  verify(state, Row::variance, &result, 1);
+}
+void pad(State& state) {
+  Matrix a = matrix(Input::a, size(state));
+  auto const n = a.rows();
+  Matrix y(n + 2, n + 2);
+  for (auto _ : state) {
+    y.row(0).setZero(), y.row(n + 1).setZero(), y.col(0).setZero(), y.col(n + 1).setZero();
+    y.block(1, 1, n, n) = a;
+    keep(*y.data());
+  }
+  verify(state, Row::pad, y.data(), static_cast<std::size_t>(y.size()));
+}
+void roll(State& state) {
+  Vector a = vector(Input::a, size(state)), y = a;
+  auto const shift = static_cast<Index>(rolled_by);
+  for (auto _ : state) {
+    y.head(shift) = a.tail(shift);
+    y.tail(a.size() - shift) = a.head(a.size() - shift);
+    keep(*y.data());
+  }
+  verify(state, Row::roll, y.data(), size(state));
+}
+namespace {
+template <int Order>
+void stack_rows(State& state, Row row) {
+  std::size_t n = size(state);
+  Vector a = vector(Input::a, n), b = vector(Input::b, n), c = vector(Input::c, n);
+  Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Order> y(3, a.size());
+  for (auto _ : state) {
+    y.row(0) = a, y.row(1) = b, y.row(2) = c;
+    keep(*y.data());
+  }
+  verify(state, row, y.data(), 3 * n);
+}
+}  // namespace
+void stack(State& state) { stack_rows<Eigen::RowMajor>(state, Row::stack); }
+void stack_last(State& state) { stack_rows<Eigen::ColMajor>(state, Row::stack_last); }
+void nonzero(State& state) { lacking(state); }
 
 }  // namespace workloads

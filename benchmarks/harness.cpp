@@ -159,6 +159,14 @@ void add_all() {
   add("argsort", argsort, {1000000});
   add("topk", topk, {1000000});
   add("unique", unique, {1000000});
+  add("product_power", product_power, {100});
+  add("bfloat16_product", bfloat16_product, {256});
+  add("variance", variance, {10000000});
+  add("pad", pad, {side});
+  add("roll", roll, {10000000});
+  add("stack", stack, {1000000});
+  add("stack_last", stack_last, {1000000});
+  add("nonzero", nonzero, {10000000});
 }
 
 }  // namespace

@@ -299,6 +299,70 @@ void topk(State& state) {
   Tensor a = vector(Input::a, size(state));
   run(state, Row::topk, [&](Tensor& y) { y = std::get<0>(a.topk(Selections::best)); });
 }
+void product_power(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor x = at::empty({extent(state), extent(state)}, at::kFloat), z, next;
+  fill_for_powers(x.data_ptr<float>(), size(state));
+  Tensor buffers[] = {at::empty_like(x), at::empty_like(x)};
+  float result = 0;
+  for (auto _ : state) {
+    z = x;
+    for (int k = 0; k < 1000; ++k) {
+      next = buffers[k % 2];
+      at::mm_out(next, z, x);
+      z = next;
+    }
+    result = z.norm().item<float>();
+    keep(result);
+  }
+  verify(state, Row::product_power, &result, 1);
+}
+void bfloat16_product(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor a = matrix(Input::a, size(state)).to(at::kBFloat16), b = matrix(Input::b, size(state)).to(at::kBFloat16), y = at::empty_like(a);
+  for (auto _ : state) {
+    at::mm_out(y, a, b);
+    keep(*y.data_ptr<at::BFloat16>());
+  }
+  Tensor wide = y.to(at::kFloat);
+  verify(state, Row::bfloat16_product, wide.data_ptr<float>(), static_cast<std::size_t>(wide.numel()));
+}
+void variance(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor a = vector(Input::a, size(state));
+  float result = 0;
+  for (auto _ : state) {
+    result = a.var().item<float>();
+    keep(result);
+  }
+  verify(state, Row::variance, &result, 1);
+}
+void pad(State& state) {
+  Tensor a = matrix(Input::a, size(state));
+  run(state, Row::pad, [&](Tensor& y) { y = at::constant_pad_nd(a, {1, 1, 1, 1}); });
+}
+void roll(State& state) {
+  Tensor a = vector(Input::a, size(state));
+  run(state, Row::roll, [&](Tensor& y) { y = at::roll(a, static_cast<std::int64_t>(rolled_by)); });
+}
+namespace {
+void stack_along(State& state, Row row, std::int64_t axis) {
+  Tensor a = vector(Input::a, size(state)), b = vector(Input::b, size(state)), c = vector(Input::c, size(state));
+  run(state, row, [&](Tensor& y) { at::stack_out(y, {a, b, c}, axis); });
+}
+}  // namespace
+void stack(State& state) { stack_along(state, Row::stack, 0); }
+void stack_last(State& state) { stack_along(state, Row::stack_last, 1); }
+void nonzero(State& state) {
+  c10::InferenceMode no_gradients;
+  Tensor mask = vector(Input::a, size(state)) > 0, places;
+  for (auto _ : state) {
+    places = mask.nonzero();
+    keep(*places.data_ptr<std::int64_t>());
+  }
+  Tensor found = places.to(at::kFloat).contiguous();
+  verify(state, Row::nonzero, found.data_ptr<float>(), static_cast<std::size_t>(found.numel()));
+}
 void unique(State& state) {
   Tensor a = index_tensor(state, size(state) / 2).to(at::kFloat);
   run(state, Row::unique, [&](Tensor& y) { y = std::get<0>(at::_unique(a)); });

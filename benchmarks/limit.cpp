@@ -453,6 +453,58 @@ void product(State& state) {
   }
   verify(state, Row::product, y);
 }
+/// OpenBLAS on one thread, from one buffer into the other.
+void product_power(State& state) {
+  std::size_t n = size(state);
+  Buffer x(n * n), buffers[] = {Buffer(n * n), Buffer(n * n)};
+  fill_for_powers(x, n);
+  openblas_set_num_threads(1);
+  auto m = static_cast<int>(n);
+  float result = 0;
+  for (auto _ : state) {
+    float *z = x, *next = buffers[0];
+    for (int k = 0; k < 1000; ++k) {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1.0f, z, m, x, m, 0.0f, next, m);
+      z = next, next = z == buffers[0] ? buffers[1] : buffers[0];
+    }
+    result = std::sqrt(fold(z, n * n, 0.0f, AddSquare{}, Add{}, limit::add_up));
+    keep(result);
+  }
+  verify(state, Row::product_power, &result, 1);
+}
+namespace {
+using Bfloat16s = std::vector<std::uint16_t>;
+Bfloat16s narrowed(const float* from, std::size_t n) {
+  Bfloat16s to(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    to[i] = static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+  }
+  return to;
+}
+void widen(const std::uint16_t* from, float* to, std::size_t n) {
+  auto* bits = reinterpret_cast<std::uint32_t*>(to);
+  for (std::size_t i = 0; i < n; ++i) bits[i] = static_cast<std::uint32_t>(from[i]) << 16;
+}
+}  // namespace
+/// Widened, OpenBLAS, and rounded.
+void bfloat16_product(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n * n), b(Input::b, n * n), y(n * n);
+  Bfloat16s const p = narrowed(a, n * n), q = narrowed(b, n * n);
+  Bfloat16s result;
+  openblas_set_num_threads(team);
+  auto m = static_cast<int>(n);
+  for (auto _ : state) {
+    widen(p.data(), a, n * n), widen(q.data(), b, n * n);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, m, m, 1.0f, a, m, b, m, 0.0f, y, m);
+    result = narrowed(y, n * n);
+    keep(result);
+  }
+  widen(result.data(), y, n * n);
+  verify(state, Row::bfloat16_product, y, n * n);
+}
 /// No loop by hand: std::sort.
 void sort(State& state) {
   std::size_t n = size(state);
@@ -750,6 +802,107 @@ void scatter_add(State& state) {
   verify(state, Row::scatter_add, y, bins);
 }
 
+/// Sums of differences from the first element and of their squares, in one pass.
+void variance(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n);
+  const float* from = a;
+  float result = 0;
+  for (auto _ : state) {
+    double sum = 0, squares = 0;
+    parallel(n, 32000, 8 * width, [&](std::size_t i, std::size_t end) {
+      V s[8], q[8], first = set(from[0]);
+      for (std::size_t k = 0; k < 8; ++k) s[k] = q[k] = set(0);
+      for (; i < end; i += 8 * width) {
+        for (std::size_t k = 0; k < 8; ++k) {
+          V d = load(from + i + k * width) - first;
+          s[k] = s[k] + d, q[k] = fma(d, d, q[k]);
+        }
+      }
+      double mine = 0, mine_squared = 0;
+      for (std::size_t k = 0; k < 8; ++k) mine += static_cast<double>(limit::add_up(s[k])), mine_squared += static_cast<double>(limit::add_up(q[k]));
+#pragma omp critical(limit_variance)
+      sum += mine, squares += mine_squared;
+    });
+    auto const count = static_cast<double>(n);
+    result = static_cast<float>((squares - sum * sum / count) / (count - 1));
+    keep(result);
+  }
+  verify(state, Row::variance, &result, 1);
+}
+
+namespace {
+/// Copies past the caches, to any place.
+void copy_past(float* to, const float* from, std::size_t n) {
+  std::size_t i = 0;
+  for (; i < n && reinterpret_cast<std::uintptr_t>(to + i) % sizeof(V) != 0; ++i) to[i] = from[i];
+  for (; i + width <= n; i += width) stream(to + i, load(from + i));
+  for (; i < n; ++i) to[i] = from[i];
+}
+}  // namespace
+void pad(State& state) {
+  std::size_t n = size(state), wide = n + 2;
+  Buffer a(Input::a, n * n), y(wide * wide);
+  const float* from = a;
+  float* to = y;
+  for (auto _ : state) {
+    by_rows(wide, 1, [=](std::size_t row, std::size_t last) {
+      for (; row < last; ++row) {
+        float* const line = to + row * wide;
+        if (row == 0 || row + 1 == wide) {
+          std::memset(line, 0, wide * sizeof(float));
+        } else {
+          line[0] = line[wide - 1] = 0;
+          copy_past(line + 1, from + (row - 1) * n, n);
+        }
+      }
+      _mm_sfence();
+    });
+    keep(y);
+  }
+  verify(state, Row::pad, y, wide * wide);
+}
+void roll(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), y(n);
+  float *from = a, *to = y;
+  for (auto _ : state) {
+    std::memcpy(to, from + n - rolled_by, rolled_by * sizeof(float));
+    parallel(n - rolled_by, 32000, width, [=](std::size_t i, std::size_t end) {
+      copy_past(to + rolled_by + i, from + i, end - i);
+      _mm_sfence();
+    });
+    keep(y);
+  }
+  verify(state, Row::roll, y, n);
+}
+void stack(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), b(Input::b, n), c(Input::c, n), y(3 * n);
+  float *to = y, *parts[] = {a, b, c};
+  for (auto _ : state) {
+    for (std::size_t part = 0; part < 3; ++part) {
+      float *const from = parts[part], *const there = to + part * n;
+      parallel(n, 32000, width, [=](std::size_t i, std::size_t end) { std::memcpy(there + i, from + i, (end - i) * sizeof(float)); });
+    }
+    keep(y);
+  }
+  verify(state, Row::stack, y, 3 * n);
+}
+void stack_last(State& state) {
+  std::size_t n = size(state);
+  Buffer a(Input::a, n), b(Input::b, n), c(Input::c, n), y(3 * n);
+  float *p = a, *q = b, *r = c, *to = y;
+  for (auto _ : state) {
+    parallel(n, 32000, width, [=](std::size_t i, std::size_t end) {
+#pragma GCC ivdep
+      for (; i < end; ++i) to[3 * i] = p[i], to[3 * i + 1] = q[i], to[3 * i + 2] = r[i];
+    });
+    keep(y);
+  }
+  verify(state, Row::stack_last, y, 3 * n);
+}
+
 // No loops by hand from here on: the standard library, on one thread.
 
 void masked_select(State& state) {
@@ -765,6 +918,21 @@ void masked_select(State& state) {
     keep(y);
   }
   verify(state, Row::masked_select, y, count);
+}
+/// On one thread.
+void nonzero(State& state) {
+  std::size_t n = size(state), count = 0;
+  Buffer a(Input::a, n), y(n);
+  std::vector<unsigned char> mask(n);
+  for (std::size_t i = 0; i < n; ++i) mask[i] = a[i] > 0;
+  std::vector<std::int64_t> places(n);
+  for (auto _ : state) {
+    count = 0;
+    for (std::size_t i = 0; i < n; ++i) places[count] = static_cast<std::int64_t>(i), count += mask[i];
+    keep(*places.data());
+  }
+  for (std::size_t i = 0; i < count; ++i) y[i] = static_cast<float>(places[i]);
+  verify(state, Row::nonzero, y, count);
 }
 void argsort(State& state) {
   std::size_t n = size(state);

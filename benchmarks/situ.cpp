@@ -290,6 +290,65 @@ void topk(State& state) {
     return values;
   });
 }
+void product_power(State& state) {
+  Tensor<float> x = situ::empty<float>({extent(state), extent(state)});
+  fill_for_powers(x.data(), size(state));
+  float result = 0;
+  for (auto _ : state) {
+    Tensor<float> z = x;
+    for (int k = 0; k < 1000; ++k) z = situ::matmul(z, x);
+    result = situ::norm(z).item();
+    keep(result);
+  }
+  verify(state, Row::product_power, &result, 1);
+}
+void bfloat16_product(State& state) {
+  auto const a = tensor(Input::a, {extent(state), extent(state)}).to<situ::bfloat16>(), b = tensor(Input::b, a.shape()).to<situ::bfloat16>();
+  Tensor<situ::bfloat16> y;
+  for (auto _ : state) {
+    y = situ::matmul(a, b);
+    keep(*y.data());
+  }
+  Tensor<float> const wide = y.to<float>();
+  verify(state, Row::bfloat16_product, wide.data(), static_cast<std::size_t>(wide.size()));
+}
+void variance(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  float result = 0;
+  for (auto _ : state) {
+    result = situ::var(a).item();
+    keep(result);
+  }
+  verify(state, Row::variance, &result, 1);
+}
+void pad(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state), extent(state)});
+  run(state, Row::pad, [&] { return situ::pad(a, {1, 1, 1, 1}); });
+}
+void roll(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  run(state, Row::roll, [&] { return situ::roll(a, static_cast<std::int64_t>(rolled_by)); });
+}
+void stack(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)}), b = tensor(Input::b, a.shape()), c = tensor(Input::c, a.shape());
+  run(state, Row::stack, [&] { return situ::stack({a, b, c}); });
+}
+void stack_last(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)}), b = tensor(Input::b, a.shape()), c = tensor(Input::c, a.shape());
+  run(state, Row::stack_last, [&] { return situ::stack({a, b, c}, -1); });
+}
+void nonzero(State& state) {
+  Tensor<float> a = tensor(Input::a, {extent(state)});
+  Tensor<bool> mask = a > 0.0f;
+  Tensor<std::int64_t> places;
+  for (int k = 0; k < 3; ++k) places = situ::nonzero(mask);
+  for (auto _ : state) {
+    places = situ::nonzero(mask);
+    keep(*places.data());
+  }
+  Tensor<float> const found = situ::cast<float>(places);
+  verify(state, Row::nonzero, found.data(), static_cast<std::size_t>(found.size()));
+}
 void unique(State& state) {
   Tensor<float> a = situ::cast<float>(Tensor<std::int64_t>(indices(size(state), size(state) / 2)));
   run(state, Row::unique, [&] { return situ::unique(a); });

@@ -56,7 +56,8 @@ enum class Row {
   add_row, add_column, outer, add_transposed, sum, max, norm, row_sums, column_sums,
   product, softmax, layer_norm, sort,
   argmax, cumsum, cumsum_rows, cumsum_columns, softmax_columns, layer_norm_cached, small_product, batched_product,
-  convolution, convolution_block, masked_select, gather, index_select, scatter_add, argsort, topk, unique
+  convolution, convolution_block, masked_select, gather, index_select, scatter_add, argsort, topk, unique,
+  product_power, bfloat16_product, variance, pad, roll, stack, stack_last, nonzero
 };
 
 /// Compares a result with a double-precision evaluation of the row's formula, and stops the benchmark when it is wrong.
@@ -135,6 +136,25 @@ void scatter_add(State& state);    ///< n elements into 1000 sums
 void argsort(State& state);        ///< of n elements
 void topk(State& state);           ///< the 100 largest of n elements, and where they are
 void unique(State& state);         ///< of n elements with n / 2 different values
+
+/// A square matrix of n rows whose powers stay of ordinary size: positive, and each row adds up to 1.001.
+inline void fill_for_powers(float* values, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    double total = 0;
+    for (std::size_t j = 0; j < n; ++j) total += static_cast<double>(value(Input::positive, i * n + j));
+    for (std::size_t j = 0; j < n; ++j) values[i * n + j] = static_cast<float>(1.001 * static_cast<double>(value(Input::positive, i * n + j)) / total);
+  }
+}
+void product_power(State& state);     ///< z = the matrix product of z and x, n x n, 1000 times, from z = x; then the norm of z
+void bfloat16_product(State& state);  ///< of two n x n matrices of bfloat16
+
+void variance(State& state);    ///< of n elements, divided by n - 1, read back
+void pad(State& state);         ///< of an n x n matrix, a zero on each of its four sides
+void roll(State& state);        ///< of n elements by rolled_by
+void stack(State& state);       ///< of three vectors of n elements, one after the other
+void stack_last(State& state);  ///< the same, element by element
+void nonzero(State& state);     ///< the places of the positive ones of n elements; the mask exists
+inline constexpr std::size_t rolled_by = 12345;
 
 /// For a library that lacks an operation.
 inline void lacking(State& state) {

@@ -1,10 +1,13 @@
 /// xtensor with xsimd: lazy expressions assigned with `noalias` to existing tensors.
 #include "workloads.hpp"
 
+#include <xtensor/xbuilder.hpp>
 #include <xtensor/xindex_view.hpp>
+#include <xtensor/xmanipulation.hpp>
 #include <xtensor/xmath.hpp>
 #include <xtensor/xnoalias.hpp>
 #include <xtensor/xnorm.hpp>
+#include <xtensor/xpad.hpp>
 #include <xtensor/xsort.hpp>
 #include <xtensor/xtensor.hpp>
 #include <xtensor/xview.hpp>
@@ -274,6 +277,60 @@ void argsort(State& state) {
   verify(state, Row::argsort, sorted.data(), sorted.size());
 }
 void topk(State& state) { lacking(state); }
+void product_power(State& state) { lacking(state); }
+void bfloat16_product(State& state) { lacking(state); }
+void variance(State& state) {
+  Vector a = vector(Input::a, size(state));
+  float result = 0;
+  for (auto _ : state) {
+    keep(*a.data());
+    auto const n = static_cast<float>(a.size());
+    result = xt::variance(a, xt::evaluation_strategy::immediate)() * (n / (n - 1));
+    keep(result);
+  }
+  verify(state, Row::variance, &result, 1);
+}
+void pad(State& state) {
+  Matrix a = matrix(Input::a, size(state)), y;
+  for (auto _ : state) {
+    y = xt::pad(a, {{1, 1}, {1, 1}});
+    keep(*y.data());
+  }
+  verify(state, Row::pad, y.data(), y.size());
+}
+void roll(State& state) {
+  Vector a = vector(Input::a, size(state)), y = a;
+  for (auto _ : state) {
+    y = xt::roll(a, static_cast<std::ptrdiff_t>(rolled_by));
+    keep(*y.data());
+  }
+  verify(state, Row::roll, y.data(), y.size());
+}
+namespace {
+void stack_along(State& state, Row row, std::size_t axis) {
+  std::size_t n = size(state);
+  Vector a = vector(Input::a, n), b = vector(Input::b, n), c = vector(Input::c, n);
+  Matrix y(axis == 0 ? std::array{std::size_t{3}, n} : std::array{n, std::size_t{3}});
+  for (auto _ : state) {
+    xt::noalias(y) = xt::stack(xt::xtuple(a, b, c), axis);
+    keep(*y.data());
+  }
+  verify(state, row, y.data(), y.size());
+}
+}  // namespace
+void stack(State& state) { stack_along(state, Row::stack, 0); }
+void stack_last(State& state) { stack_along(state, Row::stack_last, 1); }
+void nonzero(State& state) {
+  Vector a = vector(Input::a, size(state));
+  xt::xtensor<bool, 1> mask = a > 0.0f;
+  std::vector<std::size_t> places;
+  for (auto _ : state) {
+    places = xt::flatnonzero<xt::layout_type::row_major>(mask);
+    keep(*places.data());
+  }
+  std::vector<float> const found(places.begin(), places.end());
+  verify(state, Row::nonzero, found.data(), found.size());
+}
 void unique(State& state) {
   Vector a = vector(Input::a, size(state)), y;
   for (std::size_t i = 0; i < a.size(); ++i) a(i) = static_cast<float>(index(i, size(state) / 2));

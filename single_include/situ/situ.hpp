@@ -997,16 +997,20 @@ struct Layout {
   constexpr int rank() const { return shape.rank(); }
   constexpr int64_t size() const { return detail::product(shape); }
 
-  constexpr bool is_contiguous() const {
-    int64_t step = 1;
+  /// The number of elements, and whether they are contiguous.
+  struct Measure {
+    int64_t size;
+    bool contiguous;
+  };
+  constexpr Measure measure() const {
+    Measure m{1, true};
     for (int k = rank() - 1; k >= 0; --k) {
-      if (shape[k] == 0) return true;
-      if (shape[k] == 1) continue;
-      if (strides[k] != step) return false;
-      step *= shape[k];
+      m.contiguous = m.contiguous && (shape[k] <= 1 || strides[k] == m.size || m.size == 0);
+      m.size *= shape[k];
     }
-    return true;
+    return m;
   }
+  constexpr bool is_contiguous() const { return measure().contiguous; }
 
   /// True when two different indices share an element: an axis of stride 0 with more than one index.
   constexpr bool is_broadcast() const {
@@ -1014,6 +1018,11 @@ struct Layout {
       if (strides[k] == 0 && shape[k] > 1) return true;
     }
     return false;
+  }
+
+  constexpr void erase(int at) {
+    shape.erase(at);
+    strides.erase(at);
   }
 
   /// The smallest and the largest offset reached; {0, -1} when there are no elements.
@@ -1054,8 +1063,7 @@ SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   int64_t const i = checked_index(index, from.shape[k], k, from.shape, who);
   Viewed result{from, i * from.strides[k]};
-  result.layout.shape.erase(k);
-  result.layout.strides.erase(k);
+  result.layout.erase(k);
   return result;
 }
 
@@ -1144,7 +1152,7 @@ SITU_NOINLINE inline Layout squeezed(Layout const& from) {
 SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
   Layout result = from;
-  if (from.shape[k] == 1) result.shape.erase(k), result.strides.erase(k);
+  if (from.shape[k] == 1) result.erase(k);
   return result;
 }
 
@@ -1166,6 +1174,9 @@ SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* w
   count_of(result.shape, who);
   return result;
 }
+
+/// Throws ShapeError where `from` does not broadcast to `to`.
+SITU_NOINLINE inline void check_expands(Shape const& from, Shape const& to, char const* who) { (void)expanded(Layout(from), to, who); }
 
 /// `to` with its single -1 replaced by what is left of `size` elements.
 SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who) {
@@ -1217,12 +1228,19 @@ SITU_NOINLINE inline bool viewed_as(Layout const& from, Shape const& to, Layout&
   return view < 0;
 }
 
-/// The layout of `from` as `to`, of which one extent may be -1. False where it takes a copy: then `result` is that of a contiguous one.
-SITU_NOINLINE inline bool reshaped(Layout const& from, Shape const& to, char const* who, Layout& result) {
-  Shape const shape = inferred(to, from.shape, who);
-  if (viewed_as(from, shape, result)) return true;
-  result = Layout(shape);
-  return false;
+/// A layout seen as another shape.
+struct Reshaped {
+  Viewed view;
+  bool shares;  ///< false where it takes a copy: then the view is that of a contiguous one
+};
+/// `to` may have one extent of -1.
+SITU_NOINLINE inline Reshaped reshaped(Layout const& from, Shape const& to, char const* who) {
+  Reshaped result{{Layout(inferred(to, from.shape, who)), 0}, true};
+  if (SITU_LIKELY(from.is_contiguous())) return result;
+  Layout strided;
+  result.shares = viewed_as(from, result.view.layout.shape, strided);
+  if (result.shares) result.view.layout.strides = strided.strides;
+  return result;
 }
 
 }  // namespace detail
@@ -1540,8 +1558,15 @@ struct Body {
   bool contiguous = true;
   bool apart = true;  ///< false where it lies in the storage's own block
 
+  Body(Storage const& of, void* at, Layout const& view) noexcept : Body(of, at, view, view.measure()) {}
+  Body(Shape const& shape, int64_t count) noexcept : layout(shape), size(count), apart(false) {}
+
   static void* operator new(std::size_t bytes) { return take_block(bytes); }
   static void operator delete(void* body) noexcept { give_block(body); }
+
+ private:
+  Body(Storage const& of, void* at, Layout const& view, Layout::Measure measure) noexcept
+      : storage(of), first(at), layout(view), size(measure.size), contiguous(measure.contiguous) {}
 };
 
 /// A counted pointer to a body: all that a Tensor holds. A null handle is an empty tensor.
@@ -1566,6 +1591,8 @@ class Handle {
 #pragma GCC diagnostic pop
 #endif
 
+  void swap(Handle& other) noexcept { std::swap(body_, other.body_); }
+
   Body* body() const { return body_; }
   /// Handles of this body, and other views of its storage.
   int64_t use_count() const {
@@ -1589,15 +1616,14 @@ class Handle {
 
 /// A handle to another view of the same storage.
 SITU_NOINLINE inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
-  return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
+  return Handle(new Body(storage, first, layout));
 }
 /// A handle to elements of `item` bytes of another one's storage, whatever their type.
 SITU_NOINLINE inline Handle make_view(Handle const& of, Viewed const& view, std::size_t item) {
   Body const* const body = of.body();
   if (SITU_UNLIKELY(!body)) return make_view(Storage(), nullptr, view.layout);
-  Layout const& layout = view.layout;
   char* const first = static_cast<char*>(body->first);
-  return Handle(new Body{1, body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, layout, layout.size(), layout.is_contiguous(), true});
+  return Handle(new Body(body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, view.layout));
 }
 
 /// D runs its work later, on streams: whoever touches a storage of it says so first.
@@ -1663,7 +1689,7 @@ void before_release(StorageHead* head) noexcept {
 struct FreshBlock {
   StorageHead head;
   Body body;
-  FreshBlock(Shape const& shape, int64_t size) : body{1, {}, nullptr, Layout(shape), size, true, false} {}
+  FreshBlock(Shape const& shape, int64_t size) : body(shape, size) {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 
@@ -2668,7 +2694,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};
 
-  SITU_NOINLINE int64_t all_small() const {
+  [[gnu::cold]] SITU_NOINLINE int64_t all_small() const {
     int64_t sum = small;
     for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
     return sum;
@@ -2685,7 +2711,7 @@ SITU_PROCESS_STATE ThreadMemory& thread_memory() {
 }
 
 /// Adds this thread's balance to the process's; the lock is held. The peak is exact while one thread allocates.
-SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
   int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
   int64_t const high = mine.high > mine.balance ? now - mine.balance + mine.high : now;
   if (high > state.peak) state.peak = high;
@@ -2695,7 +2721,7 @@ SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcep
 }
 
 SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
-SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
   for (auto& list : mine.spares) {
     while (void* const spare = list) {
       list = *ThreadMemory::next_of(spare);
@@ -2775,7 +2801,7 @@ inline MemoryUse memory_use(bool forget_peak = false) noexcept {
 }
 
 /// Counts a large block: in use with a positive number of bytes, freed with a negative one.
-SITU_NOINLINE inline void count_large(int64_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void count_large(int64_t bytes) noexcept {
   MemoryState& state = memory_state();
   SpinLock const guard(state.lock);
   settle(state, thread_memory());
@@ -2797,7 +2823,7 @@ inline void release_block(MemoryState::Block const& block) noexcept {
 }
 
 /// Gives what is kept back to the system, but for the few small blocks that other threads have at hand.
-inline void empty_cache() noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void empty_cache() noexcept {
   free_spares(thread_memory());
   MemoryState& state = memory_state();
   MemoryState::Block released[MemoryState::kept_blocks];
@@ -2857,7 +2883,7 @@ __attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
 constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, bytes >= 4 * huge_page ? huge_page : std::size_t{1} << (bytes < (std::size_t{1} << 20) ? 14 : 16)); }
 
 /// New pages; a null pointer where there are none.
-SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
 #if defined(__linux__)
   std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -2880,7 +2906,7 @@ SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
 }
 
 /// A large block: one that was kept, else new pages; what is kept is given back when there are none. Not counted.
-SITU_NOINLINE inline void* take_large(std::size_t bytes) {
+[[gnu::cold]] SITU_NOINLINE inline void* take_large(std::size_t bytes) {
   if (bytes > (std::size_t{1} << 62)) return nullptr;
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
@@ -2902,7 +2928,7 @@ SITU_NOINLINE inline void* take_large(std::size_t bytes) {
   return memory;
 }
 
-SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
   MemoryState::Block evicted{memory, size};
@@ -2986,7 +3012,7 @@ SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
 }
 
 /// Large blocks, and all blocks while a profile runs, which are malloc's then.
-SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
+[[gnu::cold]] SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
   ObservedAllocation allocation(place_of<Cpu>, bytes);
   void* memory = nullptr;
   if (bytes < large_block) {
@@ -3002,7 +3028,7 @@ SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
   }
   return allocation.done(memory);
 }
-SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
   ObservedAllocation::released(place_of<Cpu>, bytes);
   if (bytes < large_block) {
     deallocate_small(memory, bytes);
@@ -8279,6 +8305,12 @@ SITU_NOINLINE inline void copy_short(void* to, void const* from, int64_t bytes) 
     __builtin_memcpy(&b, f + bytes - 8, 8);
     __builtin_memcpy(t, &a, 8);
     __builtin_memcpy(t + bytes - 8, &b, 8);
+  } else if (bytes >= 4) {
+    uint32_t a, b;
+    __builtin_memcpy(&a, f, 4);
+    __builtin_memcpy(&b, f + bytes - 4, 4);
+    __builtin_memcpy(t, &a, 4);
+    __builtin_memcpy(t + bytes - 4, &b, 4);
   } else {
     for (int64_t k = 0; k < bytes; ++k) t[k] = f[k];
   }
@@ -8315,19 +8347,46 @@ __attribute__((target("avx512f,avx512bw"), always_inline)) inline void pad_with_
   __asm__("vmovdqu8 %1, %0%{%2%}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
   *reinterpret_cast<tail_register*>(to) = x;
 }
-__attribute__((target("avx512f,avx512bw"), noinline)) inline void pad_with_masks(unsigned char (*buffers)[64], void const* const* data, int const* sizes,
-                                                                                  int operands, int64_t done, int count) {
-  for (int o = 1; o < operands; ++o) pad_with_mask(buffers[o], static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
+__attribute__((target("avx512f,avx512bw"), noinline)) inline void pad_with_masks(void* const* to, void const* const* data, int const* sizes, int operands,
+                                                                                  int64_t done, int count) {
+  for (int o = 1; o < operands; ++o) pad_with_mask(static_cast<unsigned char*>(to[o]), static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
+}
+
+typedef long long tail_half __attribute__((vector_size(32)));
+inline constexpr int32_t tail_words[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+
+/// The same where AVX2 has masked loads: elements that are all of `size` bytes, 4 or 8, each to 32 bytes, which one load then finds whole.
+__attribute__((target("avx2"), noinline)) inline void pad_words_with_mask(void* const* to, void const* const* data, int size, int operands, int64_t done,
+                                                                          int count) {
+  int64_t const first = done * size, bytes = count * size;
+  tail_half mask, words, x;
+  __builtin_memcpy(&mask, reinterpret_cast<char const*>(tail_words + 8) - bytes, sizeof mask);
+  for (int o = 1; o < operands; ++o) {
+    char const* const from = static_cast<char const*>(data[o]) + first;
+    char const* const last = from + bytes - size;
+    __asm__("vpmaskmovd %1, %2, %0" : "=x"(words) : "m"(*reinterpret_cast<char const(*)[32]>(from)), "x"(mask));
+    if (size == 4) __asm__("vpbroadcastd %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+    else __asm__("vpbroadcastq %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+    __asm__("vpblendvb %2, %1, %0, %0" : "+x"(x) : "x"(words), "x"(mask));
+    *static_cast<tail_half*>(to[o]) = x;
+  }
 }
 #endif
 
-/// Brings `count` elements of every input, from element `done` on, to `buffers`, padded.
-inline void load_tails(unsigned char (*buffers)[64], void const* const* data, int const* sizes, int operands, int64_t done, int count) {
+/// Brings `count` elements of every input o, from element `done` on, to the buffer to[o] of 64 bytes, padded to a register of the instruction set.
+template <int Operands>
+SITU_INLINE void load_tails([[maybe_unused]] instruction_set set, void* const* to, void const* const* data, int const* sizes, int64_t done, int count) {
 #if SITU_X86
-  if (SITU_LIKELY(current_instruction_set() == instruction_set::avx512)) return pad_with_masks(buffers, data, sizes, operands, done, count);
+  if (SITU_LIKELY(set == instruction_set::avx512)) return pad_with_masks(to, data, sizes, Operands, done, count);
+  if constexpr (Operands > 1) {
+    bool words = set == instruction_set::avx2 && sizes[1] >= 4;
+    for (int o = 2; o < Operands; ++o) words = words && sizes[o] == sizes[1];
+    if (SITU_LIKELY(words)) return pad_words_with_mask(to, data, sizes[1], Operands, done, count);
+  }
 #endif
-  for (int o = 1; o < operands; ++o) pad_short(buffers[o], static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
+  for (int o = 1; o < Operands; ++o) pad_short(static_cast<unsigned char*>(to[o]), static_cast<char const*>(data[o]) + done * sizes[o], count, sizes[o]);
 }
+
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
@@ -9386,6 +9445,10 @@ template <int First, class T, class D>
 Input<T, First> lower(Tensor<T, D> const&) {
   return {};
 }
+template <int First, class T, class D>
+Input<T, First> lower(Variable<T, D> const&) {  // read like its value, where nothing is recorded
+  return {};
+}
 template <int First>
 Index lower(Index const&) {
   return {};
@@ -9432,6 +9495,8 @@ template <class T, class D, class F>
 SITU_INLINE void for_each_leaf(Tensor<T, D> const& leaf, F&& f) {
   f(leaf);
 }
+template <class T, class D, class F>
+SITU_INLINE void for_each_leaf(Variable<T, D> const& leaf, F&& f);  // its value; defined by the autograd layer
 template <class T, class F>
 SITU_INLINE void for_each_leaf(Constant<T> const&, F&&) {}
 template <class F>
@@ -9898,6 +9963,14 @@ struct Line<Isa, Bytes> {
   SITU_INLINE void stream(char* to) const { stream_to(part, reinterpret_cast<float*>(to)); }
 };
 
+/// A word in a register.
+template <class Word>
+struct WordPiece {
+  Word word;
+  SITU_INLINE explicit WordPiece(char const* from) { __builtin_memcpy(&word, from, sizeof(Word)); }
+  SITU_INLINE void store(char* to) const { __builtin_memcpy(to, &word, sizeof(Word)); }
+};
+
 /// Rows of at least 64 bytes.
 struct CopyRowsBody {
   template <class Isa>
@@ -9921,13 +9994,9 @@ struct StreamRowsBody {
       int64_t b = 0;
       if (before > 0) {
         b = 64 - before < bytes ? 64 - before : bytes;
-        if (first) {
-          copy_short(to, from, b);
-        } else {
-          copy_short(begun + before, from, b);
-          if (before + b == 64) Line<Isa>(begun).stream(to - before);
-          else copy_short(to - before, begun, before + b);
-        }
+        copy_short(first ? to : begun + before, from, b);
+        if (!first && before + b == 64) Line<Isa>(begun).stream(to - before);
+        else if (!first) copy_short(to - before, begun, before + b);
       }
       for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
       if (b < bytes) copy_short(last ? to + b : begun, from + b, bytes - b);
@@ -9944,30 +10013,21 @@ template <class Piece>
 inline void copy_short_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
   int64_t const second = bytes - static_cast<int64_t>(sizeof(Piece));
   for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
-    Piece a, b;
-    __builtin_memcpy(&a, from, sizeof(Piece));
-    __builtin_memcpy(&b, from + second, sizeof(Piece));
-    __builtin_memcpy(to, &a, sizeof(Piece));
-    __builtin_memcpy(to + second, &b, sizeof(Piece));
+    Piece const a(from), b(from + second);
+    a.store(to), b.store(to + second);
   }
 }
 
 /// Rows of bytes; strides in bytes.
 inline void copy_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
-  struct Half {
-    uint64_t part[4];
-  };
-  struct Quarter {
-    uint64_t part[2];
-  };
   if (to_row == bytes && from_row == bytes) bytes *= rows, rows = 1;
   if (bytes >= 64) dispatch<CopyRowsBody>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 32) copy_short_rows<Half>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 16) copy_short_rows<Quarter>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 8) copy_short_rows<uint64_t>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 4) copy_short_rows<uint32_t>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 2) copy_short_rows<uint16_t>(to, to_row, from, from_row, rows, bytes);
-  else copy_short_rows<uint8_t>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 32) copy_short_rows<Line<isa::baseline, 32>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 16) copy_short_rows<Line<isa::baseline, 16>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 8) copy_short_rows<WordPiece<uint64_t>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 4) copy_short_rows<WordPiece<uint32_t>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 2) copy_short_rows<WordPiece<uint16_t>>(to, to_row, from, from_row, rows, bytes);
+  else copy_short_rows<WordPiece<uint8_t>>(to, to_row, from, from_row, rows, bytes);
 }
 
 /// Copies elements of one size. `Word` is an unsigned integer of that size.
@@ -9998,7 +10058,10 @@ struct Mover {
       if (m.from_step == 0) return splat_rows(to, from, m);
       if (m.from_row == 1 && m.rows >= lanes && m.count >= lanes) return transpose(to, from, m);
       if (m.from_step == -1 && m.count >= lanes) return reverse_rows(to, from, m);
-      if (m.from_step == 2 && m.count > lanes) return thin_rows(to, from, m);
+      if (m.from_step == 2 && m.count > lanes) {
+        int64_t const done = thin_rows(to, from, m);
+        to += done, from += 2 * done, m.count -= done;
+      }
     }
     auto const magnitude = [](int64_t s) { return s < 0 ? -s : s; };
     bool const by_rows = m.rows > m.count ? m.count < 8 || m.from_row < magnitude(m.from_step) : m.rows >= 8 && m.from_row < magnitude(m.from_step);
@@ -10042,13 +10105,13 @@ struct Mover {
       }
     }
   }
-  /// Every second element.
-  static void thin_rows(Word* to, Word const* from, Move const& m) {
+  /// Every second element, in whole registers that do not reach behind the last one; gives how many of each row that were.
+  static int64_t thin_rows(Word* to, Word const* from, Move const& m) {
+    int64_t const whole = (m.count - 1) / lanes * lanes;
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
-      int64_t c = 0;
-      for (; c + lanes < m.count; c += lanes) store(thinned(load(from + 2 * c), load(from + 2 * c + lanes), Lanes{}), to + c);
-      each(to + c, 1, from + 2 * c, 2, m.count - c);
+      for (int64_t c = 0; c < whole; c += lanes) store(thinned(load(from + 2 * c), load(from + 2 * c + lanes), Lanes{}), to + c);
     }
+    return whole;
   }
   /// to[r, c] = from[c, r] in square blocks; the last ones overlap those before.
   static void transpose(Word* to, Word const* from, Move const& m) {
@@ -10138,6 +10201,8 @@ inline constexpr int64_t columns_ahead = 48;         ///< how far transposed ope
 inline constexpr int64_t pack_bytes = 4096;
 inline constexpr int64_t scratch_bytes = 32 * 1024;
 
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /// How an index space is cut.
 struct TileGrid {
   int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
@@ -10161,11 +10226,14 @@ struct StridedSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
-  bool stream;  ///< write the result past the caches
+  bool stream = false;  ///< write the result past the caches
   MoverFunctions const* const* movers;  ///< of each operand's elements
-  int element_sizes[max_operands];
+  int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
   AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
+
+  StridedSpace(int rank_, int operands_, int64_t const* sizes_, int64_t const* strides_, void* const* data_, MoverFunctions const* const* movers_)
+      : rank(rank_), operands(operands_), sizes(sizes_), strides(strides_), data(data_), movers(movers_) {}
 
   bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
@@ -10173,18 +10241,12 @@ struct StridedSpace {
   static int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
   int last() const { return rank - 1; }
   int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
-  /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
-  SITU_NOINLINE bool is_transposed(int o, int axis) const {
-    int64_t const near = magnitude(stride(o, axis)), apart = magnitude(stride(o, last()));
-    return near != 0 && apart > near && apart * element_sizes[o] >= 64;
-  }
-
   SITU_NOINLINE void choose_grid() {
     grid = {};
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
-    grid.row_axis = rank - 2;
+    int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
       int64_t const* const steps = strides + o * max_rank;
@@ -10197,61 +10259,50 @@ struct StridedSpace {
         int64_t const near = magnitude(steps[k]);
         if (near == 0 || near >= apart) continue;
         transposes = true;
-        if (near < shortest) shortest = near, grid.row_axis = k;
-        if (size > 0 && size < transposed_size) transposed_size = size;
+        if (near < shortest) shortest = near, row = k;
+        if (size > 0) transposed_size = smaller(size, transposed_size);
         if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true;
       }
     }
-    int const row = grid.row_axis;
     int64_t const rows = row < 0 ? 1 : sizes[row];
     int64_t const pack = (buffer_bytes() - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
-    int64_t& tile_rows = grid.tile[row < 0 ? last() : row];
     int64_t line = 1;  // rows that are packed together, or a multiple of them
+    grid.packs = buffers;
     if (transposes) {
-      line = 64 / transposed_size < pack / 16 ? 64 / transposed_size : pack / 16;
-      if (line > rows) line = rows;
-      grid.packs = true;
-    } else if (buffers) {
-      grid.packs = true;
-    } else if (row >= 0) {  // where few operands would have to be copied, longer rows are packed
+      line = smaller(smaller(64 / transposed_size, pack / 16), rows);
+    } else if (!buffers && row >= 0) {  // where few operands would have to be copied, longer rows are packed
       bool copies = false;
       for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
       grid.packs = columns < (copies ? 128 : 512);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
-    grid.pack_columns = columns < pack ? columns : pack;
-    if (transposes && columns > pack / line) grid.pack_columns = pack / line;
-    grid.pack_rows = pack / grid.pack_columns;
-    if (grid.pack_rows > line) grid.pack_rows = grid.pack_rows / line * line;
-    if (grid.pack_rows > rows) grid.pack_rows = rows;
-
-    int64_t const longest = transposes ? transposed_columns : tile_elements;
-    int64_t const width = columns < longest ? columns : longest;
-    if (row >= 0) {
-      tile_rows = tile_elements / width;
-      if (transposes && columns > width) tile_rows = grid.pack_rows;
-      if (grid.packs) tile_rows = tile_rows < grid.pack_rows ? grid.pack_rows : tile_rows / grid.pack_rows * grid.pack_rows;
-      if (tile_rows > rows) tile_rows = rows;
-    }
+    int64_t const width = smaller(columns, transposes ? transposed_columns : tile_elements);
+    int64_t const pack_columns = smaller(columns, transposes ? pack / line : pack);
+    int64_t pack_rows = pack / pack_columns;
+    if (pack_rows > line) pack_rows = pack_rows / line * line;
+    pack_rows = smaller(pack_rows, rows);
+    int64_t tile_rows = transposes && columns > width ? pack_rows : tile_elements / width;
+    if (grid.packs) tile_rows = tile_rows < pack_rows ? pack_rows : tile_rows / pack_rows * pack_rows;
+    if (row >= 0) grid.tile[row] = smaller(tile_rows, rows);
     grid.tile[last()] = width;
-    if (rows * columns <= pack / 4) {
-      for (int k = last() - 1; k >= 0 && grid.layer_axis < 0; --k) {
-        if (k != row) grid.layer_axis = k;
-      }
-    }
-    if (grid.layer_axis >= 0) {
+    int const layer = row == last() - 1 ? last() - 2 : last() - 1;
+    if (layer >= 0 && rows * columns <= pack / 4) {
+      grid.layer_axis = layer;
       grid.packs = true;
       grid.prefetches = false;
-      grid.pack_rows = rows;
-      grid.pack_layers = pack / (rows * columns);
-      if (grid.pack_layers > 16) grid.pack_layers = grid.pack_layers / 16 * 16;
-      grid.tile[grid.layer_axis] = grid.pack_layers * 8 < sizes[grid.layer_axis] ? grid.pack_layers * 8 : sizes[grid.layer_axis];
+      pack_rows = rows;
+      int64_t layers = pack / (rows * columns);
+      if (layers > 16) layers = layers / 16 * 16;
+      grid.pack_layers = layers;
+      grid.tile[layer] = smaller(layers * 8, sizes[layer]);
     }
+    grid.row_axis = row;
+    grid.pack_rows = pack_rows;
+    grid.pack_columns = pack_columns;
     int placed = 0;
-    int const first = transposes ? row : last(), second = transposes ? last() : row;
-    if (first >= 0) grid.order[placed++] = first;
-    if (second >= 0) grid.order[placed++] = second;
+    grid.order[placed++] = transposes ? row : last();
+    if (row >= 0) grid.order[placed++] = transposes ? last() : row;
     for (int k = last() - 1; k >= 0; --k) {
       if (k != row) grid.order[placed++] = k;
     }
@@ -10275,36 +10326,28 @@ class TileWalk {
       buffer_[o] = scratch_ + o * bytes;
       kept_[o] = {};
       step_[o] = space.stride(o, space.last()), row_[o] = space.stride(o, grid_.row_axis), layer_[o] = space.stride(o, grid_.layer_axis);
+      int64_t const near = StridedSpace::magnitude(row_[o]), apart = StridedSpace::magnitude(step_[o]);
+      ahead_[o] = grid_.prefetches && near != 0 && apart > near && apart * space.element_sizes[o] >= 64;
     }
   }
 
   void tiles(int64_t first, int64_t end) {
-    int64_t remaining = end - first;
-    int64_t index[max_rank] = {};  // in tiles, in the order of the grid
-    for (int k = 0; first > 0; ++k) {
-      int64_t const along = space_.tiles(grid_.order[k]);
-      index[k] = first % along;
-      first /= along;
-    }
-    while (remaining-- > 0) {
-      int64_t extent[max_rank], start[max_rank];
+    for (int64_t t = first; t < end; ++t) {
+      int64_t extent[max_rank], rest = t;
+      for (int o = 0; o < space_.operands; ++o) place_[o] = static_cast<char*>(space_.data[o]);
       for (int k = 0; k < space_.rank; ++k) {
         int const axis = grid_.order[k];
-        start[axis] = index[k] * grid_.tile[axis];
-        extent[axis] = space_.sizes[axis] - start[axis] < grid_.tile[axis] ? space_.sizes[axis] - start[axis] : grid_.tile[axis];
-      }
-      for (int o = 0; o < space_.operands; ++o) {
-        int64_t offset = 0;
-        for (int k = 0; k < space_.rank; ++k) offset += start[k] * space_.stride(o, k);
-        place_[o] = static_cast<char*>(space_.data[o]) + offset * space_.element_sizes[o];
+        int64_t const tile = grid_.tile[axis], size = space_.sizes[axis];
+        extent[axis] = smaller(size, tile);
+        if (rest == 0) continue;
+        int64_t const along = space_.tiles(axis), start = rest % along * tile;
+        rest /= along;
+        extent[axis] = smaller(size - start, tile);
+        for (int o = 0; o < space_.operands; ++o) place_[o] += start * space_.strides[o * max_rank + axis] * space_.element_sizes[o];
       }
       columns_ = extent[space_.last()];
       rows_ = grid_.row_axis < 0 ? 1 : extent[grid_.row_axis];
       tile(grid_.layer_axis < 0 ? 1 : extent[grid_.layer_axis]);
-      for (int k = 0; k < space_.rank; ++k) {
-        if (++index[k] < space_.tiles(grid_.order[k])) break;
-        index[k] = 0;
-      }
     }
   }
 
@@ -10353,7 +10396,7 @@ class TileWalk {
       bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
       data[o] = dense && !space_.is_sum(o) ? from : static_cast<void*>(buffer_[o]);
       mask[o] = -1;
-      if (dense || o < space_.outputs || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      if (dense || o < space_.outputs || ahead_[o]) continue;
       bool const repeats = row_[o] == 0 && layer_[o] == 0;
       if (repeats && step_[o] == 0) {
         data[o] = repeated(o, from), mask[o] = 0;
@@ -10364,47 +10407,37 @@ class TileWalk {
       move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
       kept = {from, rows * layers, count};
     }
-    if (space_.outputs > 1 || space_.accumulate) return run_outputs(data, mask, l, r, c, layers, rows, count);
-    if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
-    run_(self_, data, mask, layers * rows * count, false);
-    int const size = space_.element_sizes[0];
-    if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
-      stream_rows(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_, c == 0,
-                  c + count == columns_);
-    } else {
-      move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
-    }
-  }
-
-  /// The same where there are several outputs, or sums.
-  void run_outputs(void* const* data, int64_t const* mask, int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
-    run_(self_, data, mask, layers * rows * count, false);
+    run_(self_, data, mask, layers * rows * count, space_.stream && data[0] != buffer_[0]);
     for (int o = 0; o < space_.outputs; ++o) {
-      if (!space_.movers[o]) continue;
-      if (space_.is_sum(o)) space_.accumulate[o](at(o, l, r, c), layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
-      else if (data[o] == buffer_[o]) move(o, at(o, l, r, c), row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
+      if (data[o] != buffer_[o] || !space_.movers[o]) continue;
+      char* const to = at(o, l, r, c);
+      int const size = space_.element_sizes[o];
+      if (space_.is_sum(o)) {
+        space_.accumulate[o](to, layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
+      } else if (space_.stream && step_[o] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
+        stream_rows(to, row_[o] * size, reinterpret_cast<char const*>(buffer_[o]), count * size, rows, count * size, begun_, c == 0, c + count == columns_);
+      } else {
+        move(o, to, row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
+      }
     }
   }
 
   /// Moves a box of operand o; strides are those of rows, within rows, and of layers.
-  void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
-            int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+  SITU_NOINLINE void move(int o, void* to, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from, int64_t from_row, int64_t from_step,
+                          int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+    Move m{to, to_row, to_step, from, from_row, from_step, rows, count};
+    int64_t outer = layers, to_outer = to_layer, from_outer = from_layer;
+    if (layers > 1 && rows * count < 64 && from_step != 0) {  // the shortest axis outside
+      bool const by_rows = rows <= count || (to_step == 1 && from_step == 1);
+      if (!by_rows) m = {to, to_step, to_row, from, from_step, from_row, count, rows};
+      outer = m.rows, to_outer = m.to_row, from_outer = m.from_row;
+      m.rows = layers, m.to_row = to_layer, m.from_row = from_layer;
+    }
     int const size = space_.element_sizes[o];
-    auto const move = space_.movers[o]->move;
-    char* const to = static_cast<char*>(to_);
-    char const* const from = static_cast<char const*>(from_);
-    if (layers == 1 || rows * count >= 64 || from_step == 0) {
-      for (int64_t l = 0; l < layers; ++l) {
-        move({to + l * to_layer * size, to_row, to_step, from + l * from_layer * size, from_row, from_step, rows, count});
-      }
-    } else if (rows <= count || (to_step == 1 && from_step == 1)) {  // the shortest axis outside
-      for (int64_t r = 0; r < rows; ++r) {
-        move({to + r * to_row * size, to_layer, to_step, from + r * from_row * size, from_layer, from_step, layers, count});
-      }
-    } else {
-      for (int64_t c = 0; c < count; ++c) {
-        move({to + c * to_step * size, to_layer, to_row, from + c * from_step * size, from_layer, from_row, layers, rows});
-      }
+    for (; outer > 0; --outer) {
+      space_.movers[o]->move(m);
+      m.to = static_cast<char*>(m.to) + to_outer * size;
+      m.from = static_cast<char const*>(m.from) + from_outer * size;
     }
   }
 
@@ -10419,7 +10452,7 @@ class TileWalk {
       int64_t const row = k * rows_in_chunk, row_end = smaller(row + rows_in_chunk, rows);
       for (int o = 1; o < space_.operands; ++o) {
         int const size = space_.element_sizes[o];
-        if (space_.is_transposed(o, grid_.row_axis)) {
+        if (ahead_[o]) {
           char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
           ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
           for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
@@ -10435,7 +10468,7 @@ class TileWalk {
   }
 
   /// A register of copies of an element of operand o.
-  void* repeated(int o, void const* from) {
+  SITU_NOINLINE void* repeated(int o, void const* from) {
     if (kept_[o].from != from) {
       int const size = space_.element_sizes[o];
       if (size > 0) space_.movers[o]->move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
@@ -10447,7 +10480,6 @@ class TileWalk {
   char* at(int o, int64_t l, int64_t r, int64_t c) const {
     return place_[o] + (l * layer_[o] + r * row_[o] + c * step_[o]) * space_.element_sizes[o];
   }
-  static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
   /// What a buffer holds, for operands that repeat from row to row.
   struct Kept {
@@ -10462,6 +10494,7 @@ class TileWalk {
   int64_t rows_, columns_;
   char* place_[max_operands];
   int64_t step_[max_operands], row_[max_operands], layer_[max_operands];
+  bool ahead_[max_operands];  ///< transposed, each of its rows on cache lines of its own: gathered with what comes next prefetched
   unsigned char* buffer_[max_operands];
   Kept kept_[max_operands];
   static constexpr int begun_rows = 64;
@@ -10522,28 +10555,31 @@ struct TreeCode {
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
+
+  SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
 /// What is left is less than a pack: on padded copies.
 template <int Operands>
-SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done) {
-  Run<Operands> tail;
+SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done, instruction_set set) {
   alignas(64) unsigned char buffers[Operands][64];
+  Run<Operands> tail;
   int const left = static_cast<int>(run.count - done);
-  load_tails(buffers, run.data, code.sizes, Operands, done, left);
   for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-  tail.count = code.lanes;
+  load_tails<Operands>(set, tail.data, run.data, code.sizes, done, left);
+  tail.count = code.pack_lanes(set);
   tail.origin = run.origin + done;
-  (*code.start)(tree, &tail, false);
+  code.start->of[static_cast<int>(set)](tree, &tail, false);
   copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
 SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
-  int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
+  instruction_set const set = current_instruction_set();
+  int const lanes = code.pack_lanes(set);
   int64_t done = 0;
-  if (SITU_LIKELY(run.count >= pack_lanes)) done = (*code.start)(tree, &run, (run.count & (pack_lanes - 1)) != 0);
-  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+  if (SITU_LIKELY(run.count >= lanes)) done = code.start->of[static_cast<int>(set)](tree, &run, (run.count & (lanes - 1)) != 0);
+  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done, set);
 }
 /// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
 /// kind of store, and those of every type stream.
@@ -10643,7 +10679,9 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, bound.movers, {}};
+    StridedSpace space(rank, Operands, sizes, &strides[0][0], bound.data, bound.movers);
+    space.grid = grid;
+    space.stream = stream;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -11409,27 +11447,16 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
-/// A new tensor of that shape, for elements of so many bytes.
-template <class D>
-SITU_NOINLINE Handle fresh_value(Shape const& shape, int64_t size) {
-  int64_t const count = count_of(shape, "Tensor", size);
-  return make_fresh<D>(static_cast<std::size_t>(count * size), count, shape);
-}
-
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
                                 bool ends, bool busy) {
-  Handle fresh;
-  Body* body = to.body();
-  if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
-    before_write<D>(body->storage.head());
-  } else {
-    fresh = fresh_value<D>(shape, code.sizes[0]);
-    body = fresh.body();
-  }
+  bool const again = !busy && can_reuse(to.body(), bodies.of, Operands - 1, ends, shape);
+  Handle fresh = again ? Handle() : make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
+  Body* const body = again ? to.body() : fresh.body();
+  if (again) before_write<D>(body->storage.head());
   if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
-  if (fresh.body()) to = std::move(fresh);
+  if (!again) to.swap(fresh);
 }
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
@@ -11499,8 +11526,7 @@ SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
       before_write<D>(to.body()->storage.head());
       return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
     }
-    int64_t const count = count_of(*shape, "Tensor", sizeof(T));
-    Handle fresh = make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, *shape);
+    Handle fresh = make_uninitialized<D>(*shape, sizeof(T), "Tensor");
     evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
     to = std::move(fresh);
   }
@@ -11551,6 +11577,18 @@ inline bool overlap_differently(void const* written, std::size_t written_size, L
     if (to.shape[k] > 1 && to.strides[k] != from.strides[k]) return true;
   }
   return false;
+}
+
+/// The same for what two tensors of elements of so many bytes hold.
+SITU_NOINLINE inline bool overlap_differently(Body const* written, std::size_t written_size, Body const* read, std::size_t read_size) {
+  if (!written || !read || written->size == 0 || read->size == 0) return false;
+  if (SITU_UNLIKELY(!written->contiguous || !read->contiguous)) {
+    return overlap_differently(written->first, written_size, written->layout, read->first, read_size, read->layout);
+  }
+  char const* const a = static_cast<char const*>(written->first);
+  char const* const b = static_cast<char const*>(read->first);
+  if (a + written->size * static_cast<int64_t>(written_size) <= b || b + read->size * static_cast<int64_t>(read_size) <= a) return false;
+  return a != b || written_size != read_size || !(written->layout.shape == read->layout.shape);
 }
 
 }  // namespace detail
@@ -15721,14 +15759,14 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
 
   Tensor reshaped(Shape const& to) const {
-    detail::Viewed view;
-    return detail::reshaped(layout(), to, "reshape", view.layout) ? viewed(view) : clone().viewed(view);
+    detail::Reshaped const seen = detail::reshaped(layout(), to, "reshape");
+    return seen.shares ? viewed(seen.view) : clone().viewed(seen.view);
   }
 
   Tensor viewed_as(Shape const& to) const {
-    detail::Viewed view;
-    if (!detail::reshaped(layout(), to, "view", view.layout)) detail::fail_view(layout(), view.layout.shape);
-    return viewed(view);
+    detail::Reshaped const seen = detail::reshaped(layout(), to, "view");
+    if (!seen.shares) detail::fail_view(layout(), seen.view.layout.shape);
+    return viewed(seen.view);
   }
 
   template <class... Is>
@@ -15765,7 +15803,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
   Tensor& write(char const* who, E const& e) {
     Shape const& from = e.shape();
-    if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
+    if (!detail::same_shape(from, shape())) detail::check_expands(from, shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
@@ -15788,7 +15826,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   bool overlaps_differently(E const& e) const {
     bool result = false;
     detail::for_each_leaf(e, [&](auto const& leaf) {
-      result = result || detail::overlap_differently(raw(), sizeof(T), layout(), leaf.data(), sizeof(value_of<decltype(leaf)>), leaf.layout());
+      result = result || detail::overlap_differently(body(), sizeof(T), leaf.body(), sizeof(value_of<decltype(leaf)>));
     });
     return result;
   }
@@ -19986,6 +20024,12 @@ void launch_attention(Kernel& kernel, int64_t items) {
 ///
 /// The functions of the BLAS are declared here under names of their own, so that a program may include any <cblas.h>.
 /// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
+///
+/// Products by OpenBLAS are shared out among situ's threads, and OpenBLAS uses one thread in each of them: its threads and OpenMP's
+/// on the same cores would wait for one another, which makes a step of training five times as long. Other libraries are called once
+/// for a product, and use what threads they like, as does an OpenBLAS that is itself built with OpenMP: its threads are situ's.
+
+#include <unistd.h>
 
 
 // ---- <situ/ops/cpu/gemm_batch.hpp>
@@ -20287,10 +20331,10 @@ SITU_NOINLINE void multiply_small(Product<T> const& p, int64_t count, int64_t ne
   }
 }
 
-/// One product, on one thread.
-template <class T>
+/// One product, on one thread. It is held where it is run later, and else referred to.
+template <class T, class Held>
 struct SingleKernel {
-  Product<T> product;
+  Held product;
   void operator()(int64_t, int64_t) const {
     Product<T> const& p = product;
     if constexpr (is_product_type<T>) {
@@ -20366,6 +20410,12 @@ void situ_cblas_sgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
                       SITU_BLAS_INT lda, float const* b, SITU_BLAS_INT ldb, float beta, float* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_sgemm");
 void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double alpha, double const* a,
                       SITU_BLAS_INT lda, double const* b, SITU_BLAS_INT ldb, double beta, double* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_dgemm");
+#if defined(__ELF__)
+// OpenBLAS's own, and null where the BLAS is another one.
+int situ_openblas_get_parallel(void) __asm__("openblas_get_parallel") __attribute__((weak));
+int situ_openblas_get_num_threads(void) __asm__("openblas_get_num_threads") __attribute__((weak));
+void situ_openblas_set_num_threads(int) __asm__("openblas_set_num_threads") __attribute__((weak));
+#endif
 }
 #undef SITU_TEXT
 #undef SITU_TEXT_OF
@@ -20373,9 +20423,8 @@ void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-inline namespace SITU_ABI_BLAS {
-
 #if defined(SITU_WITH_BLAS)
+inline namespace SITU_ABI_THREADS {
 
 inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float const* a, SITU_BLAS_INT lda, float const* b,
                       SITU_BLAS_INT ldb, float* c, SITU_BLAS_INT ldc) {
@@ -20399,7 +20448,70 @@ struct BlasMatrix {
   }
 };
 
-/// The batch, one call of the BLAS for each of its products; it uses its own threads.
+/// Whether the BLAS is an OpenBLAS that can be kept from using threads of its own.
+inline bool is_threaded_by_situ() {
+#if defined(__ELF__) && defined(_OPENMP)
+  constexpr int by_openmp = 2;
+  return situ_openblas_get_parallel && situ_openblas_get_num_threads && situ_openblas_set_num_threads && situ_openblas_get_parallel() != by_openmp;
+#else
+  return false;
+#endif
+}
+
+#if defined(__ELF__)
+/// One per process.
+struct BlasThreads {
+  int64_t lock = 0, guards = 0;
+  int before = 0;  ///< OpenBLAS's number, found by the first guard
+};
+SITU_PROCESS_STATE BlasThreads& blas_threads() {
+  static constinit BlasThreads state;
+  return state;
+}
+#endif
+
+/// While one of these lives, OpenBLAS's calls run on the thread that makes them; the last one gives back the number of threads that was found.
+class SingleThreadedBlas {
+ public:
+  SingleThreadedBlas() { count(1); }
+  SingleThreadedBlas(SingleThreadedBlas const&) = delete;
+  SingleThreadedBlas& operator=(SingleThreadedBlas const&) = delete;
+  ~SingleThreadedBlas() { count(-1); }
+
+ private:
+  static void count([[maybe_unused]] int change) {
+#if defined(__ELF__)
+    BlasThreads& state = blas_threads();
+    SpinLock const held(state.lock);
+    int const now = situ_openblas_get_num_threads();
+    if (state.guards == 0) state.before = now;
+    state.guards += change;
+    if (change > 0 && now > 1) situ_openblas_set_num_threads(1);
+    if (state.guards == 0 && now == 1 && state.before > 1) situ_openblas_set_num_threads(state.before);
+#endif
+  }
+};
+
+/// Cuts m x n products of depth k where each piece is a call of the BLAS: by the sizes and the machine, not by the number of threads,
+/// since the BLAS may sum pieces of other sizes in another order.
+inline ProductCut cut_blas_product(int64_t m, int64_t n, int64_t k, int64_t batches) {
+  ProductCut cut{m, n, 1, 1, batches};
+  if (!is_threaded_by_situ()) return cut;
+  static long const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
+  auto const work = [&] { return static_cast<double>(cut.rows) * static_cast<double>(cut.columns) * static_cast<double>(k); };
+  constexpr double worth_cutting = 1 << 24, worth_a_thread = 1 << 21;  // multiplications
+  for (long pieces = 1; pieces < 2 * processors && work() >= worth_cutting; pieces *= 4) {
+    for (int half = 0; half < 2; ++half) {
+      int64_t& longer = cut.rows > cut.columns ? cut.rows : cut.columns;
+      longer = (longer / 2 + 31) / 32 * 32;
+    }
+  }
+  cut.row_items = (m + cut.rows - 1) / cut.rows, cut.column_items = (n + cut.columns - 1) / cut.columns;
+  cut.grain = static_cast<int64_t>(worth_a_thread / work()) + 1;
+  return cut;
+}
+
+/// The batch, a call of the BLAS for each piece of its products.
 template <class T>
 struct BlasKernel {
   BatchKernel<T> batch;
@@ -20407,18 +20519,32 @@ struct BlasKernel {
   int64_t step_a, step_b;
 
   void operator()(int64_t first, int64_t last) const {
+    if (!is_threaded_by_situ()) return run(first, last);
+    SingleThreadedBlas const guard;
+    run(first, last);
+  }
+
+ private:
+  void run(int64_t first, int64_t last) const {
     using I = SITU_BLAS_INT;
+    ProductCut const& cut = batch.cut;
     for (int64_t item = first; item < last; ++item) {
       Product<T> one = batch.product;
-      batch.move_to(one, item);
-      blas_gemm(how_a, how_b, static_cast<I>(one.m), static_cast<I>(one.n), static_cast<I>(one.k), one.a, static_cast<I>(step_a), one.b, static_cast<I>(step_b),
-                one.c, static_cast<I>(one.c_i));
-      if (one.finish) one.finish(one, one.c, one.c_i, 0, 0, one.m, one.n);
+      batch.move_to(one, item / (cut.row_items * cut.column_items));
+      int64_t const i = item % cut.row_items * cut.rows, j = item / cut.row_items % cut.column_items * cut.columns;
+      int64_t const rows = one.m - i < cut.rows ? one.m - i : cut.rows, columns = one.n - j < cut.columns ? one.n - j : cut.columns;
+      T* const c = one.c + i * one.c_i + j;
+      blas_gemm(how_a, how_b, static_cast<I>(rows), static_cast<I>(columns), static_cast<I>(one.k), one.a + i * one.a_i, static_cast<I>(step_a), one.b + j * one.b_j,
+                static_cast<I>(step_b), c, static_cast<I>(one.c_i));
+      if (one.finish) one.finish(one, c, one.c_i, i, j, rows, columns);
     }
   }
 };
 
+}  // namespace SITU_ABI_THREADS
 #endif
+
+inline namespace SITU_ABI_BLAS {
 
 /// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
 template <class D, class T>
@@ -20429,7 +20555,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
     std::swap(one.c_i, one.c_j), std::swap(one.bias_i, one.bias_j);
   }
   bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
-  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
+  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T, std::conditional_t<is_immediate<D>, Product<T> const&, Product<T>>>{one}, 1, 1);
 
   if constexpr (is_product_type<T>) {
     if (rank == 0 && NarrowRowsKernel<T>::takes(one)) return device_traits<D>::launch(NarrowRowsKernel<T>{one}, one.m, (int64_t{1} << 18) / (one.n * one.k + 4) + 1);
@@ -20452,7 +20578,9 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   if constexpr (is_one_of<T, float, double>) {
     BlasMatrix const left(one.m, one.k, one.a_i, one.a_k), right(one.k, one.n, one.b_k, one.b_j);
     if (left.how != 0 && right.how != 0 && one.n > 1 && one.m > 1 && one.k > 0 && !is_small && one.c_j == 1 && one.c_i <= INT32_MAX) {
-      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, batches, batches);
+      kernel.cut = cut_blas_product(one.m, one.n, one.k, batches);
+      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, kernel.cut.row_items * kernel.cut.column_items * batches,
+                                      kernel.cut.grain);
     }
   }
 #endif
@@ -21490,9 +21618,13 @@ struct ReduceSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
-  int element_sizes[max_operands];
   int64_t outputs, count;
   MoverFunctions const* const* movers;  ///< that of operand o at [o]; null where nothing is read
+  int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small reduction has time for
+
+  template <class Where>
+  ReduceSpace(Where const& where, int kept_, int operands_, int64_t outputs_, int64_t count_, MoverFunctions const* const* movers_)
+      : rank(where.rank), kept(kept_), operands(operands_), sizes(where.sizes), strides(&where.strides[0][0]), data(where.data), outputs(outputs_), count(count_), movers(movers_) {}
 
   int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
 
@@ -21596,8 +21728,7 @@ template <class P>
 ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
   using Elementwise = ElementwiseBody<typename P::tree_type, typename P::value_type, operands>;
-  ReduceSpace space{program.where.rank, program.kept_rank, operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {},
-                    program.outputs, program.count, input_movers<typename P::tree_type, operands>.of};
+  ReduceSpace space(program.where, program.kept_rank, operands, program.outputs, program.count, input_movers<typename P::tree_type, operands>.of);
   for (int o = 1; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
   return space;
 }
@@ -21828,7 +21959,8 @@ struct CentredRow {
     P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
     int64_t i = 0;
     for (; i + 4 * N <= count; i += 4 * N) {
-      for (int k = 0; k < 4; ++k) first[k] = R::gather(first[k], P::load(x + i + k * N));
+      ask_for_half<Isa>(x + count + i / 2);
+      gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
     E last[N];
@@ -21845,11 +21977,9 @@ struct CentredRow {
     E const c = R::centre(lanes[0], static_cast<E>(count));
     P const around(c), none(E(0));
     P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
-    for (i = 0; i + 4 * N <= whole; i += 4 * N) {  // what comes next is asked for: most often it follows
-      for (int k = 0; k < 4; ++k) {
-        __builtin_prefetch(x + count + i + k * N, 0, 3);
-        R::spread(s[k], t[k], P::load(x + i + k * N), around);
-      }
+    for (i = 0; i + 4 * N <= whole; i += 4 * N) {
+      ask_for_half<Isa>(x + count + (count + i) / 2);
+      spread_chains(s, t, x + i, around, Chains{});
     }
     for (; i < whole; i += N) R::spread(s[0], t[0], P::load(x + i), around);
     if (i < count) {
@@ -21862,6 +21992,22 @@ struct CentredRow {
     for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
     R::part(*centre, *spread, static_cast<C>(c), total_s, total_t, static_cast<C>(count));
     return 0;
+  }
+
+ private:
+  using Chains = std::make_integer_sequence<int, 4>;  ///< four sums at a time, each in a register: a loop over them would keep them in memory
+  template <class P, int... K>
+  SITU_INLINE static void gather_chains(P (&first)[4], E const* x, std::integer_sequence<int, K...>) {
+    ((first[K] = R::gather(first[K], P::load(x + K * P::lanes))), ...);
+  }
+  template <class P, int... K>
+  SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
+    (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
+  }
+  /// Each pass over the row asks for half of what comes next, which most often follows: so the memory works all the time.
+  template <class Isa>
+  SITU_INLINE static void ask_for_half(E const* next) {
+    for (int byte = 0; byte < 2 * Isa::bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
   }
 };
 
@@ -22663,7 +22809,7 @@ struct ReduceKernel {
   /// Rows added in float before they are added in double.
   int64_t block_rows() const { return 16 * bound.code->together; }
   ReduceSpace space() const {
-    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count, bound.code->movers};
+    ReduceSpace space(bound.where, bound.kept_rank, operands, bound.outputs, bound.count, bound.code->movers);
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }
@@ -27320,7 +27466,8 @@ struct SelectRowsKernel {
   TileGrid grid;
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, bound.movers, {}};
+    StridedSpace space(inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, bound.movers);
+    space.grid = grid;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -30595,90 +30742,91 @@ struct NormGroup {
   static constexpr int N = Cut::N;
   alignas(64) C shift[N], low[N], scale[N];
 
+  /// Reads the rows once: what is summed is about a guess of the mean, which costs no digits while it is no further from it than the elements are in
+  /// their root mean square. Else it is summed again, about what was found; of the other rows nothing changes by that.
   SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps) {
-    P const zero(C(0)), n(static_cast<C>(cut.n));
+    P const zero(C(0)), one_in_n(C(1) / static_cast<C>(cut.n));
     P sums[N], squares[N];
-    int64_t const whole = cut.whole;
-    for (int64_t r = 0; Centred && r < rows; ++r) {
-      C const* const row = x + r * pitch;
-      P s(zero), t(zero), u(zero), v(zero);  // as many as hide how long an addition takes
-      if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
-      int64_t i = 0;
-      for (; i + 4 * N <= whole; i += 4 * N) {
-        s = s + P::load(row + i);
-        t = t + P::load(row + i + N);
-        u = u + P::load(row + i + 2 * N);
-        v = v + P::load(row + i + 3 * N);
-      }
-      for (; i < whole; i += N) t = t + P::load(row + i);
-      sums[r] = (s + t) + (u + v);
-    }
     if constexpr (Centred) {
+      int64_t const middle = cut.last / 2;
+      for (int64_t r = 0; r < rows; ++r) {
+        C const* const row = x + r * pitch;
+        sums[r] = (P::load(row) + P::load(row + middle)) + P::load(row + cut.last);
+      }
       for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
-      (sums_of_packs(sums) / n).store(shift);
+      (sums_of_packs(sums) * P(C(1) / static_cast<C>(3 * (cut.is_short ? cut.n : N)))).store(shift);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      C const* const row = x + r * pitch;
-      P const centre(Centred ? shift[r] : C(0));
-      P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);
-      if (cut.has_rest()) {
-        P d = cut.rest(row);
-        if constexpr (Centred) d = keep_order(d - centre);
-        s = cut.inside_only(d);
-        q0 = s * s;
-      }
-      int64_t i = 0;
-      for (; i + 4 * N <= whole; i += 4 * N) {
-        P a = P::load(row + i), b = P::load(row + i + N), c = P::load(row + i + 2 * N), d = P::load(row + i + 3 * N);
-        if constexpr (Centred) {
-          a = keep_order(a - centre), b = keep_order(b - centre), c = keep_order(c - centre), d = keep_order(d - centre);
-          s = s + (a + b), t = t + (c + d);
+    for (bool guessed = Centred;; guessed = false) {
+      for (int64_t r = 0; r < rows; ++r) add_row(cut, x + r * pitch, P(Centred ? shift[r] : C(0)), sums[r], squares[r]);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = squares[r] = zero;
+      P const square = sums_of_packs(squares);
+      if constexpr (!Centred) {
+        finish(square * one_in_n, eps);
+        zero.store(shift);
+        zero.store(low);
+        return;
+      } else {
+        P const guess = P::load(shift), rest = sums_of_packs(sums), off = rest * one_in_n, variance = (square - rest * off) * one_in_n;
+        P const mean = keep_order(guess + off);
+        auto const is_far = off * off > variance;
+        if (SITU_UNLIKELY(guessed && any_of(is_far))) {
+          select(is_far, mean, guess).store(shift);
+          continue;
         }
-        q0 = multiply_add(a, a, q0);
-        q1 = multiply_add(b, b, q1);
-        q2 = multiply_add(c, c, q2);
-        q3 = multiply_add(d, d, q3);
+        finish(variance, eps);
+        mean.store(shift);
+        ((keep_order(mean - guess) - off) * P::load(scale)).store(low);
+        return;
       }
-      for (; i < whole; i += N) {
-        P d = P::load(row + i);
-        if constexpr (Centred) d = keep_order(d - centre), t = t + d;
-        q1 = multiply_add(d, d, q1);
-      }
-      if constexpr (Centred) sums[r] = s + t;
-      squares[r] = (q0 + q1) + (q2 + q3);
-    }
-    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
-      squares[r] = zero;
-      if constexpr (Centred) sums[r] = zero;
-    }
-    P const square = sums_of_packs(squares);
-    if constexpr (Centred) {  // about the rounded mean the rest is small
-      P const rest = sums_of_packs(sums), off = rest / n;
-      finish((square - rest * off) / n, eps);
-      (zero - off * P::load(scale)).store(low);
-    } else {
-      finish(square / n, eps);
-      zero.store(shift);
-      zero.store(low);
     }
   }
   /// To [shift, low, scale][row], and from there.
   SITU_INLINE void keep(C* to, int64_t all, int64_t rows) const {
-    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
-    std::memcpy(to, shift, bytes);
-    std::memcpy(to + all, low, bytes);
-    std::memcpy(to + 2 * all, scale, bytes);
+    for (C const* field : {shift, low, scale}) {
+      if (SITU_LIKELY(rows == N)) P::load(field).store(to);
+      else for (int64_t r = 0; r < rows; ++r) to[r] = field[r];
+      to += all;
+    }
   }
   SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
-    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
     for (C* field : {shift, low, scale}) {
-      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) field[r] = C(0);
-      std::memcpy(field, from, bytes);
+      if (SITU_LIKELY(rows == N)) P::load(from).store(field);
+      else for (int64_t r = 0; r < N; ++r) field[r] = r < rows ? from[r] : C(0);
       from += all;
     }
   }
 
  private:
+  /// The sums of x - centre and of its square.
+  SITU_INLINE static void add_row(Cut const& cut, C const* row, P const& centre, P& sum, P& square) {
+    P const zero(C(0));
+    P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);  // as many as hide how long an addition takes
+    if (cut.has_rest()) {
+      s = cut.inside_only(from_centre(cut.rest(row), centre));
+      q0 = s * s;
+    }
+    int64_t i = 0;
+    for (; i + 4 * N <= cut.whole; i += 4 * N) {
+      P const a = from_centre(P::load(row + i), centre), b = from_centre(P::load(row + i + N), centre);
+      P const c = from_centre(P::load(row + i + 2 * N), centre), d = from_centre(P::load(row + i + 3 * N), centre);
+      if constexpr (Centred) s = s + (a + b), t = t + (c + d);
+      q0 = multiply_add(a, a, q0);
+      q1 = multiply_add(b, b, q1);
+      q2 = multiply_add(c, c, q2);
+      q3 = multiply_add(d, d, q3);
+    }
+    for (; i < cut.whole; i += N) {
+      P const d = from_centre(P::load(row + i), centre);
+      if constexpr (Centred) t = t + d;
+      q1 = multiply_add(d, d, q1);
+    }
+    sum = s + t;
+    square = (q0 + q1) + (q2 + q3);
+  }
+  SITU_INLINE static P from_centre(P const& x, P const& centre) {
+    if constexpr (Centred) return keep_order(x - centre);
+    else return x;
+  }
   SITU_INLINE void finish(P const& variance, double eps) {
     (P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps)))).store(scale);
   }
@@ -30814,6 +30962,7 @@ struct NormGroups {
     P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
     P last(shift);
     if (cut.has_rest()) last = made<Isa, Weighed>(weight, bias, cut.rest(x), shift, low, scale, cut.last);
+    SITU_UNROLL
     for (int64_t i = 0; i < cut.whole; i += N) store_lanes<Out, N, Isa>(made<Isa, Weighed>(weight, bias, P::load(x + i), shift, low, scale, i), out + i);
     if (cut.has_rest()) store_lanes<Out, N, Isa>(last, out + cut.last);
   }
@@ -31023,7 +31172,7 @@ struct RowKernel {
     }
     data[0] = to;
     for (int o = 1; o < Operands; ++o) data[o] = from.of[o];
-    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
+    StridedSpace space(rank, Operands, box_sizes, box_strides, data, bound.movers);
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     if (count == 0) return;
     space.choose_grid();
@@ -31952,7 +32101,7 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Throws    ShapeError when the extents are not those of the last axes, x has no such axis, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
 /// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
-///           8000 on a GPU), else the input is read twice, in the launches of softmax. The mean and the variance are computed in two passes, without cancellation.
+///           8000 on a GPU), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.
 template <class E, detail::axes_to_normalize A = Shape>
@@ -32817,7 +32966,7 @@ struct RandomInBoxes {
         for (int o = 0; o < Operands; ++o) box_strides[o * max_rank + k - cut] = strides[o][k];
       }
       box_sizes[0] = sizes[cut] - at < part ? sizes[cut] - at : part;
-      StridedSpace space{{}, rank - cut, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
+      StridedSpace space(rank - cut, Operands, box_sizes, box_strides, data, bound.movers);
       for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
       space.choose_grid();
       run_tiles(space, 0, space.grid.tiles, &run_part, this);
@@ -33117,9 +33266,9 @@ SITU_INLINE P scanned(P const& x) {
 template <class To, class From, int N, class Isa>
 SITU_INLINE pack<To, N, Isa> widened_lanes(pack<From, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
-  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N == 8 && Isa::bytes == 64) {  // g++ 12 takes it apart
+  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N >= 4 && N * 8 == Isa::bytes) {  // g++ 12 takes it apart
     auto const from = x.v;
-    pack<double, 8, Isa> result;
+    pack<double, N, Isa> result;
     __asm__("vcvtps2pd {%1, %0|%0, %1}" : "=v"(result.v) : "v"(from));
     return result;
   }
@@ -33138,9 +33287,18 @@ struct ScanBody {
 
   template <class To, class Isa, int N>
   SITU_INLINE static pack<To, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
-    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+    using From = std::conditional_t<Operands == 2, ContiguousSource<Isa, N>, Source<Isa, N>>;  // one operand is never a repeated element
+    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, From{Source<Isa, N>{run.data, run.mask, i, run.origin}}));
     if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
     else return widened_lanes<To>(x);
+  }
+  /// Asks for `Count` elements from index i on. The line, or the next one, goes on there: processors do not look beyond a page by themselves.
+  template <int Count>
+  SITU_INLINE static void ask_for(Run<Operands> const& run, int64_t i) {
+    for (int o = 1; o < Operands; ++o) {
+      int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+      for (int at = 0; at < Count * size; at += 64) __builtin_prefetch(static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + at, 0, 3);
+    }
   }
   /// Packs of a line that are scanned one after the other, before they are put behind what stands in front of them.
   static constexpr int block = 32;
@@ -33153,15 +33311,16 @@ struct ScanBody {
     if constexpr (in_two_floats) {
       constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
       alignas(64) L high[block], low[block];
-      bool huge = false;
       pack<L, M, Isa> const limit(1.5e38f);
+      auto beyond = limit < -limit;
       for (int k = 0; k < packs; k += M) {
         auto const front = pack<A, M, Isa>::load(fronts + k);
         auto const h = keep_order(convert_unchecked<L>(front));
-        huge = huge || any_of((h > limit) | (h < -limit));
+        beyond = beyond | (h > limit) | (h < -limit);
         h.store(high + k);
         convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
       }
+      bool const huge = any_of(beyond);
       for (int k = 0; SITU_LIKELY(!huge) && k < packs; ++k) {
         auto const sum = pack<L, N, Isa>(high[k]) + keep_order(pack<L, N, Isa>::load(scans + k * N) + pack<L, N, Isa>(low[k]));
         if (SITU_UNLIKELY(stream)) stream_to(sum, to + k * N);
@@ -33209,6 +33368,7 @@ struct ScanBody {
         int64_t const whole = room ? rounded : n / N * N;
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
+          if (flags & 4) ask_for<block * N>(run, i + block * N);
           for (int k = 0; k < packs; ++k) {
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
@@ -33239,7 +33399,7 @@ struct ScanBody {
   };
 
   /// A few rows onto a strip of chains, with `bases` in front; both are padded to whole packs. The rows that come next are asked for at the
-  /// same time.
+  /// same time. The first pack of bases is that of all columns where `flags` says so.
   struct Strip {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int rows, int64_t const* bytes_, A const* bases, A* chains, int flags) {
@@ -33247,30 +33407,28 @@ struct ScanBody {
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
+      int64_t const based = flags & 4 ? 0 : -1;
       Run<Operands> run = *run_;
       int64_t bytes[Operands];
       for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
       int64_t i = 0;
       int64_t const left = run.count % (2 * N), end = run.count - N;
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
-      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
-      constexpr int64_t together = 256 / static_cast<int64_t>(sizeof(Out)) > 2 * N ? 256 / static_cast<int64_t>(sizeof(Out)) : 2 * N;
-      bool const apart = bytes[0] >= 4096;  // rows on pages of their own: four cache lines of each are asked for together
-      for (; apart && i + together <= run.count; i += together) {
-        Run<Operands> at = run;
-        for (int row = 0; row < rows; ++row) {
-          for (int64_t k = i; k < i + together; k += 2 * N) {
-            P chain = P::load(chains + k), chain2 = P::load(chains + k + N);
-            add_pair<Isa, N>(tree, at, rows, bytes, P::load(bases + k), P::load(bases + k + N), chain, chain2, k, writes, stream);
-            chain.store(chains + k);
-            chain2.store(chains + k + N);
-          }
-          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases + (end & based), chains, end, writes) : P(S::identity());
+      bool const wide = stream || run.count >= 64;  // row by row: as memory lies, and in whole cache lines where it goes past the caches
+      for (int row = 0; wide && row < rows; ++row) {
+        for (i = 0; i + 2 * N <= run.count; i += 2 * N) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
+          add_pair<Isa, N>(tree, run, 1, bytes, P::load(bases + (i & based)), P::load(bases + ((i + N) & based)), chain, chain2, i, writes, stream);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
         }
+        for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + bytes[o];
       }
+      if (wide) run = *run_;
       for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-        P const base = P::load(bases + i), base2 = P::load(bases + i + N);
+        P const base = P::load(bases + (i & based)), base2 = P::load(bases + ((i + N) & based));
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
           add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
@@ -33279,7 +33437,7 @@ struct ScanBody {
         chain.store(chains + i);
         chain2.store(chains + i + N);
       }
-      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
+      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases + (i & based), chains, i, writes).store(chains + i);
       if (overlaps) last.store(chains + end);
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
     }
@@ -33305,7 +33463,7 @@ struct ScanBody {
     SITU_INLINE static pack<A, N, Isa> add_pack(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A const* chains, int64_t i, bool writes) {
       using P = pack<A, N, Isa>;
       P chain = P::load(chains + i);
-      P const base = P::load(bases + i);
+      P const base = P::load(bases);
       for (int row = 0; row < rows; ++row) {
         chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
         if (writes) put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, false);
@@ -33362,7 +33520,8 @@ struct ScanKernel {
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
-  static constexpr int64_t part_elements = int64_t{1} << 17;  ///< what is read twice stays in a cache
+  static constexpr int64_t many_lines = 4096;  ///< enough to be shared out 64 at a time; no more make a strip
+  static constexpr int64_t part_elements = int64_t{1} << 16;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
@@ -33375,7 +33534,7 @@ struct ScanKernel {
   int64_t stride(int o, int axis) const { return program.where.strides[o][axis]; }
 
   ReduceSpace space() const {
-    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length, input_movers<Tree, operands>.of};
+    ReduceSpace space(program.where, kept(), operands, program.lines, program.length, input_movers<Tree, operands>.of);
     for (int o = 0; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
     return space;
   }
@@ -33389,14 +33548,14 @@ struct ScanKernel {
     plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
-      plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
-      plan.group_lines = strip_columns;
+      plan.group_lines = program.lines < many_lines ? strip_columns : 64;
+      plan.strips = (plan.columns + plan.group_lines - 1) / plan.group_lines;
       plan.groups = program.lines / plan.columns * plan.strips;
     } else {
       plan.group_lines = dense ? 1 : most_lines;
       plan.groups = (program.lines + plan.group_lines - 1) / plan.group_lines;
     }
-    int64_t const wide = plan.by_strips ? (plan.columns < strip_columns ? plan.columns : strip_columns) : plan.group_lines;
+    int64_t const wide = plan.by_strips && plan.columns < plan.group_lines ? plan.columns : plan.group_lines;
     plan.part_length = program.length;
     if (plan.groups < 64) {  // few groups: parts
       int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
@@ -33409,7 +33568,7 @@ struct ScanKernel {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
     for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
-    std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
+    std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? padded(most_columns()) : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
     unsigned char* const memory = block.get();
@@ -33417,8 +33576,10 @@ struct ScanKernel {
     if (!taken) {
       if (plan.group_lines == 1 && plan.parts == 1) {
         run_dense_lines(work, first, last);
+      } else if (plan.by_strips && plan.parts == 1) {
+        run_strips(work, lines_of(first).first, lines_of(last - 1));
       } else {
-        for (int64_t group = first; group < last; ++group) run_group(work, group);
+        for (int64_t group = first; group < last; ++group) run_group(work, lines_of(group));
       }
     } else {
       for (;;) {
@@ -33444,6 +33605,14 @@ struct ScanKernel {
     return any;
   }
 
+  /// The columns of a strip.
+  int64_t most_columns() const {
+    int64_t const most = plan.parts == 1 && !is_boxed() ? many_lines : strip_columns;
+    return plan.columns < most ? plan.columns : most;
+  }
+  /// The chains of a group: of strips, whole packs.
+  int64_t padded(int64_t lines) const { return plan.by_strips ? (lines + 63) / 64 * 64 : lines; }
+
   struct Work {
     ReduceSpace const& space;
     ReduceFeed feed;
@@ -33454,7 +33623,8 @@ struct ScanKernel {
     bool writes;
   };
 
-  /// What the pack code is told: 1 to write, 2 to do so past the caches.
+  /// What the pack code is told: 1 to write, 2 to do so past the caches. Besides, 4: of lines, to ask for what comes next; of strips, that there
+  /// is but one base.
   int flags(Work const& work, void const* to) const {
     if (!work.writes) return 0;
     return plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 ? 3 : 1;
@@ -33476,7 +33646,7 @@ struct ScanKernel {
     for (int64_t line = first; line < last;) {
       int64_t rows = width - line % width;
       if (rows > last - line) rows = last - line;
-      if (!in_step || plan.stream) rows = 1;
+      if (!in_step || (plan.stream && program.length * static_cast<int64_t>(sizeof(Out)) % 64 != 0)) rows = 1;
       char* place[max_operands];
       for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
       work.space.advance(place, 0, along, line);
@@ -33492,7 +33662,7 @@ struct ScanKernel {
         int64_t bytes[operands];
         for (int o = 0; o < operands; ++o) bytes[o] = along > 0 ? stride(o, along - 1) * work.space.element_sizes[o] : 0;
         int64_t const together = count == program.length ? rows : 1;
-        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to));
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to) | (plan.stream ? 4 : 0));
         rows = together;
         i += count;
       }
@@ -33515,31 +33685,40 @@ struct ScanKernel {
     int64_t first, count;
   };
   Lines lines_of(int64_t group) const {
-    int64_t const column = plan.by_strips ? group % plan.strips * strip_columns : 0, all = plan.by_strips ? plan.columns : program.lines;
+    int64_t const column = plan.by_strips ? group % plan.strips * plan.group_lines : 0, all = plan.by_strips ? plan.columns : program.lines;
     int64_t const first = plan.by_strips ? group / plan.strips * plan.columns + column : group * plan.group_lines, left = all - (plan.by_strips ? column : first);
     return {first, left < plan.group_lines ? left : plan.group_lines};
   }
 
   /// A part of a group of lines, behind work.bases; leaves its totals in work.chains.
   void scan_part(Work& work, Lines const& lines, int64_t part) const {
-    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count, first = part * plan.part_length;
+    int64_t const first = part * plan.part_length;
     int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
-    for (int64_t k = 0; k < padded; ++k) work.chains[k] = S::identity();
+    for (int64_t k = 0; k < padded(lines.count); ++k) work.chains[k] = S::identity();
     if (plan.by_strips) run_strip(work, lines.first, lines.count, first, stop);
     else run_lines(work, lines.first, lines.count, first, stop);
   }
   void start_bases(Work& work, Lines const& lines) const {
-    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count;
-    for (int64_t k = 0; k < padded; ++k) work.bases[k] = S::identity();
+    for (int64_t k = 0; k < padded(lines.count); ++k) work.bases[k] = S::identity();
   }
 
   /// All parts of a group of lines, one after the other.
-  void run_group(Work& work, int64_t group) const {
-    Lines const lines = lines_of(group);
+  void run_group(Work& work, Lines const& lines) const {
     start_bases(work, lines);
     for (int64_t part = 0; part < plan.parts; ++part) {
       scan_part(work, lines, part);
       for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = S::combine(work.bases[k], work.chains[k]);
+    }
+  }
+
+  /// Strips of any width, each in one part: those of neighbouring groups are joined.
+  void run_strips(Work& work, int64_t line, Lines const& last) const {
+    for (int64_t const stop = last.first + last.count; line < stop;) {
+      int64_t count = plan.columns - line % plan.columns;
+      if (count > stop - line) count = stop - line;
+      if (count > most_columns()) count = most_columns();
+      run_group(work, {line, count});
+      line += count;
     }
   }
 
@@ -33605,7 +33784,8 @@ struct ScanKernel {
   void run_lines(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept();
     int64_t const out_stride = stride(0, along);
-    int64_t const tile = plan.group_lines == 1 && !is_boxed() ? row_run : tile_columns;
+    bool const boxes = is_boxed();
+    int64_t const tile = plan.group_lines == 1 && !boxes ? row_run : tile_columns;
     int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
     bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
@@ -33629,7 +33809,7 @@ struct ScanKernel {
         bind(work, run, place, along, k - boxed, count);
         run.data[0] = out;
         int64_t const bytes[operands] = {};
-        int const told = out_stride == 1 ? flags(work, out) : flags(work, out) & 1;
+        int const told = (out_stride == 1 ? flags(work, out) : flags(work, out) & 1) | (plan.stream && !boxes ? 4 : 0);
         dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
         if (out_stride != 1 && !side_by_side && work.writes) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
@@ -33647,7 +33827,7 @@ struct ScanKernel {
     int const along = kept(), across = along - 1;
     bool const boxed = is_boxed();
     int64_t const narrow = 16384 / lines < 32 ? 16384 / lines : 32;  // rows of a narrow strip lie close
-    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_columns = boxed ? tile_columns : strip_columns;
+    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_count = boxed ? tile_columns : lines;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {
@@ -33657,14 +33837,14 @@ struct ScanKernel {
       work.space.advance(place, 0, along, line);
       place[0] = static_cast<char*>(program.where.data[0]) + output_offset(line, row);
       for (int64_t i = 0; i < lines;) {
-        int64_t const count = lines - i < most_columns ? lines - i : most_columns;
+        int64_t const count = lines - i < most_count ? lines - i : most_count;
         Run<operands> run;
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
         run.data[0] = place[0];
-        int const told = bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1;
+        int const told = (bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
-                                       static_cast<A const*>(work.bases + i), work.chains + i, told);
+                                       static_cast<A const*>(work.bases + (plan.parts == 1 ? 0 : i)), work.chains + i, told);
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }
@@ -37776,7 +37956,7 @@ class Variable {
 
   Variable() : Variable(Tensor<T, D>()) {}
   Variable(Variable const& other) noexcept : state_(other.state_) {
-    if (state_) detail::count_up(state_->handles);
+    if (state_) hold(state_);
   }
   Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   Variable& operator=(Variable other) & noexcept {
@@ -37993,6 +38173,7 @@ class Variable {
   struct adopted {};
   Variable(detail::State<T, D>* state, adopted) : state_(state) {}
 
+  static SITU_NOINLINE void hold(detail::State<T, D>* state) noexcept { detail::count_up(state->handles); }  // every formula copies its Variables
   static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
     if (SITU_LIKELY(!detail::count_down(state->handles))) return;
     __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);
@@ -38462,6 +38643,11 @@ Twice<F> twice(F f) {
 template <class T, class D>
 Tensor<T, D> values_of(Variable<T, D> const& variable) {
   return variable.value();
+}
+/// What reads a formula where it stands needs no handles of its own.
+template <class T, class D, class F>
+SITU_INLINE void for_each_leaf(Variable<T, D> const& leaf, F&& f) {
+  f(std::as_const(leaf.state()->value));
 }
 
 /// The axes that `shape` was broadcast along to `whole`.
@@ -39638,6 +39824,19 @@ struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
 };
 
+/// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
+template <class T, int N, class Isa>
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j) {
+  using C = compute_t<T>;
+  if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
+  if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
+    if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
+  }
+  T* const to = static_cast<T*>(data) + i;
+  if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
+  else store_lanes<T, N, Isa>(gradient, to);
+}
+
 template <class F, class S, class Slots, int Inputs>
 struct BackwardBody;
 template <class F, class S, class... Ts, int Inputs>
@@ -39651,22 +39850,21 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Stores gradients: over what is there, or on top of it.
-  template <class Isa>
-  struct Sink {
-    void* const* data;
-    int64_t i;
-    uint64_t needed, accumulated, summed;
+  /// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone.
+  template <int J, class X>
+  struct Arrived {
+    X lanes;
+  };
+  template <class Isa, class Numbers>
+  struct Sink;
+  template <class Isa, int... Js>
+  struct Sink<Isa, std::integer_sequence<int, Js...>> : Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>>... {
     template <int J, class T, class X>
-    SITU_INLINE void put(X const& gradient) const {
-      constexpr int N = lanes_in<Isa>;
-      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
-      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
-        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
-      }
-      T* const to = static_cast<T*>(data[J]) + i;
-      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
-      else store_lanes<T, N, Isa>(gradient, to);
+    SITU_INLINE void put(X const& gradient) {
+      static_cast<Arrived<J, X>&>(*this).lanes = gradient;
+    }
+    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks) const {
+      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js), ...);
     }
   };
 
@@ -39685,8 +39883,9 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
       Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
+      Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
+      sink.store(data, i, masks);
     }
     return i;
   }
@@ -39876,7 +40075,10 @@ struct StridedBackward {
   int64_t sum_bytes[Most];  ///< of a group's sum
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
+    StridedSpace space(rank, bound.operands(), sizes, &strides[1][0], data, movers);
+    space.grid = grid;
+    space.outputs = bound.code->outputs;
+    if (bound.masks.summed) space.accumulate = accumulate;
     for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
     return space;
   }
@@ -41244,11 +41446,11 @@ struct extreme_norm_gradient : ReducedAxes {
 
 template <class E>
 auto recorded_sum(E const& x, unsigned axes, bool keep) {
-  return record_on<false>("Sum", reduce<reducers::sum<value_of<E>>>(values_of(x), axes, keep), x, sum_gradient{{x.shape(), axes}});
+  return record_on<false>("Sum", reduce<reducers::sum<value_of<E>>>(x, axes, keep), x, sum_gradient{{x.shape(), axes}});
 }
 template <class E>
 auto recorded_mean(E const& x, unsigned axes, bool keep) {
-  return record_on<false>("Mean", reduce<reducers::mean<value_of<E>>>(values_of(x), axes, keep), x, mean_gradient{{x.shape(), axes}});
+  return record_on<false>("Mean", reduce<reducers::mean<value_of<E>>>(x, axes, keep), x, mean_gradient{{x.shape(), axes}});
 }
 /// A reduction whose gradient reads x and the result.
 template <template <class, class> class Gradient, class E, class T, class D>
@@ -41257,19 +41459,19 @@ auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, u
 }
 template <class E>
 auto recorded_max(E const& x, unsigned axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(values_of(x), axes, keep), x, axes);
+  return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E>
 auto recorded_min(E const& x, unsigned axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(values_of(x), axes, keep), x, axes);
+  return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E>
 auto recorded_prod(E const& x, unsigned axes, bool keep) {
-  return recorded_with_result<prod_gradient>("Prod", reduce<reducers::prod<value_of<E>>>(values_of(x), axes, keep), x, axes);
+  return recorded_with_result<prod_gradient>("Prod", reduce<reducers::prod<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E>
 auto recorded_logsumexp(E const& x, unsigned axes, bool keep) {
-  return recorded_with_result<logsumexp_gradient>("Logsumexp", reduce<reducers::logsumexp<value_of<E>>>(values_of(x), axes, keep), x, axes);
+  return recorded_with_result<logsumexp_gradient>("Logsumexp", reduce<reducers::logsumexp<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E>
 auto recorded_norm(E const& x, unsigned axes, bool keep) {
@@ -41285,13 +41487,13 @@ auto recorded_p_norm(E const& x, unsigned axes, bool keep, norm_options const& o
 }
 template <class E>
 auto recorded_var(E const& x, unsigned axes, bool keep, var_options const& options) {
-  return record_on<true>("Var", variance_of(values_of(x), axes, keep, options), x, var_gradient<value_of<E>>{{x.shape(), axes}, options.correction});
+  return record_on<true>("Var", variance_of(x, axes, keep, options), x, var_gradient<value_of<E>>{{x.shape(), axes}, options.correction});
 }
 template <class E>
 auto recorded_stddev(E const& x, unsigned axes, bool keep, var_options const& options) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
-  auto const y = deviation_of(values_of(x), axes, keep, options);
+  auto const y = deviation_of(x, axes, keep, options);
   return record_on<true>("Std", y, x, stddev_gradient<T, D>{{{x.shape(), axes}, options.correction}, Saved<T, D>(y)});
 }
 
@@ -46043,20 +46245,21 @@ struct NormGradientGroups {
       products[r] = q + p;
     }
     for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
-    P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
+    P const one_in_n(C(1) / static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
     P total(zero), product = sums_of_packs(products) * scale;  // of h z
     if constexpr (Centred) {
       total = sums_of_packs(totals);
       product = multiply_add(total, low, product);
     }
-    P const share = product / n;
+    P const share = product * one_in_n;
     (zero - share * scale * scale).store(slopes);
-    (zero - (total / n + share * low) * scale).store(bases);
+    (zero - (total * one_in_n + share * low) * scale).store(bases);
   }
   template <bool Weighed>
   SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
     P last(base);  // made first: what is written may be g
     if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
+    SITU_UNROLL
     for (int64_t i = 0; i < cut.whole; i += N) {
       multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
     }
@@ -46555,8 +46758,8 @@ auto recorded_softmax(E const& x, unsigned axes) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   Tensor<T, D> const y = [&] {
-    if constexpr (Logarithmic) return operate_on_rows<detail::rows::log_softmax>(values_of(x), axes);
-    else return operate_on_rows<detail::rows::softmax>(values_of(x), axes);
+    if constexpr (Logarithmic) return operate_on_rows<detail::rows::log_softmax>(x, axes);
+    else return operate_on_rows<detail::rows::softmax>(x, axes);
   }();
   return record_on<false>(Logarithmic ? "LogSoftmax" : "Softmax", y, x, softmax_gradient<Logarithmic, T, D>{{x.shape(), axes}, Saved<T, D>(y)});
 }
@@ -52032,7 +52235,7 @@ struct TransformerEncoderLayer {
 ///
 ///     optim::Adam optimizer{net, {.lr = 1e-3f}};             // all parameters of a module,
 ///     optim::SGD sgd{{w, b}, {.lr = 0.1, .momentum = 0.9}};  // or these
-///     sgd.add_param_group({head}, {.lr = 0.01});
+///     sgd.add_param_group({head}, {.lr = 0.01, .momentum = 0.9});
 ///     loss.backward();
 ///     optimizer.step();
 ///     optimizer.zero_grad();
@@ -52658,7 +52861,9 @@ class Optimizer {
   /// Throws    Error for options out of range; for no parameters, results of operations, and a parameter that stands in a group already.
   explicit Optimizer(std::vector<Variable<T, D>> const& parameters, Options const& options = {}) { add_param_group(parameters, options); }
 
-  /// Parameters with options of their own.
+  /// Parameters with options of their own: those that are not named are the defaults, not the first group's. To change one of those, copy them:
+  /// `auto slower = sgd.options(); slower.lr = 0.01; sgd.add_param_group(net.head, slower);`.
+  /// Throws    what the constructors throw; nothing has been added then.
   [[gnu::cold]] void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
     Rule::check(options);
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
@@ -52684,7 +52889,16 @@ class Optimizer {
     }
     values_.swap(values);
   }
+  template <any_module M>
+  void add_param_group(M const& net, Options const& options) {
+    add_param_group(situ::parameters<T>(net), options);
+  }
+  /// With the options of the first group.
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
+  template <any_module M>
+  void add_param_group(M const& net) {
+    add_param_group(net, options());
+  }
 
   /// Changes each parameter that has a gradient, by one launch for up to 60 of them.
   /// Throws    OutOfMemory where state is missing, LayoutError for a parameter that is a broadcast view; nothing has been changed then.

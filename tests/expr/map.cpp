@@ -102,6 +102,35 @@ TEST_CASE("a function of elements is called once for each, whatever the layout")
   CHECK(eval(map([](float v) { return v; }, zeros({0, 3}))).shape() == Shape{0, 3});
 }
 
+TEST_CASE("functions see the elements of short tensors and no others") {
+  auto check = [&]<class X, class Y>(X, Y) {
+    situ_test::with_every_instruction_set<Cpu>([&] {
+      for (int n = 1; n < 20; ++n) {
+        Tensor<X> x = full<X>({40}, X(99));
+        Tensor<Y> y = full<Y>({40}, Y(99));
+        x.slice(0, 7, 7 + n) = arange<X>(0, n);
+        y.slice(0, 9, 9 + n) = arange<Y>(0, n);
+        static bool strange;
+        strange = false;
+        auto watched = [](auto a, auto b) {
+          strange = strange || a == decltype(a)(99) || b == decltype(b)(99);
+          return static_cast<float>(a) + 2 * static_cast<float>(b);
+        };
+        Tensor<float> const z = map(watched, x.slice(0, 7, 7 + n), y.slice(0, 9, 9 + n));
+        INFO(n);
+        CHECK(!strange);
+        for (int k = 0; k < n; ++k) CHECK(z(k) == 3.f * static_cast<float>(k));
+      }
+    });
+  };
+  check(1.f, 1.f);
+  check(1., 1.);
+  check(1.f, 1.);
+  check(int8_t{1}, 1.f);
+  check(int64_t{1}, int64_t{1});
+  check(int16_t{1}, int16_t{1});
+}
+
 TEST_CASE("mapped functions fuse with others and run alike on every instruction set") {
   Tensor<float> const x = linspace(-2, 2, 1003);
   std::vector<float> expected;

@@ -111,6 +111,20 @@ TEST_CASE("a mean far from 0 costs no accuracy") {
   CHECK(worst(layer_norm(full<float>({3, 100}, 0.1f), {100}), std::vector<double>(300, 0.0)) < 1e-6);
 }
 
+TEST_CASE("elements far from the others, wherever they stand, cost no accuracy, and nothing in the rows beside them") {
+  for (int64_t n : {int64_t{40}, int64_t{1000}, int64_t{4000}}) {
+    auto const plain = numbers<float>({37, n});
+    auto x = plain.clone();
+    for (int64_t at : {int64_t{0}, n / 2 - 4, n - 8}) x(3, range(at, at + 8)) = x(3, range(at, at + 8)) + 100.f;
+    x(20, range(0, 1)) = -1000.f;
+    auto const y = layer_norm(x, {n}), ordinary = layer_norm(plain, {n});
+    CHECK(worst(y, by_loops(x, 1, true)) < 5e-7);
+    for (int64_t r = 0; r < 37; ++r) {
+      if (r != 3 && r != 20) CHECK(equal(y[r], ordinary[r]));
+    }
+  }
+}
+
 TEST_CASE("NaN and infinities spoil their own row alone") {
   auto const x = Tensor<float>{{NAN, 1, 2}, {INFINITY, 1, 2}, {1, 2, 3}};
   auto const y = layer_norm(x, {3});

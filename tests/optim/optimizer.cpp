@@ -99,6 +99,22 @@ TEST_CASE_TEMPLATE("an optimiser is made from a module, a vector or a list, and 
   CHECK_FALSE(net.bias.has_grad());
 }
 
+TEST_CASE("a group is a module or a list, with the first group's options or its own") {
+  auto w = leaf<float>({3}, ramp(3));
+  Net<Cpu> net, head;
+  optim::SGD sgd{{w}, {.lr = 0.1, .momentum = 0.9}};
+  sgd.add_param_group(net);
+  auto slower = sgd.options();
+  slower.lr = 0.01;
+  sgd.add_param_group(head, slower);
+  CHECK(sgd.groups() == 3);
+  CHECK(sgd.parameters().size() == 5);
+  CHECK(sgd.options(1).lr == 0.1);
+  CHECK(sgd.options(1).momentum == 0.9);
+  CHECK(sgd.options(2).lr == 0.01);
+  CHECK(sgd.options(2).momentum == 0.9);
+}
+
 TEST_CASE("groups have options of their own, and parameters of different ages their own corrections") {
   auto a = leaf<float>({40}, ramp(40)), b = leaf<float>({3}, ramp(3)), c = leaf<float>({2}, ramp(2));
   optim::Adam together{{a, c}, {.lr = 0.1}};

@@ -73,6 +73,11 @@ template <class T, class D>
 Tensor<T, D> values_of(Variable<T, D> const& variable) {
   return variable.value();
 }
+/// What reads a formula where it stands needs no handles of its own.
+template <class T, class D, class F>
+SITU_INLINE void for_each_leaf(Variable<T, D> const& leaf, F&& f) {
+  f(std::as_const(leaf.state()->value));
+}
 
 /// The axes that `shape` was broadcast along to `whole`.
 SITU_NOINLINE inline Shape broadcast_axes(Shape const& whole, Shape const& shape) {

@@ -273,8 +273,8 @@ auto recorded_softmax(E const& x, unsigned axes) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   Tensor<T, D> const y = [&] {
-    if constexpr (Logarithmic) return operate_on_rows<detail::rows::log_softmax>(values_of(x), axes);
-    else return operate_on_rows<detail::rows::softmax>(values_of(x), axes);
+    if constexpr (Logarithmic) return operate_on_rows<detail::rows::log_softmax>(x, axes);
+    else return operate_on_rows<detail::rows::softmax>(x, axes);
   }();
   return record_on<false>(Logarithmic ? "LogSoftmax" : "Softmax", y, x, softmax_gradient<Logarithmic, T, D>{{x.shape(), axes}, Saved<T, D>(y)});
 }

@@ -102,7 +102,7 @@ class Variable {
 
   Variable() : Variable(Tensor<T, D>()) {}
   Variable(Variable const& other) noexcept : state_(other.state_) {
-    if (state_) detail::count_up(state_->handles);
+    if (state_) hold(state_);
   }
   Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
   Variable& operator=(Variable other) & noexcept {
@@ -319,6 +319,7 @@ class Variable {
   struct adopted {};
   Variable(detail::State<T, D>* state, adopted) : state_(state) {}
 
+  static SITU_NOINLINE void hold(detail::State<T, D>* state) noexcept { detail::count_up(state->handles); }  // every formula copies its Variables
   static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
     if (SITU_LIKELY(!detail::count_down(state->handles))) return;
     __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);

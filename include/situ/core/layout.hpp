@@ -25,16 +25,20 @@ struct Layout {
   constexpr int rank() const { return shape.rank(); }
   constexpr int64_t size() const { return detail::product(shape); }
 
-  constexpr bool is_contiguous() const {
-    int64_t step = 1;
+  /// The number of elements, and whether they are contiguous.
+  struct Measure {
+    int64_t size;
+    bool contiguous;
+  };
+  constexpr Measure measure() const {
+    Measure m{1, true};
     for (int k = rank() - 1; k >= 0; --k) {
-      if (shape[k] == 0) return true;
-      if (shape[k] == 1) continue;
-      if (strides[k] != step) return false;
-      step *= shape[k];
+      m.contiguous = m.contiguous && (shape[k] <= 1 || strides[k] == m.size || m.size == 0);
+      m.size *= shape[k];
     }
-    return true;
+    return m;
   }
+  constexpr bool is_contiguous() const { return measure().contiguous; }
 
   /// True when two different indices share an element: an axis of stride 0 with more than one index.
   constexpr bool is_broadcast() const {
@@ -42,6 +46,11 @@ struct Layout {
       if (strides[k] == 0 && shape[k] > 1) return true;
     }
     return false;
+  }
+
+  constexpr void erase(int at) {
+    shape.erase(at);
+    strides.erase(at);
   }
 
   /// The smallest and the largest offset reached; {0, -1} when there are no elements.
@@ -82,8 +91,7 @@ SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_
   int const k = checked_axis(axis, from.rank(), from.shape, who);
   int64_t const i = checked_index(index, from.shape[k], k, from.shape, who);
   Viewed result{from, i * from.strides[k]};
-  result.layout.shape.erase(k);
-  result.layout.strides.erase(k);
+  result.layout.erase(k);
   return result;
 }
 
@@ -172,7 +180,7 @@ SITU_NOINLINE inline Layout squeezed(Layout const& from) {
 SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
   int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
   Layout result = from;
-  if (from.shape[k] == 1) result.shape.erase(k), result.strides.erase(k);
+  if (from.shape[k] == 1) result.erase(k);
   return result;
 }
 
@@ -194,6 +202,9 @@ SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* w
   count_of(result.shape, who);
   return result;
 }
+
+/// Throws ShapeError where `from` does not broadcast to `to`.
+SITU_NOINLINE inline void check_expands(Shape const& from, Shape const& to, char const* who) { (void)expanded(Layout(from), to, who); }
 
 /// `to` with its single -1 replaced by what is left of `size` elements.
 SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who) {
@@ -245,12 +256,19 @@ SITU_NOINLINE inline bool viewed_as(Layout const& from, Shape const& to, Layout&
   return view < 0;
 }
 
-/// The layout of `from` as `to`, of which one extent may be -1. False where it takes a copy: then `result` is that of a contiguous one.
-SITU_NOINLINE inline bool reshaped(Layout const& from, Shape const& to, char const* who, Layout& result) {
-  Shape const shape = inferred(to, from.shape, who);
-  if (viewed_as(from, shape, result)) return true;
-  result = Layout(shape);
-  return false;
+/// A layout seen as another shape.
+struct Reshaped {
+  Viewed view;
+  bool shares;  ///< false where it takes a copy: then the view is that of a contiguous one
+};
+/// `to` may have one extent of -1.
+SITU_NOINLINE inline Reshaped reshaped(Layout const& from, Shape const& to, char const* who) {
+  Reshaped result{{Layout(inferred(to, from.shape, who)), 0}, true};
+  if (SITU_LIKELY(from.is_contiguous())) return result;
+  Layout strided;
+  result.shares = viewed_as(from, result.view.layout.shape, strided);
+  if (result.shares) result.view.layout.strides = strided.strides;
+  return result;
 }
 
 }  // namespace detail

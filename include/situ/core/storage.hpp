@@ -115,8 +115,15 @@ struct Body {
   bool contiguous = true;
   bool apart = true;  ///< false where it lies in the storage's own block
 
+  Body(Storage const& of, void* at, Layout const& view) noexcept : Body(of, at, view, view.measure()) {}
+  Body(Shape const& shape, int64_t count) noexcept : layout(shape), size(count), apart(false) {}
+
   static void* operator new(std::size_t bytes) { return take_block(bytes); }
   static void operator delete(void* body) noexcept { give_block(body); }
+
+ private:
+  Body(Storage const& of, void* at, Layout const& view, Layout::Measure measure) noexcept
+      : storage(of), first(at), layout(view), size(measure.size), contiguous(measure.contiguous) {}
 };
 
 /// A counted pointer to a body: all that a Tensor holds. A null handle is an empty tensor.
@@ -141,6 +148,8 @@ class Handle {
 #pragma GCC diagnostic pop
 #endif
 
+  void swap(Handle& other) noexcept { std::swap(body_, other.body_); }
+
   Body* body() const { return body_; }
   /// Handles of this body, and other views of its storage.
   int64_t use_count() const {
@@ -164,15 +173,14 @@ class Handle {
 
 /// A handle to another view of the same storage.
 SITU_NOINLINE inline Handle make_view(Storage const& storage, void* first, Layout const& layout) {
-  return Handle(new Body{1, storage, first, layout, layout.size(), layout.is_contiguous(), true});
+  return Handle(new Body(storage, first, layout));
 }
 /// A handle to elements of `item` bytes of another one's storage, whatever their type.
 SITU_NOINLINE inline Handle make_view(Handle const& of, Viewed const& view, std::size_t item) {
   Body const* const body = of.body();
   if (SITU_UNLIKELY(!body)) return make_view(Storage(), nullptr, view.layout);
-  Layout const& layout = view.layout;
   char* const first = static_cast<char*>(body->first);
-  return Handle(new Body{1, body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, layout, layout.size(), layout.is_contiguous(), true});
+  return Handle(new Body(body->storage, first ? first + view.offset * static_cast<int64_t>(item) : nullptr, view.layout));
 }
 
 /// D runs its work later, on streams: whoever touches a storage of it says so first.
@@ -238,7 +246,7 @@ void before_release(StorageHead* head) noexcept {
 struct FreshBlock {
   StorageHead head;
   Body body;
-  FreshBlock(Shape const& shape, int64_t size) : body{1, {}, nullptr, Layout(shape), size, true, false} {}
+  FreshBlock(Shape const& shape, int64_t size) : body(shape, size) {}
 };
 inline constexpr std::size_t fresh_block_bytes = (sizeof(FreshBlock) + 63) / 64 * 64;
 

@@ -107,27 +107,16 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
-/// A new tensor of that shape, for elements of so many bytes.
-template <class D>
-SITU_NOINLINE Handle fresh_value(Shape const& shape, int64_t size) {
-  int64_t const count = count_of(shape, "Tensor", size);
-  return make_fresh<D>(static_cast<std::size_t>(count * size), count, shape);
-}
-
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
                                 bool ends, bool busy) {
-  Handle fresh;
-  Body* body = to.body();
-  if (SITU_LIKELY(!busy && can_reuse(body, bodies.of, Operands - 1, ends, shape))) {
-    before_write<D>(body->storage.head());
-  } else {
-    fresh = fresh_value<D>(shape, code.sizes[0]);
-    body = fresh.body();
-  }
+  bool const again = !busy && can_reuse(to.body(), bodies.of, Operands - 1, ends, shape);
+  Handle fresh = again ? Handle() : make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
+  Body* const body = again ? to.body() : fresh.body();
+  if (again) before_write<D>(body->storage.head());
   if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
-  if (fresh.body()) to = std::move(fresh);
+  if (!again) to.swap(fresh);
 }
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
@@ -197,8 +186,7 @@ SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
       before_write<D>(to.body()->storage.head());
       return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
     }
-    int64_t const count = count_of(*shape, "Tensor", sizeof(T));
-    Handle fresh = make_fresh<D>(static_cast<std::size_t>(count) * sizeof(T), count, *shape);
+    Handle fresh = make_uninitialized<D>(*shape, sizeof(T), "Tensor");
     evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
     to = std::move(fresh);
   }
@@ -249,6 +237,18 @@ inline bool overlap_differently(void const* written, std::size_t written_size, L
     if (to.shape[k] > 1 && to.strides[k] != from.strides[k]) return true;
   }
   return false;
+}
+
+/// The same for what two tensors of elements of so many bytes hold.
+SITU_NOINLINE inline bool overlap_differently(Body const* written, std::size_t written_size, Body const* read, std::size_t read_size) {
+  if (!written || !read || written->size == 0 || read->size == 0) return false;
+  if (SITU_UNLIKELY(!written->contiguous || !read->contiguous)) {
+    return overlap_differently(written->first, written_size, written->layout, read->first, read_size, read->layout);
+  }
+  char const* const a = static_cast<char const*>(written->first);
+  char const* const b = static_cast<char const*>(read->first);
+  if (a + written->size * static_cast<int64_t>(written_size) <= b || b + read->size * static_cast<int64_t>(read_size) <= a) return false;
+  return a != b || written_size != read_size || !(written->layout.shape == read->layout.shape);
 }
 
 }  // namespace detail

@@ -34,6 +34,10 @@ template <int First, class T, class D>
 Input<T, First> lower(Tensor<T, D> const&) {
   return {};
 }
+template <int First, class T, class D>
+Input<T, First> lower(Variable<T, D> const&) {  // read like its value, where nothing is recorded
+  return {};
+}
 template <int First>
 Index lower(Index const&) {
   return {};
@@ -80,6 +84,8 @@ template <class T, class D, class F>
 SITU_INLINE void for_each_leaf(Tensor<T, D> const& leaf, F&& f) {
   f(leaf);
 }
+template <class T, class D, class F>
+SITU_INLINE void for_each_leaf(Variable<T, D> const& leaf, F&& f);  // its value; defined by the autograd layer
 template <class T, class F>
 SITU_INLINE void for_each_leaf(Constant<T> const&, F&&) {}
 template <class F>

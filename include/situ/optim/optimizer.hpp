@@ -2,7 +2,7 @@
 ///
 ///     optim::Adam optimizer{net, {.lr = 1e-3f}};             // all parameters of a module,
 ///     optim::SGD sgd{{w, b}, {.lr = 0.1, .momentum = 0.9}};  // or these
-///     sgd.add_param_group({head}, {.lr = 0.01});
+///     sgd.add_param_group({head}, {.lr = 0.01, .momentum = 0.9});
 ///     loss.backward();
 ///     optimizer.step();
 ///     optimizer.zero_grad();
@@ -85,7 +85,9 @@ class Optimizer {
   /// Throws    Error for options out of range; for no parameters, results of operations, and a parameter that stands in a group already.
   explicit Optimizer(std::vector<Variable<T, D>> const& parameters, Options const& options = {}) { add_param_group(parameters, options); }
 
-  /// Parameters with options of their own.
+  /// Parameters with options of their own: those that are not named are the defaults, not the first group's. To change one of those, copy them:
+  /// `auto slower = sgd.options(); slower.lr = 0.01; sgd.add_param_group(net.head, slower);`.
+  /// Throws    what the constructors throw; nothing has been added then.
   [[gnu::cold]] void add_param_group(std::vector<Variable<T, D>> const& parameters, Options const& options) {
     Rule::check(options);
     if (parameters.empty()) fail_with<Error>({Rule::name, ": there are no parameters to optimise; give a module or a list that has some"});
@@ -111,7 +113,16 @@ class Optimizer {
     }
     values_.swap(values);
   }
+  template <any_module M>
+  void add_param_group(M const& net, Options const& options) {
+    add_param_group(situ::parameters<T>(net), options);
+  }
+  /// With the options of the first group.
   void add_param_group(std::vector<Variable<T, D>> const& parameters) { add_param_group(parameters, options()); }
+  template <any_module M>
+  void add_param_group(M const& net) {
+    add_param_group(net, options());
+  }
 
   /// Changes each parameter that has a gradient, by one launch for up to 60 of them.
   /// Throws    OutOfMemory where state is missing, LayoutError for a parameter that is a broadcast view; nothing has been changed then.

@@ -355,14 +355,14 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   }
 
   Tensor reshaped(Shape const& to) const {
-    detail::Viewed view;
-    return detail::reshaped(layout(), to, "reshape", view.layout) ? viewed(view) : clone().viewed(view);
+    detail::Reshaped const seen = detail::reshaped(layout(), to, "reshape");
+    return seen.shares ? viewed(seen.view) : clone().viewed(seen.view);
   }
 
   Tensor viewed_as(Shape const& to) const {
-    detail::Viewed view;
-    if (!detail::reshaped(layout(), to, "view", view.layout)) detail::fail_view(layout(), view.layout.shape);
-    return viewed(view);
+    detail::Reshaped const seen = detail::reshaped(layout(), to, "view");
+    if (!seen.shares) detail::fail_view(layout(), seen.view.layout.shape);
+    return viewed(seen.view);
   }
 
   template <class... Is>
@@ -399,7 +399,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class E>
   Tensor& write(char const* who, E const& e) {
     Shape const& from = e.shape();
-    if (!detail::same_shape(from, shape())) detail::expanded(Layout(from), shape(), who);
+    if (!detail::same_shape(from, shape())) detail::check_expands(from, shape(), who);
     begin_write(who);
     if (overlaps_differently(e)) {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
@@ -422,7 +422,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   bool overlaps_differently(E const& e) const {
     bool result = false;
     detail::for_each_leaf(e, [&](auto const& leaf) {
-      result = result || detail::overlap_differently(raw(), sizeof(T), layout(), leaf.data(), sizeof(value_of<decltype(leaf)>), leaf.layout());
+      result = result || detail::overlap_differently(body(), sizeof(T), leaf.body(), sizeof(value_of<decltype(leaf)>));
     });
     return result;
   }

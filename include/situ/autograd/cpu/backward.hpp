@@ -51,6 +51,19 @@ struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
 };
 
+/// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
+template <class T, int N, class Isa>
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j) {
+  using C = compute_t<T>;
+  if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
+  if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
+    if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
+  }
+  T* const to = static_cast<T*>(data) + i;
+  if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
+  else store_lanes<T, N, Isa>(gradient, to);
+}
+
 template <class F, class S, class Slots, int Inputs>
 struct BackwardBody;
 template <class F, class S, class... Ts, int Inputs>
@@ -64,22 +77,21 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Stores gradients: over what is there, or on top of it.
-  template <class Isa>
-  struct Sink {
-    void* const* data;
-    int64_t i;
-    uint64_t needed, accumulated, summed;
+  /// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone.
+  template <int J, class X>
+  struct Arrived {
+    X lanes;
+  };
+  template <class Isa, class Numbers>
+  struct Sink;
+  template <class Isa, int... Js>
+  struct Sink<Isa, std::integer_sequence<int, Js...>> : Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>>... {
     template <int J, class T, class X>
-    SITU_INLINE void put(X const& gradient) const {
-      constexpr int N = lanes_in<Isa>;
-      if (SITU_UNLIKELY(!(needed >> J & 1u))) return;
-      if constexpr (!std::is_same_v<T, compute_t<T>>) {  // sums are made in the computing type
-        if (summed >> J & 1u) return store_lanes<compute_t<T>, N, Isa>(gradient, static_cast<compute_t<T>*>(data[J]) + i);
-      }
-      T* const to = static_cast<T*>(data[J]) + i;
-      if (accumulated >> J & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
-      else store_lanes<T, N, Isa>(gradient, to);
+    SITU_INLINE void put(X const& gradient) {
+      static_cast<Arrived<J, X>&>(*this).lanes = gradient;
+    }
+    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks) const {
+      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js), ...);
     }
   };
 
@@ -98,8 +110,9 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
       Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa> sink{data, i, masks.needed, masks.accumulated, masks.summed};
+      Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
+      sink.store(data, i, masks);
     }
     return i;
   }
@@ -289,7 +302,10 @@ struct StridedBackward {
   int64_t sum_bytes[Most];  ///< of a group's sum
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, rank, bound.operands(), sizes, &strides[1][0], data, false, movers, {}, bound.code->outputs, bound.masks.summed ? accumulate : nullptr};
+    StridedSpace space(rank, bound.operands(), sizes, &strides[1][0], data, movers);
+    space.grid = grid;
+    space.outputs = bound.code->outputs;
+    if (bound.masks.summed) space.accumulate = accumulate;
     for (int o = 0; o < bound.operands(); ++o) space.element_sizes[o] = bound.size(o);
     return space;
   }

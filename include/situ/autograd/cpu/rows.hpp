@@ -117,20 +117,21 @@ struct NormGradientGroups {
       products[r] = q + p;
     }
     for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
-    P const n(static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
+    P const one_in_n(C(1) / static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
     P total(zero), product = sums_of_packs(products) * scale;  // of h z
     if constexpr (Centred) {
       total = sums_of_packs(totals);
       product = multiply_add(total, low, product);
     }
-    P const share = product / n;
+    P const share = product * one_in_n;
     (zero - share * scale * scale).store(slopes);
-    (zero - (total / n + share * low) * scale).store(bases);
+    (zero - (total * one_in_n + share * low) * scale).store(bases);
   }
   template <bool Weighed>
   SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
     P last(base);  // made first: what is written may be g
     if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
+    SITU_UNROLL
     for (int64_t i = 0; i < cut.whole; i += N) {
       multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
     }

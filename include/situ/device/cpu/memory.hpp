@@ -65,7 +65,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};
 
-  SITU_NOINLINE int64_t all_small() const {
+  [[gnu::cold]] SITU_NOINLINE int64_t all_small() const {
     int64_t sum = small;
     for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
     return sum;
@@ -82,7 +82,7 @@ SITU_PROCESS_STATE ThreadMemory& thread_memory() {
 }
 
 /// Adds this thread's balance to the process's; the lock is held. The peak is exact while one thread allocates.
-SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcept {
   int64_t const now = memory_counters(place_of<Cpu>).allocated + state.all_small();
   int64_t const high = mine.high > mine.balance ? now - mine.balance + mine.high : now;
   if (high > state.peak) state.peak = high;
@@ -92,7 +92,7 @@ SITU_NOINLINE inline void settle(MemoryState& state, ThreadMemory& mine) noexcep
 }
 
 SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<void**>(memory)[-1]); }
-SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void free_spares(ThreadMemory& mine) noexcept {
   for (auto& list : mine.spares) {
     while (void* const spare = list) {
       list = *ThreadMemory::next_of(spare);
@@ -172,7 +172,7 @@ inline MemoryUse memory_use(bool forget_peak = false) noexcept {
 }
 
 /// Counts a large block: in use with a positive number of bytes, freed with a negative one.
-SITU_NOINLINE inline void count_large(int64_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void count_large(int64_t bytes) noexcept {
   MemoryState& state = memory_state();
   SpinLock const guard(state.lock);
   settle(state, thread_memory());
@@ -194,7 +194,7 @@ inline void release_block(MemoryState::Block const& block) noexcept {
 }
 
 /// Gives what is kept back to the system, but for the few small blocks that other threads have at hand.
-inline void empty_cache() noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void empty_cache() noexcept {
   free_spares(thread_memory());
   MemoryState& state = memory_state();
   MemoryState::Block released[MemoryState::kept_blocks];
@@ -254,7 +254,7 @@ __attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
 constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, bytes >= 4 * huge_page ? huge_page : std::size_t{1} << (bytes < (std::size_t{1} << 20) ? 14 : 16)); }
 
 /// New pages; a null pointer where there are none.
-SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
 #if defined(__linux__)
   std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -277,7 +277,7 @@ SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
 }
 
 /// A large block: one that was kept, else new pages; what is kept is given back when there are none. Not counted.
-SITU_NOINLINE inline void* take_large(std::size_t bytes) {
+[[gnu::cold]] SITU_NOINLINE inline void* take_large(std::size_t bytes) {
   if (bytes > (std::size_t{1} << 62)) return nullptr;
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
@@ -299,7 +299,7 @@ SITU_NOINLINE inline void* take_large(std::size_t bytes) {
   return memory;
 }
 
-SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
   std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
   MemoryState::Block evicted{memory, size};
@@ -383,7 +383,7 @@ SITU_INLINE void deallocate_small(void* memory, std::size_t bytes) noexcept {
 }
 
 /// Large blocks, and all blocks while a profile runs, which are malloc's then.
-SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
+[[gnu::cold]] SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
   ObservedAllocation allocation(place_of<Cpu>, bytes);
   void* memory = nullptr;
   if (bytes < large_block) {
@@ -399,7 +399,7 @@ SITU_NOINLINE inline void* allocate_closely(std::size_t bytes) {
   }
   return allocation.done(memory);
 }
-SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
+[[gnu::cold]] SITU_NOINLINE inline void deallocate_closely(void* memory, std::size_t bytes) noexcept {
   ObservedAllocation::released(place_of<Cpu>, bytes);
   if (bytes < large_block) {
     deallocate_small(memory, bytes);

@@ -30,28 +30,31 @@ struct TreeCode {
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
+
+  SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
 /// What is left is less than a pack: on padded copies.
 template <int Operands>
-SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done) {
-  Run<Operands> tail;
+SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done, instruction_set set) {
   alignas(64) unsigned char buffers[Operands][64];
+  Run<Operands> tail;
   int const left = static_cast<int>(run.count - done);
-  load_tails(buffers, run.data, code.sizes, Operands, done, left);
   for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-  tail.count = code.lanes;
+  load_tails<Operands>(set, tail.data, run.data, code.sizes, done, left);
+  tail.count = code.pack_lanes(set);
   tail.origin = run.origin + done;
-  (*code.start)(tree, &tail, false);
+  code.start->of[static_cast<int>(set)](tree, &tail, false);
   copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
 SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
-  int const pack_lanes = code.lanes >> (2 - static_cast<int>(current_instruction_set()));
+  instruction_set const set = current_instruction_set();
+  int const lanes = code.pack_lanes(set);
   int64_t done = 0;
-  if (SITU_LIKELY(run.count >= pack_lanes)) done = (*code.start)(tree, &run, (run.count & (pack_lanes - 1)) != 0);
-  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done);
+  if (SITU_LIKELY(run.count >= lanes)) done = code.start->of[static_cast<int>(set)](tree, &run, (run.count & (lanes - 1)) != 0);
+  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done, set);
 }
 /// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
 /// kind of store, and those of every type stream.
@@ -151,7 +154,9 @@ struct StridedKernel {
   int64_t strides[Operands][max_rank];
 
   StridedSpace space() const {
-    StridedSpace space{grid, rank, Operands, sizes, &strides[0][0], bound.data, stream, bound.movers, {}};
+    StridedSpace space(rank, Operands, sizes, &strides[0][0], bound.data, bound.movers);
+    space.grid = grid;
+    space.stream = stream;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }

@@ -38,6 +38,14 @@ struct Line<Isa, Bytes> {
   SITU_INLINE void stream(char* to) const { stream_to(part, reinterpret_cast<float*>(to)); }
 };
 
+/// A word in a register.
+template <class Word>
+struct WordPiece {
+  Word word;
+  SITU_INLINE explicit WordPiece(char const* from) { __builtin_memcpy(&word, from, sizeof(Word)); }
+  SITU_INLINE void store(char* to) const { __builtin_memcpy(to, &word, sizeof(Word)); }
+};
+
 /// Rows of at least 64 bytes.
 struct CopyRowsBody {
   template <class Isa>
@@ -61,13 +69,9 @@ struct StreamRowsBody {
       int64_t b = 0;
       if (before > 0) {
         b = 64 - before < bytes ? 64 - before : bytes;
-        if (first) {
-          copy_short(to, from, b);
-        } else {
-          copy_short(begun + before, from, b);
-          if (before + b == 64) Line<Isa>(begun).stream(to - before);
-          else copy_short(to - before, begun, before + b);
-        }
+        copy_short(first ? to : begun + before, from, b);
+        if (!first && before + b == 64) Line<Isa>(begun).stream(to - before);
+        else if (!first) copy_short(to - before, begun, before + b);
       }
       for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
       if (b < bytes) copy_short(last ? to + b : begun, from + b, bytes - b);
@@ -84,30 +88,21 @@ template <class Piece>
 inline void copy_short_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
   int64_t const second = bytes - static_cast<int64_t>(sizeof(Piece));
   for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
-    Piece a, b;
-    __builtin_memcpy(&a, from, sizeof(Piece));
-    __builtin_memcpy(&b, from + second, sizeof(Piece));
-    __builtin_memcpy(to, &a, sizeof(Piece));
-    __builtin_memcpy(to + second, &b, sizeof(Piece));
+    Piece const a(from), b(from + second);
+    a.store(to), b.store(to + second);
   }
 }
 
 /// Rows of bytes; strides in bytes.
 inline void copy_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {
-  struct Half {
-    uint64_t part[4];
-  };
-  struct Quarter {
-    uint64_t part[2];
-  };
   if (to_row == bytes && from_row == bytes) bytes *= rows, rows = 1;
   if (bytes >= 64) dispatch<CopyRowsBody>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 32) copy_short_rows<Half>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 16) copy_short_rows<Quarter>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 8) copy_short_rows<uint64_t>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 4) copy_short_rows<uint32_t>(to, to_row, from, from_row, rows, bytes);
-  else if (bytes >= 2) copy_short_rows<uint16_t>(to, to_row, from, from_row, rows, bytes);
-  else copy_short_rows<uint8_t>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 32) copy_short_rows<Line<isa::baseline, 32>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 16) copy_short_rows<Line<isa::baseline, 16>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 8) copy_short_rows<WordPiece<uint64_t>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 4) copy_short_rows<WordPiece<uint32_t>>(to, to_row, from, from_row, rows, bytes);
+  else if (bytes >= 2) copy_short_rows<WordPiece<uint16_t>>(to, to_row, from, from_row, rows, bytes);
+  else copy_short_rows<WordPiece<uint8_t>>(to, to_row, from, from_row, rows, bytes);
 }
 
 /// Copies elements of one size. `Word` is an unsigned integer of that size.
@@ -138,7 +133,10 @@ struct Mover {
       if (m.from_step == 0) return splat_rows(to, from, m);
       if (m.from_row == 1 && m.rows >= lanes && m.count >= lanes) return transpose(to, from, m);
       if (m.from_step == -1 && m.count >= lanes) return reverse_rows(to, from, m);
-      if (m.from_step == 2 && m.count > lanes) return thin_rows(to, from, m);
+      if (m.from_step == 2 && m.count > lanes) {
+        int64_t const done = thin_rows(to, from, m);
+        to += done, from += 2 * done, m.count -= done;
+      }
     }
     auto const magnitude = [](int64_t s) { return s < 0 ? -s : s; };
     bool const by_rows = m.rows > m.count ? m.count < 8 || m.from_row < magnitude(m.from_step) : m.rows >= 8 && m.from_row < magnitude(m.from_step);
@@ -182,13 +180,13 @@ struct Mover {
       }
     }
   }
-  /// Every second element.
-  static void thin_rows(Word* to, Word const* from, Move const& m) {
+  /// Every second element, in whole registers that do not reach behind the last one; gives how many of each row that were.
+  static int64_t thin_rows(Word* to, Word const* from, Move const& m) {
+    int64_t const whole = (m.count - 1) / lanes * lanes;
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
-      int64_t c = 0;
-      for (; c + lanes < m.count; c += lanes) store(thinned(load(from + 2 * c), load(from + 2 * c + lanes), Lanes{}), to + c);
-      each(to + c, 1, from + 2 * c, 2, m.count - c);
+      for (int64_t c = 0; c < whole; c += lanes) store(thinned(load(from + 2 * c), load(from + 2 * c + lanes), Lanes{}), to + c);
     }
+    return whole;
   }
   /// to[r, c] = from[c, r] in square blocks; the last ones overlap those before.
   static void transpose(Word* to, Word const* from, Move const& m) {

@@ -22,6 +22,8 @@ inline constexpr int64_t columns_ahead = 48;         ///< how far transposed ope
 inline constexpr int64_t pack_bytes = 4096;
 inline constexpr int64_t scratch_bytes = 32 * 1024;
 
+constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /// How an index space is cut.
 struct TileGrid {
   int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
@@ -45,11 +47,14 @@ struct StridedSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
-  bool stream;  ///< write the result past the caches
+  bool stream = false;  ///< write the result past the caches
   MoverFunctions const* const* movers;  ///< of each operand's elements
-  int element_sizes[max_operands];
+  int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
   AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
+
+  StridedSpace(int rank_, int operands_, int64_t const* sizes_, int64_t const* strides_, void* const* data_, MoverFunctions const* const* movers_)
+      : rank(rank_), operands(operands_), sizes(sizes_), strides(strides_), data(data_), movers(movers_) {}
 
   bool is_sum(int o) const { return accumulate && o < outputs && accumulate[o]; }
 
@@ -57,18 +62,12 @@ struct StridedSpace {
   static int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
   int last() const { return rank - 1; }
   int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
-  /// Whether operand o is transposed with respect to an axis, and each of its rows is on cache lines of its own.
-  SITU_NOINLINE bool is_transposed(int o, int axis) const {
-    int64_t const near = magnitude(stride(o, axis)), apart = magnitude(stride(o, last()));
-    return near != 0 && apart > near && apart * element_sizes[o] >= 64;
-  }
-
   SITU_NOINLINE void choose_grid() {
     grid = {};
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
-    grid.row_axis = rank - 2;
+    int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
       int64_t const* const steps = strides + o * max_rank;
@@ -81,61 +80,50 @@ struct StridedSpace {
         int64_t const near = magnitude(steps[k]);
         if (near == 0 || near >= apart) continue;
         transposes = true;
-        if (near < shortest) shortest = near, grid.row_axis = k;
-        if (size > 0 && size < transposed_size) transposed_size = size;
+        if (near < shortest) shortest = near, row = k;
+        if (size > 0) transposed_size = smaller(size, transposed_size);
         if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true;
       }
     }
-    int const row = grid.row_axis;
     int64_t const rows = row < 0 ? 1 : sizes[row];
     int64_t const pack = (buffer_bytes() - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
-    int64_t& tile_rows = grid.tile[row < 0 ? last() : row];
     int64_t line = 1;  // rows that are packed together, or a multiple of them
+    grid.packs = buffers;
     if (transposes) {
-      line = 64 / transposed_size < pack / 16 ? 64 / transposed_size : pack / 16;
-      if (line > rows) line = rows;
-      grid.packs = true;
-    } else if (buffers) {
-      grid.packs = true;
-    } else if (row >= 0) {  // where few operands would have to be copied, longer rows are packed
+      line = smaller(smaller(64 / transposed_size, pack / 16), rows);
+    } else if (!buffers && row >= 0) {  // where few operands would have to be copied, longer rows are packed
       bool copies = false;
       for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
       grid.packs = columns < (copies ? 128 : 512);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
-    grid.pack_columns = columns < pack ? columns : pack;
-    if (transposes && columns > pack / line) grid.pack_columns = pack / line;
-    grid.pack_rows = pack / grid.pack_columns;
-    if (grid.pack_rows > line) grid.pack_rows = grid.pack_rows / line * line;
-    if (grid.pack_rows > rows) grid.pack_rows = rows;
-
-    int64_t const longest = transposes ? transposed_columns : tile_elements;
-    int64_t const width = columns < longest ? columns : longest;
-    if (row >= 0) {
-      tile_rows = tile_elements / width;
-      if (transposes && columns > width) tile_rows = grid.pack_rows;
-      if (grid.packs) tile_rows = tile_rows < grid.pack_rows ? grid.pack_rows : tile_rows / grid.pack_rows * grid.pack_rows;
-      if (tile_rows > rows) tile_rows = rows;
-    }
+    int64_t const width = smaller(columns, transposes ? transposed_columns : tile_elements);
+    int64_t const pack_columns = smaller(columns, transposes ? pack / line : pack);
+    int64_t pack_rows = pack / pack_columns;
+    if (pack_rows > line) pack_rows = pack_rows / line * line;
+    pack_rows = smaller(pack_rows, rows);
+    int64_t tile_rows = transposes && columns > width ? pack_rows : tile_elements / width;
+    if (grid.packs) tile_rows = tile_rows < pack_rows ? pack_rows : tile_rows / pack_rows * pack_rows;
+    if (row >= 0) grid.tile[row] = smaller(tile_rows, rows);
     grid.tile[last()] = width;
-    if (rows * columns <= pack / 4) {
-      for (int k = last() - 1; k >= 0 && grid.layer_axis < 0; --k) {
-        if (k != row) grid.layer_axis = k;
-      }
-    }
-    if (grid.layer_axis >= 0) {
+    int const layer = row == last() - 1 ? last() - 2 : last() - 1;
+    if (layer >= 0 && rows * columns <= pack / 4) {
+      grid.layer_axis = layer;
       grid.packs = true;
       grid.prefetches = false;
-      grid.pack_rows = rows;
-      grid.pack_layers = pack / (rows * columns);
-      if (grid.pack_layers > 16) grid.pack_layers = grid.pack_layers / 16 * 16;
-      grid.tile[grid.layer_axis] = grid.pack_layers * 8 < sizes[grid.layer_axis] ? grid.pack_layers * 8 : sizes[grid.layer_axis];
+      pack_rows = rows;
+      int64_t layers = pack / (rows * columns);
+      if (layers > 16) layers = layers / 16 * 16;
+      grid.pack_layers = layers;
+      grid.tile[layer] = smaller(layers * 8, sizes[layer]);
     }
+    grid.row_axis = row;
+    grid.pack_rows = pack_rows;
+    grid.pack_columns = pack_columns;
     int placed = 0;
-    int const first = transposes ? row : last(), second = transposes ? last() : row;
-    if (first >= 0) grid.order[placed++] = first;
-    if (second >= 0) grid.order[placed++] = second;
+    grid.order[placed++] = transposes ? row : last();
+    if (row >= 0) grid.order[placed++] = transposes ? last() : row;
     for (int k = last() - 1; k >= 0; --k) {
       if (k != row) grid.order[placed++] = k;
     }
@@ -159,36 +147,28 @@ class TileWalk {
       buffer_[o] = scratch_ + o * bytes;
       kept_[o] = {};
       step_[o] = space.stride(o, space.last()), row_[o] = space.stride(o, grid_.row_axis), layer_[o] = space.stride(o, grid_.layer_axis);
+      int64_t const near = StridedSpace::magnitude(row_[o]), apart = StridedSpace::magnitude(step_[o]);
+      ahead_[o] = grid_.prefetches && near != 0 && apart > near && apart * space.element_sizes[o] >= 64;
     }
   }
 
   void tiles(int64_t first, int64_t end) {
-    int64_t remaining = end - first;
-    int64_t index[max_rank] = {};  // in tiles, in the order of the grid
-    for (int k = 0; first > 0; ++k) {
-      int64_t const along = space_.tiles(grid_.order[k]);
-      index[k] = first % along;
-      first /= along;
-    }
-    while (remaining-- > 0) {
-      int64_t extent[max_rank], start[max_rank];
+    for (int64_t t = first; t < end; ++t) {
+      int64_t extent[max_rank], rest = t;
+      for (int o = 0; o < space_.operands; ++o) place_[o] = static_cast<char*>(space_.data[o]);
       for (int k = 0; k < space_.rank; ++k) {
         int const axis = grid_.order[k];
-        start[axis] = index[k] * grid_.tile[axis];
-        extent[axis] = space_.sizes[axis] - start[axis] < grid_.tile[axis] ? space_.sizes[axis] - start[axis] : grid_.tile[axis];
-      }
-      for (int o = 0; o < space_.operands; ++o) {
-        int64_t offset = 0;
-        for (int k = 0; k < space_.rank; ++k) offset += start[k] * space_.stride(o, k);
-        place_[o] = static_cast<char*>(space_.data[o]) + offset * space_.element_sizes[o];
+        int64_t const tile = grid_.tile[axis], size = space_.sizes[axis];
+        extent[axis] = smaller(size, tile);
+        if (rest == 0) continue;
+        int64_t const along = space_.tiles(axis), start = rest % along * tile;
+        rest /= along;
+        extent[axis] = smaller(size - start, tile);
+        for (int o = 0; o < space_.operands; ++o) place_[o] += start * space_.strides[o * max_rank + axis] * space_.element_sizes[o];
       }
       columns_ = extent[space_.last()];
       rows_ = grid_.row_axis < 0 ? 1 : extent[grid_.row_axis];
       tile(grid_.layer_axis < 0 ? 1 : extent[grid_.layer_axis]);
-      for (int k = 0; k < space_.rank; ++k) {
-        if (++index[k] < space_.tiles(grid_.order[k])) break;
-        index[k] = 0;
-      }
     }
   }
 
@@ -237,7 +217,7 @@ class TileWalk {
       bool const dense = (step_[o] == 1 || count == 1) && (row_[o] == count || rows == 1) && (layer_[o] == rows * count || layers == 1);
       data[o] = dense && !space_.is_sum(o) ? from : static_cast<void*>(buffer_[o]);
       mask[o] = -1;
-      if (dense || o < space_.outputs || (grid_.prefetches && space_.is_transposed(o, grid_.row_axis))) continue;
+      if (dense || o < space_.outputs || ahead_[o]) continue;
       bool const repeats = row_[o] == 0 && layer_[o] == 0;
       if (repeats && step_[o] == 0) {
         data[o] = repeated(o, from), mask[o] = 0;
@@ -248,47 +228,37 @@ class TileWalk {
       move(o, buffer_[o], count, 1, rows * count, from, row_[o], step_[o], layer_[o], layers, rows, count);
       kept = {from, rows * layers, count};
     }
-    if (space_.outputs > 1 || space_.accumulate) return run_outputs(data, mask, l, r, c, layers, rows, count);
-    if (data[0] != buffer_[0]) return run_(self_, data, mask, layers * rows * count, space_.stream);
-    run_(self_, data, mask, layers * rows * count, false);
-    int const size = space_.element_sizes[0];
-    if (space_.stream && step_[0] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
-      stream_rows(at(0, l, r, c), row_[0] * size, reinterpret_cast<char const*>(buffer_[0]), count * size, rows, count * size, begun_, c == 0,
-                  c + count == columns_);
-    } else {
-      move(0, at(0, l, r, c), row_[0], step_[0], layer_[0], buffer_[0], count, 1, rows * count, layers, rows, count);
-    }
-  }
-
-  /// The same where there are several outputs, or sums.
-  void run_outputs(void* const* data, int64_t const* mask, int64_t l, int64_t r, int64_t c, int64_t layers, int64_t rows, int64_t count) {
-    run_(self_, data, mask, layers * rows * count, false);
+    run_(self_, data, mask, layers * rows * count, space_.stream && data[0] != buffer_[0]);
     for (int o = 0; o < space_.outputs; ++o) {
-      if (!space_.movers[o]) continue;
-      if (space_.is_sum(o)) space_.accumulate[o](at(o, l, r, c), layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
-      else if (data[o] == buffer_[o]) move(o, at(o, l, r, c), row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
+      if (data[o] != buffer_[o] || !space_.movers[o]) continue;
+      char* const to = at(o, l, r, c);
+      int const size = space_.element_sizes[o];
+      if (space_.is_sum(o)) {
+        space_.accumulate[o](to, layer_[o], row_[o], step_[o], buffer_[o], layers, rows, count);
+      } else if (space_.stream && step_[o] == 1 && layers == 1 && grid_.pack_columns * size >= 128 && rows <= begun_rows) {
+        stream_rows(to, row_[o] * size, reinterpret_cast<char const*>(buffer_[o]), count * size, rows, count * size, begun_, c == 0, c + count == columns_);
+      } else {
+        move(o, to, row_[o], step_[o], layer_[o], buffer_[o], count, 1, rows * count, layers, rows, count);
+      }
     }
   }
 
   /// Moves a box of operand o; strides are those of rows, within rows, and of layers.
-  void move(int o, void* to_, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from_, int64_t from_row, int64_t from_step,
-            int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+  SITU_NOINLINE void move(int o, void* to, int64_t to_row, int64_t to_step, int64_t to_layer, void const* from, int64_t from_row, int64_t from_step,
+                          int64_t from_layer, int64_t layers, int64_t rows, int64_t count) const {
+    Move m{to, to_row, to_step, from, from_row, from_step, rows, count};
+    int64_t outer = layers, to_outer = to_layer, from_outer = from_layer;
+    if (layers > 1 && rows * count < 64 && from_step != 0) {  // the shortest axis outside
+      bool const by_rows = rows <= count || (to_step == 1 && from_step == 1);
+      if (!by_rows) m = {to, to_step, to_row, from, from_step, from_row, count, rows};
+      outer = m.rows, to_outer = m.to_row, from_outer = m.from_row;
+      m.rows = layers, m.to_row = to_layer, m.from_row = from_layer;
+    }
     int const size = space_.element_sizes[o];
-    auto const move = space_.movers[o]->move;
-    char* const to = static_cast<char*>(to_);
-    char const* const from = static_cast<char const*>(from_);
-    if (layers == 1 || rows * count >= 64 || from_step == 0) {
-      for (int64_t l = 0; l < layers; ++l) {
-        move({to + l * to_layer * size, to_row, to_step, from + l * from_layer * size, from_row, from_step, rows, count});
-      }
-    } else if (rows <= count || (to_step == 1 && from_step == 1)) {  // the shortest axis outside
-      for (int64_t r = 0; r < rows; ++r) {
-        move({to + r * to_row * size, to_layer, to_step, from + r * from_row * size, from_layer, from_step, layers, count});
-      }
-    } else {
-      for (int64_t c = 0; c < count; ++c) {
-        move({to + c * to_step * size, to_layer, to_row, from + c * from_step * size, from_layer, from_row, layers, rows});
-      }
+    for (; outer > 0; --outer) {
+      space_.movers[o]->move(m);
+      m.to = static_cast<char*>(m.to) + to_outer * size;
+      m.from = static_cast<char const*>(m.from) + from_outer * size;
     }
   }
 
@@ -303,7 +273,7 @@ class TileWalk {
       int64_t const row = k * rows_in_chunk, row_end = smaller(row + rows_in_chunk, rows);
       for (int o = 1; o < space_.operands; ++o) {
         int const size = space_.element_sizes[o];
-        if (space_.is_transposed(o, grid_.row_axis)) {
+        if (ahead_[o]) {
           char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
           ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
           for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
@@ -319,7 +289,7 @@ class TileWalk {
   }
 
   /// A register of copies of an element of operand o.
-  void* repeated(int o, void const* from) {
+  SITU_NOINLINE void* repeated(int o, void const* from) {
     if (kept_[o].from != from) {
       int const size = space_.element_sizes[o];
       if (size > 0) space_.movers[o]->move({buffer_[o], 64 / size, 1, from, 0, 0, 1, 64 / size});
@@ -331,7 +301,6 @@ class TileWalk {
   char* at(int o, int64_t l, int64_t r, int64_t c) const {
     return place_[o] + (l * layer_[o] + r * row_[o] + c * step_[o]) * space_.element_sizes[o];
   }
-  static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
   /// What a buffer holds, for operands that repeat from row to row.
   struct Kept {
@@ -346,6 +315,7 @@ class TileWalk {
   int64_t rows_, columns_;
   char* place_[max_operands];
   int64_t step_[max_operands], row_[max_operands], layer_[max_operands];
+  bool ahead_[max_operands];  ///< transposed, each of its rows on cache lines of its own: gathered with what comes next prefetched
   unsigned char* buffer_[max_operands];
   Kept kept_[max_operands];
   static constexpr int begun_rows = 64;

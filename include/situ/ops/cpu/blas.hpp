@@ -2,9 +2,16 @@
 ///
 /// The functions of the BLAS are declared here under names of their own, so that a program may include any <cblas.h>.
 /// SITU_BLAS_INT is its integer type: int, or int64_t for a BLAS with 64-bit integers.
+///
+/// Products by OpenBLAS are shared out among situ's threads, and OpenBLAS uses one thread in each of them: its threads and OpenMP's
+/// on the same cores would wait for one another, which makes a step of training five times as long. Other libraries are called once
+/// for a product, and use what threads they like, as does an OpenBLAS that is itself built with OpenMP: its threads are situ's.
 #pragma once
 
+#include <unistd.h>
+
 #include <situ/core/device.hpp>
+#include <situ/device/memory_statistics.hpp>
 #include <situ/ops/cpu/gemm_batch.hpp>
 
 #if defined(SITU_WITH_BLAS)
@@ -18,6 +25,12 @@ void situ_cblas_sgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
                       SITU_BLAS_INT lda, float const* b, SITU_BLAS_INT ldb, float beta, float* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_sgemm");
 void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, double alpha, double const* a,
                       SITU_BLAS_INT lda, double const* b, SITU_BLAS_INT ldb, double beta, double* c, SITU_BLAS_INT ldc) __asm__(SITU_TEXT(__USER_LABEL_PREFIX__) "cblas_dgemm");
+#if defined(__ELF__)
+// OpenBLAS's own, and null where the BLAS is another one.
+int situ_openblas_get_parallel(void) __asm__("openblas_get_parallel") __attribute__((weak));
+int situ_openblas_get_num_threads(void) __asm__("openblas_get_num_threads") __attribute__((weak));
+void situ_openblas_set_num_threads(int) __asm__("openblas_set_num_threads") __attribute__((weak));
+#endif
 }
 #undef SITU_TEXT
 #undef SITU_TEXT_OF
@@ -25,9 +38,8 @@ void situ_cblas_dgemm(int order, int transpose_a, int transpose_b, SITU_BLAS_INT
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-inline namespace SITU_ABI_BLAS {
-
 #if defined(SITU_WITH_BLAS)
+inline namespace SITU_ABI_THREADS {
 
 inline void blas_gemm(int ta, int tb, SITU_BLAS_INT m, SITU_BLAS_INT n, SITU_BLAS_INT k, float const* a, SITU_BLAS_INT lda, float const* b,
                       SITU_BLAS_INT ldb, float* c, SITU_BLAS_INT ldc) {
@@ -51,7 +63,70 @@ struct BlasMatrix {
   }
 };
 
-/// The batch, one call of the BLAS for each of its products; it uses its own threads.
+/// Whether the BLAS is an OpenBLAS that can be kept from using threads of its own.
+inline bool is_threaded_by_situ() {
+#if defined(__ELF__) && defined(_OPENMP)
+  constexpr int by_openmp = 2;
+  return situ_openblas_get_parallel && situ_openblas_get_num_threads && situ_openblas_set_num_threads && situ_openblas_get_parallel() != by_openmp;
+#else
+  return false;
+#endif
+}
+
+#if defined(__ELF__)
+/// One per process.
+struct BlasThreads {
+  int64_t lock = 0, guards = 0;
+  int before = 0;  ///< OpenBLAS's number, found by the first guard
+};
+SITU_PROCESS_STATE BlasThreads& blas_threads() {
+  static constinit BlasThreads state;
+  return state;
+}
+#endif
+
+/// While one of these lives, OpenBLAS's calls run on the thread that makes them; the last one gives back the number of threads that was found.
+class SingleThreadedBlas {
+ public:
+  SingleThreadedBlas() { count(1); }
+  SingleThreadedBlas(SingleThreadedBlas const&) = delete;
+  SingleThreadedBlas& operator=(SingleThreadedBlas const&) = delete;
+  ~SingleThreadedBlas() { count(-1); }
+
+ private:
+  static void count([[maybe_unused]] int change) {
+#if defined(__ELF__)
+    BlasThreads& state = blas_threads();
+    SpinLock const held(state.lock);
+    int const now = situ_openblas_get_num_threads();
+    if (state.guards == 0) state.before = now;
+    state.guards += change;
+    if (change > 0 && now > 1) situ_openblas_set_num_threads(1);
+    if (state.guards == 0 && now == 1 && state.before > 1) situ_openblas_set_num_threads(state.before);
+#endif
+  }
+};
+
+/// Cuts m x n products of depth k where each piece is a call of the BLAS: by the sizes and the machine, not by the number of threads,
+/// since the BLAS may sum pieces of other sizes in another order.
+inline ProductCut cut_blas_product(int64_t m, int64_t n, int64_t k, int64_t batches) {
+  ProductCut cut{m, n, 1, 1, batches};
+  if (!is_threaded_by_situ()) return cut;
+  static long const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
+  auto const work = [&] { return static_cast<double>(cut.rows) * static_cast<double>(cut.columns) * static_cast<double>(k); };
+  constexpr double worth_cutting = 1 << 24, worth_a_thread = 1 << 21;  // multiplications
+  for (long pieces = 1; pieces < 2 * processors && work() >= worth_cutting; pieces *= 4) {
+    for (int half = 0; half < 2; ++half) {
+      int64_t& longer = cut.rows > cut.columns ? cut.rows : cut.columns;
+      longer = (longer / 2 + 31) / 32 * 32;
+    }
+  }
+  cut.row_items = (m + cut.rows - 1) / cut.rows, cut.column_items = (n + cut.columns - 1) / cut.columns;
+  cut.grain = static_cast<int64_t>(worth_a_thread / work()) + 1;
+  return cut;
+}
+
+/// The batch, a call of the BLAS for each piece of its products.
 template <class T>
 struct BlasKernel {
   BatchKernel<T> batch;
@@ -59,18 +134,32 @@ struct BlasKernel {
   int64_t step_a, step_b;
 
   void operator()(int64_t first, int64_t last) const {
+    if (!is_threaded_by_situ()) return run(first, last);
+    SingleThreadedBlas const guard;
+    run(first, last);
+  }
+
+ private:
+  void run(int64_t first, int64_t last) const {
     using I = SITU_BLAS_INT;
+    ProductCut const& cut = batch.cut;
     for (int64_t item = first; item < last; ++item) {
       Product<T> one = batch.product;
-      batch.move_to(one, item);
-      blas_gemm(how_a, how_b, static_cast<I>(one.m), static_cast<I>(one.n), static_cast<I>(one.k), one.a, static_cast<I>(step_a), one.b, static_cast<I>(step_b),
-                one.c, static_cast<I>(one.c_i));
-      if (one.finish) one.finish(one, one.c, one.c_i, 0, 0, one.m, one.n);
+      batch.move_to(one, item / (cut.row_items * cut.column_items));
+      int64_t const i = item % cut.row_items * cut.rows, j = item / cut.row_items % cut.column_items * cut.columns;
+      int64_t const rows = one.m - i < cut.rows ? one.m - i : cut.rows, columns = one.n - j < cut.columns ? one.n - j : cut.columns;
+      T* const c = one.c + i * one.c_i + j;
+      blas_gemm(how_a, how_b, static_cast<I>(rows), static_cast<I>(columns), static_cast<I>(one.k), one.a + i * one.a_i, static_cast<I>(step_a), one.b + j * one.b_j,
+                static_cast<I>(step_b), c, static_cast<I>(one.c_i));
+      if (one.finish) one.finish(one, c, one.c_i, i, j, rows, columns);
     }
   }
 };
 
+}  // namespace SITU_ABI_THREADS
 #endif
+
+inline namespace SITU_ABI_BLAS {
 
 /// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
 template <class D, class T>
@@ -81,7 +170,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
     std::swap(one.c_i, one.c_j), std::swap(one.bias_i, one.bias_j);
   }
   bool const is_small = one.m < 4096 && one.n < 4096 && one.k < 4096 && one.m * one.n * one.k <= 4096;
-  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T>{one}, 1, 1);
+  if (rank == 0 && is_small) return device_traits<D>::launch(SingleKernel<T, std::conditional_t<is_immediate<D>, Product<T> const&, Product<T>>>{one}, 1, 1);
 
   if constexpr (is_product_type<T>) {
     if (rank == 0 && NarrowRowsKernel<T>::takes(one)) return device_traits<D>::launch(NarrowRowsKernel<T>{one}, one.m, (int64_t{1} << 18) / (one.n * one.k + 4) + 1);
@@ -104,7 +193,9 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   if constexpr (is_one_of<T, float, double>) {
     BlasMatrix const left(one.m, one.k, one.a_i, one.a_k), right(one.k, one.n, one.b_k, one.b_j);
     if (left.how != 0 && right.how != 0 && one.n > 1 && one.m > 1 && one.k > 0 && !is_small && one.c_j == 1 && one.c_i <= INT32_MAX) {
-      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, batches, batches);
+      kernel.cut = cut_blas_product(one.m, one.n, one.k, batches);
+      return device_traits<D>::launch(BlasKernel<T>{kernel, left.how, right.how, left.step, right.step}, kernel.cut.row_items * kernel.cut.column_items * batches,
+                                      kernel.cut.grain);
     }
   }
 #endif

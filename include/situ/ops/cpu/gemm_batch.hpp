@@ -298,10 +298,10 @@ SITU_NOINLINE void multiply_small(Product<T> const& p, int64_t count, int64_t ne
   }
 }
 
-/// One product, on one thread.
-template <class T>
+/// One product, on one thread. It is held where it is run later, and else referred to.
+template <class T, class Held>
 struct SingleKernel {
-  Product<T> product;
+  Held product;
   void operator()(int64_t, int64_t) const {
     Product<T> const& p = product;
     if constexpr (is_product_type<T>) {

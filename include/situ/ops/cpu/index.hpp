@@ -278,7 +278,8 @@ struct SelectRowsKernel {
   TileGrid grid;
 
   StridedSpace space(void* const* data) const {
-    StridedSpace space{grid, inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, false, bound.movers, {}};
+    StridedSpace space(inner_rank, Operands, inner_sizes, &inner_strides[0][0], data, bound.movers);
+    space.grid = grid;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }

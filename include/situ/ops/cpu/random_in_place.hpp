@@ -65,7 +65,7 @@ struct RandomInBoxes {
         for (int o = 0; o < Operands; ++o) box_strides[o * max_rank + k - cut] = strides[o][k];
       }
       box_sizes[0] = sizes[cut] - at < part ? sizes[cut] - at : part;
-      StridedSpace space{{}, rank - cut, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
+      StridedSpace space(rank - cut, Operands, box_sizes, box_strides, data, bound.movers);
       for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
       space.choose_grid();
       run_tiles(space, 0, space.grid.tiles, &run_part, this);

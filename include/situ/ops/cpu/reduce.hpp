@@ -138,7 +138,7 @@ struct ReduceKernel {
   /// Rows added in float before they are added in double.
   int64_t block_rows() const { return 16 * bound.code->together; }
   ReduceSpace space() const {
-    ReduceSpace space{bound.where.rank, bound.kept_rank, operands, bound.where.sizes, &bound.where.strides[0][0], bound.where.data, {}, bound.outputs, bound.count, bound.code->movers};
+    ReduceSpace space(bound.where, bound.kept_rank, operands, bound.outputs, bound.count, bound.code->movers);
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }

@@ -24,7 +24,8 @@ struct CentredRow {
     P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
     int64_t i = 0;
     for (; i + 4 * N <= count; i += 4 * N) {
-      for (int k = 0; k < 4; ++k) first[k] = R::gather(first[k], P::load(x + i + k * N));
+      ask_for_half<Isa>(x + count + i / 2);
+      gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
     E last[N];
@@ -41,11 +42,9 @@ struct CentredRow {
     E const c = R::centre(lanes[0], static_cast<E>(count));
     P const around(c), none(E(0));
     P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
-    for (i = 0; i + 4 * N <= whole; i += 4 * N) {  // what comes next is asked for: most often it follows
-      for (int k = 0; k < 4; ++k) {
-        __builtin_prefetch(x + count + i + k * N, 0, 3);
-        R::spread(s[k], t[k], P::load(x + i + k * N), around);
-      }
+    for (i = 0; i + 4 * N <= whole; i += 4 * N) {
+      ask_for_half<Isa>(x + count + (count + i) / 2);
+      spread_chains(s, t, x + i, around, Chains{});
     }
     for (; i < whole; i += N) R::spread(s[0], t[0], P::load(x + i), around);
     if (i < count) {
@@ -58,6 +57,22 @@ struct CentredRow {
     for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
     R::part(*centre, *spread, static_cast<C>(c), total_s, total_t, static_cast<C>(count));
     return 0;
+  }
+
+ private:
+  using Chains = std::make_integer_sequence<int, 4>;  ///< four sums at a time, each in a register: a loop over them would keep them in memory
+  template <class P, int... K>
+  SITU_INLINE static void gather_chains(P (&first)[4], E const* x, std::integer_sequence<int, K...>) {
+    ((first[K] = R::gather(first[K], P::load(x + K * P::lanes))), ...);
+  }
+  template <class P, int... K>
+  SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
+    (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
+  }
+  /// Each pass over the row asks for half of what comes next, which most often follows: so the memory works all the time.
+  template <class Isa>
+  SITU_INLINE static void ask_for_half(E const* next) {
+    for (int byte = 0; byte < 2 * Isa::bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
   }
 };
 

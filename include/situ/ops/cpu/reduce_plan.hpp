@@ -27,9 +27,13 @@ struct ReduceSpace {
   int64_t const* sizes;
   int64_t const* strides;
   void* const* data;
-  int element_sizes[max_operands];
   int64_t outputs, count;
   MoverFunctions const* const* movers;  ///< that of operand o at [o]; null where nothing is read
+  int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small reduction has time for
+
+  template <class Where>
+  ReduceSpace(Where const& where, int kept_, int operands_, int64_t outputs_, int64_t count_, MoverFunctions const* const* movers_)
+      : rank(where.rank), kept(kept_), operands(operands_), sizes(where.sizes), strides(&where.strides[0][0]), data(where.data), outputs(outputs_), count(count_), movers(movers_) {}
 
   int64_t stride(int o, int axis) const { return strides[o * max_rank + axis]; }
 
@@ -133,8 +137,7 @@ template <class P>
 ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
   using Elementwise = ElementwiseBody<typename P::tree_type, typename P::value_type, operands>;
-  ReduceSpace space{program.where.rank, program.kept_rank, operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {},
-                    program.outputs, program.count, input_movers<typename P::tree_type, operands>.of};
+  ReduceSpace space(program.where, program.kept_rank, operands, program.outputs, program.count, input_movers<typename P::tree_type, operands>.of);
   for (int o = 1; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
   return space;
 }

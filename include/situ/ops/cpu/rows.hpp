@@ -112,7 +112,7 @@ struct RowKernel {
     }
     data[0] = to;
     for (int o = 1; o < Operands; ++o) data[o] = from.of[o];
-    StridedSpace space{{}, rank, Operands, box_sizes, box_strides, data, false, bound.movers, {}};
+    StridedSpace space(rank, Operands, box_sizes, box_strides, data, bound.movers);
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     if (count == 0) return;
     space.choose_grid();

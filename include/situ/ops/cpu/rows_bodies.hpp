@@ -123,6 +123,7 @@ struct NormGroups {
     P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
     P last(shift);
     if (cut.has_rest()) last = made<Isa, Weighed>(weight, bias, cut.rest(x), shift, low, scale, cut.last);
+    SITU_UNROLL
     for (int64_t i = 0; i < cut.whole; i += N) store_lanes<Out, N, Isa>(made<Isa, Weighed>(weight, bias, P::load(x + i), shift, low, scale, i), out + i);
     if (cut.has_rest()) store_lanes<Out, N, Isa>(last, out + cut.last);
   }

@@ -58,90 +58,91 @@ struct NormGroup {
   static constexpr int N = Cut::N;
   alignas(64) C shift[N], low[N], scale[N];
 
+  /// Reads the rows once: what is summed is about a guess of the mean, which costs no digits while it is no further from it than the elements are in
+  /// their root mean square. Else it is summed again, about what was found; of the other rows nothing changes by that.
   SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps) {
-    P const zero(C(0)), n(static_cast<C>(cut.n));
+    P const zero(C(0)), one_in_n(C(1) / static_cast<C>(cut.n));
     P sums[N], squares[N];
-    int64_t const whole = cut.whole;
-    for (int64_t r = 0; Centred && r < rows; ++r) {
-      C const* const row = x + r * pitch;
-      P s(zero), t(zero), u(zero), v(zero);  // as many as hide how long an addition takes
-      if (cut.has_rest()) s = cut.inside_only(cut.rest(row));
-      int64_t i = 0;
-      for (; i + 4 * N <= whole; i += 4 * N) {
-        s = s + P::load(row + i);
-        t = t + P::load(row + i + N);
-        u = u + P::load(row + i + 2 * N);
-        v = v + P::load(row + i + 3 * N);
-      }
-      for (; i < whole; i += N) t = t + P::load(row + i);
-      sums[r] = (s + t) + (u + v);
-    }
     if constexpr (Centred) {
+      int64_t const middle = cut.last / 2;
+      for (int64_t r = 0; r < rows; ++r) {
+        C const* const row = x + r * pitch;
+        sums[r] = (P::load(row) + P::load(row + middle)) + P::load(row + cut.last);
+      }
       for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
-      (sums_of_packs(sums) / n).store(shift);
+      (sums_of_packs(sums) * P(C(1) / static_cast<C>(3 * (cut.is_short ? cut.n : N)))).store(shift);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      C const* const row = x + r * pitch;
-      P const centre(Centred ? shift[r] : C(0));
-      P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);
-      if (cut.has_rest()) {
-        P d = cut.rest(row);
-        if constexpr (Centred) d = keep_order(d - centre);
-        s = cut.inside_only(d);
-        q0 = s * s;
-      }
-      int64_t i = 0;
-      for (; i + 4 * N <= whole; i += 4 * N) {
-        P a = P::load(row + i), b = P::load(row + i + N), c = P::load(row + i + 2 * N), d = P::load(row + i + 3 * N);
-        if constexpr (Centred) {
-          a = keep_order(a - centre), b = keep_order(b - centre), c = keep_order(c - centre), d = keep_order(d - centre);
-          s = s + (a + b), t = t + (c + d);
+    for (bool guessed = Centred;; guessed = false) {
+      for (int64_t r = 0; r < rows; ++r) add_row(cut, x + r * pitch, P(Centred ? shift[r] : C(0)), sums[r], squares[r]);
+      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = squares[r] = zero;
+      P const square = sums_of_packs(squares);
+      if constexpr (!Centred) {
+        finish(square * one_in_n, eps);
+        zero.store(shift);
+        zero.store(low);
+        return;
+      } else {
+        P const guess = P::load(shift), rest = sums_of_packs(sums), off = rest * one_in_n, variance = (square - rest * off) * one_in_n;
+        P const mean = keep_order(guess + off);
+        auto const is_far = off * off > variance;
+        if (SITU_UNLIKELY(guessed && any_of(is_far))) {
+          select(is_far, mean, guess).store(shift);
+          continue;
         }
-        q0 = multiply_add(a, a, q0);
-        q1 = multiply_add(b, b, q1);
-        q2 = multiply_add(c, c, q2);
-        q3 = multiply_add(d, d, q3);
+        finish(variance, eps);
+        mean.store(shift);
+        ((keep_order(mean - guess) - off) * P::load(scale)).store(low);
+        return;
       }
-      for (; i < whole; i += N) {
-        P d = P::load(row + i);
-        if constexpr (Centred) d = keep_order(d - centre), t = t + d;
-        q1 = multiply_add(d, d, q1);
-      }
-      if constexpr (Centred) sums[r] = s + t;
-      squares[r] = (q0 + q1) + (q2 + q3);
-    }
-    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) {
-      squares[r] = zero;
-      if constexpr (Centred) sums[r] = zero;
-    }
-    P const square = sums_of_packs(squares);
-    if constexpr (Centred) {  // about the rounded mean the rest is small
-      P const rest = sums_of_packs(sums), off = rest / n;
-      finish((square - rest * off) / n, eps);
-      (zero - off * P::load(scale)).store(low);
-    } else {
-      finish(square / n, eps);
-      zero.store(shift);
-      zero.store(low);
     }
   }
   /// To [shift, low, scale][row], and from there.
   SITU_INLINE void keep(C* to, int64_t all, int64_t rows) const {
-    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
-    std::memcpy(to, shift, bytes);
-    std::memcpy(to + all, low, bytes);
-    std::memcpy(to + 2 * all, scale, bytes);
+    for (C const* field : {shift, low, scale}) {
+      if (SITU_LIKELY(rows == N)) P::load(field).store(to);
+      else for (int64_t r = 0; r < rows; ++r) to[r] = field[r];
+      to += all;
+    }
   }
   SITU_INLINE void restore(C const* from, int64_t all, int64_t rows) {
-    std::size_t const bytes = static_cast<std::size_t>(rows) * sizeof(C);
     for (C* field : {shift, low, scale}) {
-      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) field[r] = C(0);
-      std::memcpy(field, from, bytes);
+      if (SITU_LIKELY(rows == N)) P::load(from).store(field);
+      else for (int64_t r = 0; r < N; ++r) field[r] = r < rows ? from[r] : C(0);
       from += all;
     }
   }
 
  private:
+  /// The sums of x - centre and of its square.
+  SITU_INLINE static void add_row(Cut const& cut, C const* row, P const& centre, P& sum, P& square) {
+    P const zero(C(0));
+    P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);  // as many as hide how long an addition takes
+    if (cut.has_rest()) {
+      s = cut.inside_only(from_centre(cut.rest(row), centre));
+      q0 = s * s;
+    }
+    int64_t i = 0;
+    for (; i + 4 * N <= cut.whole; i += 4 * N) {
+      P const a = from_centre(P::load(row + i), centre), b = from_centre(P::load(row + i + N), centre);
+      P const c = from_centre(P::load(row + i + 2 * N), centre), d = from_centre(P::load(row + i + 3 * N), centre);
+      if constexpr (Centred) s = s + (a + b), t = t + (c + d);
+      q0 = multiply_add(a, a, q0);
+      q1 = multiply_add(b, b, q1);
+      q2 = multiply_add(c, c, q2);
+      q3 = multiply_add(d, d, q3);
+    }
+    for (; i < cut.whole; i += N) {
+      P const d = from_centre(P::load(row + i), centre);
+      if constexpr (Centred) t = t + d;
+      q1 = multiply_add(d, d, q1);
+    }
+    sum = s + t;
+    square = (q0 + q1) + (q2 + q3);
+  }
+  SITU_INLINE static P from_centre(P const& x, P const& centre) {
+    if constexpr (Centred) return keep_order(x - centre);
+    else return x;
+  }
   SITU_INLINE void finish(P const& variance, double eps) {
     (P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps)))).store(scale);
   }

@@ -33,7 +33,8 @@ struct ScanKernel {
   using Body = ScanBody<S, Tree, operands>;
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
-  static constexpr int64_t part_elements = int64_t{1} << 17;  ///< what is read twice stays in a cache
+  static constexpr int64_t many_lines = 4096;  ///< enough to be shared out 64 at a time; no more make a strip
+  static constexpr int64_t part_elements = int64_t{1} << 16;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
   P program;
@@ -46,7 +47,7 @@ struct ScanKernel {
   int64_t stride(int o, int axis) const { return program.where.strides[o][axis]; }
 
   ReduceSpace space() const {
-    ReduceSpace space{program.where.rank, kept(), operands, program.where.sizes, &program.where.strides[0][0], program.where.data, {}, program.lines, program.length, input_movers<Tree, operands>.of};
+    ReduceSpace space(program.where, kept(), operands, program.lines, program.length, input_movers<Tree, operands>.of);
     for (int o = 0; o < operands; ++o) space.element_sizes[o] = Elementwise::element_size(o);
     return space;
   }
@@ -60,14 +61,14 @@ struct ScanKernel {
     plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
-      plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
-      plan.group_lines = strip_columns;
+      plan.group_lines = program.lines < many_lines ? strip_columns : 64;
+      plan.strips = (plan.columns + plan.group_lines - 1) / plan.group_lines;
       plan.groups = program.lines / plan.columns * plan.strips;
     } else {
       plan.group_lines = dense ? 1 : most_lines;
       plan.groups = (program.lines + plan.group_lines - 1) / plan.group_lines;
     }
-    int64_t const wide = plan.by_strips ? (plan.columns < strip_columns ? plan.columns : strip_columns) : plan.group_lines;
+    int64_t const wide = plan.by_strips && plan.columns < plan.group_lines ? plan.columns : plan.group_lines;
     plan.part_length = program.length;
     if (plan.groups < 64) {  // few groups: parts
       int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
@@ -80,7 +81,7 @@ struct ScanKernel {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
     for (int o = 1; o < operands; ++o) gathered += is_boxed(o) ? most_lines * panel_pitch * space.element_sizes[o] : tile_columns * space.element_sizes[o] + 64;
-    std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? strip_columns + 64 : most_lines) * sizeof(A);
+    std::size_t const chains = static_cast<std::size_t>(plan.by_strips ? padded(most_columns()) : most_lines) * sizeof(A);
     std::size_t const held = static_cast<std::size_t>(most_lines * tile_columns) * sizeof(Out);
     Scratch const block(static_cast<int64_t>(2 * chains + held) + gathered);
     unsigned char* const memory = block.get();
@@ -88,8 +89,10 @@ struct ScanKernel {
     if (!taken) {
       if (plan.group_lines == 1 && plan.parts == 1) {
         run_dense_lines(work, first, last);
+      } else if (plan.by_strips && plan.parts == 1) {
+        run_strips(work, lines_of(first).first, lines_of(last - 1));
       } else {
-        for (int64_t group = first; group < last; ++group) run_group(work, group);
+        for (int64_t group = first; group < last; ++group) run_group(work, lines_of(group));
       }
     } else {
       for (;;) {
@@ -115,6 +118,14 @@ struct ScanKernel {
     return any;
   }
 
+  /// The columns of a strip.
+  int64_t most_columns() const {
+    int64_t const most = plan.parts == 1 && !is_boxed() ? many_lines : strip_columns;
+    return plan.columns < most ? plan.columns : most;
+  }
+  /// The chains of a group: of strips, whole packs.
+  int64_t padded(int64_t lines) const { return plan.by_strips ? (lines + 63) / 64 * 64 : lines; }
+
   struct Work {
     ReduceSpace const& space;
     ReduceFeed feed;
@@ -125,7 +136,8 @@ struct ScanKernel {
     bool writes;
   };
 
-  /// What the pack code is told: 1 to write, 2 to do so past the caches.
+  /// What the pack code is told: 1 to write, 2 to do so past the caches. Besides, 4: of lines, to ask for what comes next; of strips, that there
+  /// is but one base.
   int flags(Work const& work, void const* to) const {
     if (!work.writes) return 0;
     return plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 ? 3 : 1;
@@ -147,7 +159,7 @@ struct ScanKernel {
     for (int64_t line = first; line < last;) {
       int64_t rows = width - line % width;
       if (rows > last - line) rows = last - line;
-      if (!in_step || plan.stream) rows = 1;
+      if (!in_step || (plan.stream && program.length * static_cast<int64_t>(sizeof(Out)) % 64 != 0)) rows = 1;
       char* place[max_operands];
       for (int o = 0; o < operands; ++o) place[o] = static_cast<char*>(program.where.data[o]);
       work.space.advance(place, 0, along, line);
@@ -163,7 +175,7 @@ struct ScanKernel {
         int64_t bytes[operands];
         for (int o = 0; o < operands; ++o) bytes[o] = along > 0 ? stride(o, along - 1) * work.space.element_sizes[o] : 0;
         int64_t const together = count == program.length ? rows : 1;
-        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to));
+        dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), together, static_cast<int64_t const*>(bytes), S::identity(), &chain, flags(work, to) | (plan.stream ? 4 : 0));
         rows = together;
         i += count;
       }
@@ -186,31 +198,40 @@ struct ScanKernel {
     int64_t first, count;
   };
   Lines lines_of(int64_t group) const {
-    int64_t const column = plan.by_strips ? group % plan.strips * strip_columns : 0, all = plan.by_strips ? plan.columns : program.lines;
+    int64_t const column = plan.by_strips ? group % plan.strips * plan.group_lines : 0, all = plan.by_strips ? plan.columns : program.lines;
     int64_t const first = plan.by_strips ? group / plan.strips * plan.columns + column : group * plan.group_lines, left = all - (plan.by_strips ? column : first);
     return {first, left < plan.group_lines ? left : plan.group_lines};
   }
 
   /// A part of a group of lines, behind work.bases; leaves its totals in work.chains.
   void scan_part(Work& work, Lines const& lines, int64_t part) const {
-    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count, first = part * plan.part_length;
+    int64_t const first = part * plan.part_length;
     int64_t const stop = first + plan.part_length < program.length ? first + plan.part_length : program.length;
-    for (int64_t k = 0; k < padded; ++k) work.chains[k] = S::identity();
+    for (int64_t k = 0; k < padded(lines.count); ++k) work.chains[k] = S::identity();
     if (plan.by_strips) run_strip(work, lines.first, lines.count, first, stop);
     else run_lines(work, lines.first, lines.count, first, stop);
   }
   void start_bases(Work& work, Lines const& lines) const {
-    int64_t const padded = plan.by_strips ? (lines.count + 63) / 64 * 64 : lines.count;
-    for (int64_t k = 0; k < padded; ++k) work.bases[k] = S::identity();
+    for (int64_t k = 0; k < padded(lines.count); ++k) work.bases[k] = S::identity();
   }
 
   /// All parts of a group of lines, one after the other.
-  void run_group(Work& work, int64_t group) const {
-    Lines const lines = lines_of(group);
+  void run_group(Work& work, Lines const& lines) const {
     start_bases(work, lines);
     for (int64_t part = 0; part < plan.parts; ++part) {
       scan_part(work, lines, part);
       for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = S::combine(work.bases[k], work.chains[k]);
+    }
+  }
+
+  /// Strips of any width, each in one part: those of neighbouring groups are joined.
+  void run_strips(Work& work, int64_t line, Lines const& last) const {
+    for (int64_t const stop = last.first + last.count; line < stop;) {
+      int64_t count = plan.columns - line % plan.columns;
+      if (count > stop - line) count = stop - line;
+      if (count > most_columns()) count = most_columns();
+      run_group(work, {line, count});
+      line += count;
     }
   }
 
@@ -276,7 +297,8 @@ struct ScanKernel {
   void run_lines(Work& work, int64_t line, int64_t lines, int64_t first, int64_t stop) const {
     int const along = kept();
     int64_t const out_stride = stride(0, along);
-    int64_t const tile = plan.group_lines == 1 && !is_boxed() ? row_run : tile_columns;
+    bool const boxes = is_boxed();
+    int64_t const tile = plan.group_lines == 1 && !boxes ? row_run : tile_columns;
     int64_t const width = along > 0 ? program.where.sizes[along - 1] : 1;
     // Lines that lie side by side in the output are held, and written together, a few places of all of them at a time.
     bool const side_by_side = along > 0 && stride(0, along - 1) == 1 && line % width + lines <= width;
@@ -300,7 +322,7 @@ struct ScanKernel {
         bind(work, run, place, along, k - boxed, count);
         run.data[0] = out;
         int64_t const bytes[operands] = {};
-        int const told = out_stride == 1 ? flags(work, out) : flags(work, out) & 1;
+        int const told = (out_stride == 1 ? flags(work, out) : flags(work, out) & 1) | (plan.stream && !boxes ? 4 : 0);
         dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
         if (out_stride != 1 && !side_by_side && work.writes) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
@@ -318,7 +340,7 @@ struct ScanKernel {
     int const along = kept(), across = along - 1;
     bool const boxed = is_boxed();
     int64_t const narrow = 16384 / lines < 32 ? 16384 / lines : 32;  // rows of a narrow strip lie close
-    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_columns = boxed ? tile_columns : strip_columns;
+    int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_count = boxed ? tile_columns : lines;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
     for (int64_t row = first; row < stop;) {
@@ -328,14 +350,14 @@ struct ScanKernel {
       work.space.advance(place, 0, along, line);
       place[0] = static_cast<char*>(program.where.data[0]) + output_offset(line, row);
       for (int64_t i = 0; i < lines;) {
-        int64_t const count = lines - i < most_columns ? lines - i : most_columns;
+        int64_t const count = lines - i < most_count ? lines - i : most_count;
         Run<operands> run;
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
         run.data[0] = place[0];
-        int const told = bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1;
+        int const told = (bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
-                                       static_cast<A const*>(work.bases + i), work.chains + i, told);
+                                       static_cast<A const*>(work.bases + (plan.parts == 1 ? 0 : i)), work.chains + i, told);
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }

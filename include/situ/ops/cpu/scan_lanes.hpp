@@ -45,9 +45,9 @@ SITU_INLINE P scanned(P const& x) {
 template <class To, class From, int N, class Isa>
 SITU_INLINE pack<To, N, Isa> widened_lanes(pack<From, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
-  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N == 8 && Isa::bytes == 64) {  // g++ 12 takes it apart
+  if constexpr (std::is_same_v<From, float> && std::is_same_v<To, double> && N >= 4 && N * 8 == Isa::bytes) {  // g++ 12 takes it apart
     auto const from = x.v;
-    pack<double, 8, Isa> result;
+    pack<double, N, Isa> result;
     __asm__("vcvtps2pd {%1, %0|%0, %1}" : "=v"(result.v) : "v"(from));
     return result;
   }
@@ -66,9 +66,18 @@ struct ScanBody {
 
   template <class To, class Isa, int N>
   SITU_INLINE static pack<To, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
-    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+    using From = std::conditional_t<Operands == 2, ContiguousSource<Isa, N>, Source<Isa, N>>;  // one operand is never a repeated element
+    auto const x = convert_lanes<compute_t<T>, T, Isa, N>(Evaluator<Isa, N>::value(tree, From{Source<Isa, N>{run.data, run.mask, i, run.origin}}));
     if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
     else return widened_lanes<To>(x);
+  }
+  /// Asks for `Count` elements from index i on. The line, or the next one, goes on there: processors do not look beyond a page by themselves.
+  template <int Count>
+  SITU_INLINE static void ask_for(Run<Operands> const& run, int64_t i) {
+    for (int o = 1; o < Operands; ++o) {
+      int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
+      for (int at = 0; at < Count * size; at += 64) __builtin_prefetch(static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + at, 0, 3);
+    }
   }
   /// Packs of a line that are scanned one after the other, before they are put behind what stands in front of them.
   static constexpr int block = 32;
@@ -81,15 +90,16 @@ struct ScanBody {
     if constexpr (in_two_floats) {
       constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
       alignas(64) L high[block], low[block];
-      bool huge = false;
       pack<L, M, Isa> const limit(1.5e38f);
+      auto beyond = limit < -limit;
       for (int k = 0; k < packs; k += M) {
         auto const front = pack<A, M, Isa>::load(fronts + k);
         auto const h = keep_order(convert_unchecked<L>(front));
-        huge = huge || any_of((h > limit) | (h < -limit));
+        beyond = beyond | (h > limit) | (h < -limit);
         h.store(high + k);
         convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
       }
+      bool const huge = any_of(beyond);
       for (int k = 0; SITU_LIKELY(!huge) && k < packs; ++k) {
         auto const sum = pack<L, N, Isa>(high[k]) + keep_order(pack<L, N, Isa>::load(scans + k * N) + pack<L, N, Isa>(low[k]));
         if (SITU_UNLIKELY(stream)) stream_to(sum, to + k * N);
@@ -137,6 +147,7 @@ struct ScanBody {
         int64_t const whole = room ? rounded : n / N * N;
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
+          if (flags & 4) ask_for<block * N>(run, i + block * N);
           for (int k = 0; k < packs; ++k) {
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
@@ -167,7 +178,7 @@ struct ScanBody {
   };
 
   /// A few rows onto a strip of chains, with `bases` in front; both are padded to whole packs. The rows that come next are asked for at the
-  /// same time.
+  /// same time. The first pack of bases is that of all columns where `flags` says so.
   struct Strip {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int rows, int64_t const* bytes_, A const* bases, A* chains, int flags) {
@@ -175,30 +186,28 @@ struct ScanBody {
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
+      int64_t const based = flags & 4 ? 0 : -1;
       Run<Operands> run = *run_;
       int64_t bytes[Operands];
       for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
       int64_t i = 0;
       int64_t const left = run.count % (2 * N), end = run.count - N;
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
-      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, end, writes) : P(S::identity());
-      constexpr int64_t together = 256 / static_cast<int64_t>(sizeof(Out)) > 2 * N ? 256 / static_cast<int64_t>(sizeof(Out)) : 2 * N;
-      bool const apart = bytes[0] >= 4096;  // rows on pages of their own: four cache lines of each are asked for together
-      for (; apart && i + together <= run.count; i += together) {
-        Run<Operands> at = run;
-        for (int row = 0; row < rows; ++row) {
-          for (int64_t k = i; k < i + together; k += 2 * N) {
-            P chain = P::load(chains + k), chain2 = P::load(chains + k + N);
-            add_pair<Isa, N>(tree, at, rows, bytes, P::load(bases + k), P::load(bases + k + N), chain, chain2, k, writes, stream);
-            chain.store(chains + k);
-            chain2.store(chains + k + N);
-          }
-          for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases + (end & based), chains, end, writes) : P(S::identity());
+      bool const wide = stream || run.count >= 64;  // row by row: as memory lies, and in whole cache lines where it goes past the caches
+      for (int row = 0; wide && row < rows; ++row) {
+        for (i = 0; i + 2 * N <= run.count; i += 2 * N) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
+          add_pair<Isa, N>(tree, run, 1, bytes, P::load(bases + (i & based)), P::load(bases + ((i + N) & based)), chain, chain2, i, writes, stream);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
         }
+        for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + bytes[o];
       }
+      if (wide) run = *run_;
       for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-        P const base = P::load(bases + i), base2 = P::load(bases + i + N);
+        P const base = P::load(bases + (i & based)), base2 = P::load(bases + ((i + N) & based));
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
           add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
@@ -207,7 +216,7 @@ struct ScanBody {
         chain.store(chains + i);
         chain2.store(chains + i + N);
       }
-      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases, chains, i, writes).store(chains + i);
+      if (left >= N) add_pack<Isa, N>(tree, run, rows, bytes, bases + (i & based), chains, i, writes).store(chains + i);
       if (overlaps) last.store(chains + end);
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
     }
@@ -233,7 +242,7 @@ struct ScanBody {
     SITU_INLINE static pack<A, N, Isa> add_pack(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A const* chains, int64_t i, bool writes) {
       using P = pack<A, N, Isa>;
       P chain = P::load(chains + i);
-      P const base = P::load(bases + i);
+      P const base = P::load(bases);
       for (int row = 0; row < rows; ++row) {
         chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
         if (writes) put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, false);
