@@ -17860,6 +17860,15 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
+/// Throws ShapeError where whole numbers from `least` to `most` are no values of T.
+template <element T>
+void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, [[maybe_unused]] char const* who) {
+  if constexpr (!floating<T>) {
+    constexpr int64_t lowest = std::numeric_limits<T>::lowest(), highest = std::numeric_limits<T>::max();
+    if (least < lowest || most > highest) fail<ShapeError>(who, ": numbers from ", least, " to ", most, " were asked for; ", dtype_name<T>(), " holds ", lowest, " to ", highest);
+  }
+}
+
 /// A fresh tensor of random numbers.
 template <device D, class F>
 Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
@@ -17902,7 +17911,8 @@ Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
 
-/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite.
+/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite, and
+/// high - low is finite in the type of the arithmetic (float for 16-bit types).
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& generator, D = {}) {
@@ -17910,6 +17920,9 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
+  if (double const most = std::numeric_limits<C>::max(); low < -most || high > most || high - low > most) {
+    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<C>(), " spans");
+  }
   detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
   return detail::random_tensor<D>(shape, numbers, "uniform");
 }
@@ -17934,10 +17947,11 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
   return normal<T>(mean, deviation, shape, detail::default_generator(), device);
 }
 
-/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high.
+/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them (floats round them).
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
+  detail::check_holds<T>(low, high - 1, "randint");
   uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
 }
@@ -20549,6 +20563,7 @@ inline namespace SITU_ABI_BLAS {
 /// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
 template <class D, class T>
 SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, int64_t const* a, int64_t const* b, int64_t const* c) {
+  if (one.k == 0) one.a_i = one.b_j = 0;  // nothing is read, and operands without elements need not lie anywhere
   bool const is_row = one.m == 1 && one.n > 1;  // a row times a matrix is the transposed matrix times a column
   if (is_row) {
     std::swap(one.m, one.n), std::swap(one.a, one.b), std::swap(one.a_i, one.b_j), std::swap(one.a_k, one.b_k);
@@ -23825,7 +23840,8 @@ struct FinishBody {
 template <class T, class Activation>
 void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
   T const* bias = p.bias ? p.bias + i * p.bias_i + j * p.bias_j : nullptr;
-  if (columns == 1) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
+  bool const is_column = columns == 1 && stride == 1;  // the sums of a product with one column lie side by side
+  if (is_column) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
   else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
 }
 
@@ -26115,9 +26131,9 @@ struct ChannelBody {
     int64_t const first = top < 0 ? (-top + y.dilation - 1) / y.dilation : 0;
     int64_t last = y.extent > top ? (y.extent - top + y.dilation - 1) / y.dilation : 0;
     if (last > y.kernel) last = y.kernel;
-    int64_t low = (x.padding + x.stride - 1) / x.stride;
+    int64_t low = x.padding > 0 ? (x.padding - 1) / x.stride + 1 : 0;
     int64_t const reach = x.extent + x.padding - (x.kernel - 1) * x.dilation;
-    int64_t high = reach > 0 ? (reach + x.stride - 1) / x.stride : 0;
+    int64_t high = reach > 0 ? (reach - 1) / x.stride + 1 : 0;
     if (high > x.windows) high = x.windows;
     if (low > high) low = high;
     T const* const image = m.image + top * m.step_y;
@@ -30397,9 +30413,9 @@ namespace detail {
 /// The elements of a diagonal, along a last axis that takes the place of two.
 inline Viewed diagonal_view(Layout const& from, int64_t k) {
   int const row = from.rank() - 2, column = row + 1;
-  int64_t const down = k < 0 ? -(k + 1) + int64_t{1} : 0, right = k > 0 ? k : 0;
-  int64_t const rows = from.shape[row] - (down < from.shape[row] ? down : from.shape[row]);
-  int64_t const columns = from.shape[column] - (right < from.shape[column] ? right : from.shape[column]);
+  int64_t const down = k >= 0 ? 0 : k < -from.shape[row] ? from.shape[row] : -k;
+  int64_t const right = k <= 0 ? 0 : k > from.shape[column] ? from.shape[column] : k;
+  int64_t const rows = from.shape[row] - down, columns = from.shape[column] - right;
   int64_t const count = rows < columns ? rows : columns;
   Viewed view{from, count > 0 ? down * from.strides[row] + right * from.strides[column] : 0};
   view.layout.shape[row] = count;
@@ -32835,7 +32851,7 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
 inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
-  if (2 * options.padding.height > kernel.height || 2 * options.padding.width > kernel.width) {
+  if (options.padding.height > kernel.height / 2 || options.padding.width > kernel.width / 2) {
     fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   }
   int const at = shape.rank() - 2;
@@ -36094,11 +36110,12 @@ namespace situ::inline SITU_ABI {
 ///
 /// Dtype     int64 unless another type is written.
 /// Device    the same permutation on every device; enqueued, not waited for.
-/// Throws    ShapeError when n is negative.
+/// Throws    ShapeError when n is negative, or an integer type does not hold n - 1.
 /// Cost      that of argsort of n random keys of 64 bits.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
+  detail::check_holds<T>(0, n - 1, "randperm");
   auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{detail::next_stream(generator), INT64_MIN, UINT64_MAX}, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
@@ -36150,17 +36167,20 @@ auto multinomial(E const& weights, int64_t n) {
 
 /// Indices drawn in proportion to weights, each as often as chance has it: by binary search among the running sums. Weights must not be
 /// negative; those of 0 are never drawn. All else as without replacement, but n may exceed k.
+/// Special   weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn then is some index in [0, k).
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, true);
   using D = detail::result_device_t<device_of<E>>;
   auto const sums = cumsum(cast<double>(weights), -1);
-  auto const total = sums.slice(-1, sums.size(-1) - 1, end());
+  int64_t const last = sums.size(-1) - 1;
+  auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();
   shape[shape.rank() - 1] = n;
   auto const u = rand<double>(shape, generator, D{});
-  return searchsorted(sums, minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
+  // The last index is drawn where no sum before it is larger.
+  return searchsorted(sums.slice(-1, 0, last), minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
 }
 template <class E>
   requires expression<E>

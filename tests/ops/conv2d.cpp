@@ -271,6 +271,8 @@ TEST_CASE("poolings name what does not fit") {
   Tensor<float> const x = zeros({1, 2, 4, 5});
   CHECK(thrown<ShapeError>([&] { max_pool2d(x[0][0], 2); }, "max_pool2d: shape [4, 5] was given: images are [N, C, H, W] or [C, H, W]") == "");
   CHECK(thrown<ShapeError>([&] { max_pool2d(x, 2, {.padding = 2}); }, "max_pool2d: a padding of 2 x 2 is more than half of the kernel of 2 x 2") == "");
+  CHECK(thrown<ShapeError>([&] { max_pool2d(x, {3, 2}, {.padding = {INT64_MAX, 0}}); }, "max_pool2d: a padding of 9223372036854775807 x 0 is more than half of the kernel of 3 x 2") == "");
+  CHECK(thrown<ShapeError>([&] { max_pool2d(x, {-1, 2}); }, "max_pool2d: a kernel of -1 x 2 was given; both must be 1 or more") == "");
   CHECK(thrown<ShapeError>([&] { avg_pool2d(x, {5, 2}); }, "avg_pool2d: a kernel of 5 x 2 with dilation 1 x 1 does not fit images of 4 x 5 with padding 0 x 0: pad more, or take a smaller kernel") == "");
   CHECK(thrown<ShapeError>([&] { avg_pool2d(x, 2, {.dilation = 2}); }, "avg_pool2d: a dilation of 2 x 2 was given; it has none") == "");
   CHECK(thrown<ShapeError>([&] { adaptive_avg_pool2d(x, {0, 2}); }, "adaptive_avg_pool2d: images of shape [1, 2, 4, 5] cannot become 0 x 2: all extents must be 1 or more") == "");

@@ -176,6 +176,12 @@ TEST_CASE("integers wrap, 16-bit floats are rounded once, infinities and NaN sta
   }
 }
 
+TEST_CASE("sums of nothing are 0, those of operands that run backwards too") {
+  CHECK(equal(matmul(zeros({4, 0}).flip(0), zeros({0, 5}).flip(1)), zeros({4, 5})));
+  auto const b = arange<float>(17);
+  CHECK(equal(linear(zeros({3, 0}), zeros({17, 0}).flip(0), b), b.expand({3, 17})));
+}
+
 TEST_CASE("operands promote, and formulas are operands") {
   Tensor<float> const a{{1, 2}, {3, 4}};
   Tensor<int32_t> const n{{1, 0}, {2, 1}};
@@ -229,7 +235,7 @@ TEST_CASE("bias and activation reach every tile once") {
       CHECK(close(linear_gelu_tanh(x, w, b), gelu(y, approximate_tanh)));
       CHECK(close(linear_relu(x, w), relu(y - b.template to<double>())));
     };
-    for (int64_t out : {1, 5, 20, 50, 100}) {
+    for (int64_t out : {1, 5, 9, 17, 20, 25, 33, 49, 50, 100}) {  // last tiles of one column, too
       check(std::type_identity<float>{}, {3, 7, 19}, out, 1e-6);
       check(std::type_identity<float>{}, {33, 800}, out, 1e-6);
       check(std::type_identity<float16>{}, {9, 800}, out, 1e-3);

@@ -284,6 +284,11 @@ TEST_CASE("dropout of a strided or broadcast formula drops the places that it dr
 TEST_CASE("parameters that no distribution has are named") {
   auto const x = ones({3});
   CHECK(situ_test::thrown<ShapeError>([] { randint(5, 5, {2}); }, "randint: from 5 to 5: there is no integer in between; low must be less than high") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { uniform(-3e38, 3e38, {2}); }, "uniform: from -3e+38 to 3e+38: that is more than float32 spans") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { uniform(1e300, 1e300, {2}); }, "uniform: from 1e+300 to 1e+300: that is more than float32 spans") == "");
+  CHECK(uniform<double>(-3e38, 3e38, {2}).size() == 2);
+  CHECK(situ_test::thrown<ShapeError>([] { randint<int8_t>(0, 1000, {2}); }, "randint: numbers from 0 to 999 were asked for; int8 holds -128 to 127") == "");
+  CHECK(situ_test::thrown<ShapeError>([] { randint<uint8_t>(-1, 5, {2}); }, "randint: numbers from -1 to 4 were asked for; uint8 holds 0 to 255") == "");
   CHECK(situ_test::thrown<ShapeError>([] { uniform(2, 1, {2}); }, "uniform: from 2 to 1: low must not be above high, and both must be finite") == "");
   CHECK(situ_test::thrown<ShapeError>([] { uniform(0, INFINITY, {2}); }, "uniform: from 0 to inf: low must not be above high, and both must be finite") == "");
   CHECK(situ_test::thrown<ShapeError>([] { normal(0, -1, {2}); }, "normal: the standard deviation is -1; it must not be negative") == "");

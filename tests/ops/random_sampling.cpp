@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <situ/ops/compare.hpp>
 #include <situ/ops/sampling.hpp>
 #include <situ/tensor.hpp>
@@ -23,6 +24,8 @@ TEST_CASE_TEMPLATE("randperm is a permutation, the same on every device", D, Cpu
     CHECK(whole);
   }
   CHECK(randperm<int32_t>(3, D{}).size() == 3);
+  CHECK(randperm<uint8_t>(256, D{}).size() == 256);
+  CHECK(situ_test::thrown<ShapeError>([] { randperm<uint8_t>(257, D{}); }, "randperm: numbers from 0 to 256 were asked for; uint8 holds 0 to 255") == "");
 }
 
 TEST_CASE("every order of four is as likely as another") {
@@ -53,6 +56,13 @@ TEST_CASE_TEMPLATE("multinomial with replacement draws in proportion to the weig
   double const shares[] = {0.125, 0, 0.25, 0.625};
   for (std::size_t k = 0; k < 4; ++k) CHECK(std::abs(counts[k] - 80'000 * shares[k]) <= 5 * std::sqrt(80'000 * shares[k] * (1 - shares[k])));
   for (int64_t index : drawn[1].to_vector()) REQUIRE(index == 3);
+  float const inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  Tensor<float, D> const unusable = Tensor<float>{{0, 0, 0}, {1, inf, 1}, {1, nan, 1}}.to(D{});
+  auto const some = multinomial(unusable, 20, with_replacement, generator).cpu();
+  CHECK(some.shape() == Shape{3, 20});
+  for (int64_t index : some.flatten().to_vector()) CHECK((index >= 0 && index < 3));
+  CHECK(multinomial(Tensor<double>{5e-324, 0}, 1, with_replacement, generator).item() < 2);
+  CHECK(multinomial(ones({1}), 2, with_replacement, generator).to_vector() == std::vector<int64_t>{0, 0});
 }
 
 TEST_CASE("multinomial without replacement draws each index once, the first in proportion to the weights, then in proportion to those left") {

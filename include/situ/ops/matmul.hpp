@@ -106,7 +106,8 @@ struct FinishBody {
 template <class T, class Activation>
 void finish_tile(cpu::Product<T> const& p, product_t<T>* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
   T const* bias = p.bias ? p.bias + i * p.bias_i + j * p.bias_j : nullptr;
-  if (columns == 1) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
+  bool const is_column = columns == 1 && stride == 1;  // the sums of a product with one column lie side by side
+  if (is_column) cpu::dispatch<FinishBody<T, Activation>>(tile, int64_t{0}, bias, int64_t{0}, p.bias_i, int64_t{1}, rows);
   else cpu::dispatch<FinishBody<T, Activation>>(tile, stride, bias, p.bias_i, p.bias_j, rows, columns);
 }
 

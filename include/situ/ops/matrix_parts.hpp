@@ -13,9 +13,9 @@ namespace detail {
 /// The elements of a diagonal, along a last axis that takes the place of two.
 inline Viewed diagonal_view(Layout const& from, int64_t k) {
   int const row = from.rank() - 2, column = row + 1;
-  int64_t const down = k < 0 ? -(k + 1) + int64_t{1} : 0, right = k > 0 ? k : 0;
-  int64_t const rows = from.shape[row] - (down < from.shape[row] ? down : from.shape[row]);
-  int64_t const columns = from.shape[column] - (right < from.shape[column] ? right : from.shape[column]);
+  int64_t const down = k >= 0 ? 0 : k < -from.shape[row] ? from.shape[row] : -k;
+  int64_t const right = k <= 0 ? 0 : k > from.shape[column] ? from.shape[column] : k;
+  int64_t const rows = from.shape[row] - down, columns = from.shape[column] - right;
   int64_t const count = rows < columns ? rows : columns;
   Viewed view{from, count > 0 ? down * from.strides[row] + right * from.strides[column] : 0};
   view.layout.shape[row] = count;

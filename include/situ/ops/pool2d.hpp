@@ -88,7 +88,7 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
 inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
-  if (2 * options.padding.height > kernel.height || 2 * options.padding.width > kernel.width) {
+  if (options.padding.height > kernel.height / 2 || options.padding.width > kernel.width / 2) {
     fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   }
   int const at = shape.rank() - 2;

@@ -51,6 +51,15 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
+/// Throws ShapeError where whole numbers from `least` to `most` are no values of T.
+template <element T>
+void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, [[maybe_unused]] char const* who) {
+  if constexpr (!floating<T>) {
+    constexpr int64_t lowest = std::numeric_limits<T>::lowest(), highest = std::numeric_limits<T>::max();
+    if (least < lowest || most > highest) fail<ShapeError>(who, ": numbers from ", least, " to ", most, " were asked for; ", dtype_name<T>(), " holds ", lowest, " to ", highest);
+  }
+}
+
 /// A fresh tensor of random numbers.
 template <device D, class F>
 Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
@@ -93,7 +102,8 @@ Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
 
-/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite.
+/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite, and
+/// high - low is finite in the type of the arithmetic (float for 16-bit types).
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& generator, D = {}) {
@@ -101,6 +111,9 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
+  if (double const most = std::numeric_limits<C>::max(); low < -most || high > most || high - low > most) {
+    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<C>(), " spans");
+  }
   detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
   return detail::random_tensor<D>(shape, numbers, "uniform");
 }
@@ -125,10 +138,11 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
   return normal<T>(mean, deviation, shape, detail::default_generator(), device);
 }
 
-/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high.
+/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them (floats round them).
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
+  detail::check_holds<T>(low, high - 1, "randint");
   uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
 }

@@ -14,11 +14,12 @@ namespace situ::inline SITU_ABI {
 ///
 /// Dtype     int64 unless another type is written.
 /// Device    the same permutation on every device; enqueued, not waited for.
-/// Throws    ShapeError when n is negative.
+/// Throws    ShapeError when n is negative, or an integer type does not hold n - 1.
 /// Cost      that of argsort of n random keys of 64 bits.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
+  detail::check_holds<T>(0, n - 1, "randperm");
   auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{detail::next_stream(generator), INT64_MIN, UINT64_MAX}, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
@@ -70,17 +71,20 @@ auto multinomial(E const& weights, int64_t n) {
 
 /// Indices drawn in proportion to weights, each as often as chance has it: by binary search among the running sums. Weights must not be
 /// negative; those of 0 are never drawn. All else as without replacement, but n may exceed k.
+/// Special   weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn then is some index in [0, k).
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, true);
   using D = detail::result_device_t<device_of<E>>;
   auto const sums = cumsum(cast<double>(weights), -1);
-  auto const total = sums.slice(-1, sums.size(-1) - 1, end());
+  int64_t const last = sums.size(-1) - 1;
+  auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();
   shape[shape.rank() - 1] = n;
   auto const u = rand<double>(shape, generator, D{});
-  return searchsorted(sums, minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
+  // The last index is drawn where no sum before it is larger.
+  return searchsorted(sums.slice(-1, 0, last), minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
 }
 template <class E>
   requires expression<E>

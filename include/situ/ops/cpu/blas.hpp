@@ -164,6 +164,7 @@ inline namespace SITU_ABI_BLAS {
 /// Runs a batch of products on D: `one` is the product of the first matrices, strides a, b and c lead to the others.
 template <class D, class T>
 SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, int64_t const* a, int64_t const* b, int64_t const* c) {
+  if (one.k == 0) one.a_i = one.b_j = 0;  // nothing is read, and operands without elements need not lie anywhere
   bool const is_row = one.m == 1 && one.n > 1;  // a row times a matrix is the transposed matrix times a column
   if (is_row) {
     std::swap(one.m, one.n), std::swap(one.a, one.b), std::swap(one.a_i, one.b_j), std::swap(one.a_k, one.b_k);

@@ -143,9 +143,9 @@ struct ChannelBody {
     int64_t const first = top < 0 ? (-top + y.dilation - 1) / y.dilation : 0;
     int64_t last = y.extent > top ? (y.extent - top + y.dilation - 1) / y.dilation : 0;
     if (last > y.kernel) last = y.kernel;
-    int64_t low = (x.padding + x.stride - 1) / x.stride;
+    int64_t low = x.padding > 0 ? (x.padding - 1) / x.stride + 1 : 0;
     int64_t const reach = x.extent + x.padding - (x.kernel - 1) * x.dilation;
-    int64_t high = reach > 0 ? (reach + x.stride - 1) / x.stride : 0;
+    int64_t high = reach > 0 ? (reach - 1) / x.stride + 1 : 0;
     if (high > x.windows) high = x.windows;
     if (low > high) low = high;
     T const* const image = m.image + top * m.step_y;
