@@ -250,6 +250,8 @@ template <class Device>
 struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
+template <class Number>
+struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
 template <class From, class To>
 struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>
@@ -15277,6 +15279,7 @@ SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typ
 ///
 /// A transfer is one copy. What is strided on the host is packed there first. What is strided on a device crosses without a kernel, which a file of
 /// the host's compiler does not have: as it lies where that has no gaps, as rows that the copy packs, and otherwise as the span of memory that it covers.
+/// What is broadcast crosses once, and is repeated by copies where it arrives: what arrives can be written to.
 
 
 // ---- <situ/tensor/tensor.hpp>
@@ -15441,7 +15444,7 @@ concept range_of = !expression<R> && requires(R const& r) {
 
 /// Notes that a tensor's elements are written in place, if they may be.
 SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
-  if (SITU_UNLIKELY(body.layout.is_broadcast())) fail_broadcast_write(who, body.layout);
+  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
   StorageHead* const head = body.storage.head();
   if (!head) return;
   if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
@@ -15551,6 +15554,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires differentiable<E>
   Tensor& operator=(E&&) = delete;
 
+  /// A number is no tensor that a name could be rebound to.
+  template <number S, class Error = error::a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one<S>>
+  Tensor& operator=(S) & = delete;
+
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
   Tensor operator=(Tensor const& other) && { return assign(other); }
   template <class E>
@@ -15563,6 +15570,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor operator=(S value) && {
     return assign(value);
   }
+  template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
+    requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
+  Tensor operator=(S) && = delete;
 
   /// Writes the values of an expression, broadcast to this shape, into this storage. A source that overlaps it differently is
   /// evaluated first. Throws ShapeError, LayoutError for a broadcast view, TypeError for read-only storage.
@@ -15917,6 +15927,31 @@ SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item
   return result;
 }
 
+/// How often what crosses is repeated by axes of stride 0.
+SITU_NOINLINE inline int64_t repetitions(Layout const& layout) {
+  int64_t count = 1;
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.strides[k] == 0) count *= layout.shape[k];
+  }
+  return count;
+}
+/// Gives each repetition elements of its own, one behind the other.
+SITU_NOINLINE inline void lay_apart(Layout& layout, int64_t elements) {
+  for (int k = layout.rank() - 1; k >= 0; --k) {
+    if (layout.strides[k] != 0) continue;
+    layout.strides[k] = elements;
+    elements *= layout.shape[k];
+  }
+}
+/// Repeats the `bytes` at `first` behind them, until there are `count` of them: each copy doubles what is there.
+template <class D>
+void repeat_bytes(void* first, std::size_t bytes, int64_t count) {
+  for (int64_t have = 1; have < count; have *= 2) {
+    int64_t const more = have < count - have ? have : count - have;
+    device_traits<D>::copy(static_cast<char*>(first) + static_cast<std::size_t>(have) * bytes, first, static_cast<std::size_t>(more) * bytes);
+  }
+}
+
 /// D packs rows on their way to the host: `copy_rows_to_host`, done when it returns.
 template <class D>
 concept copies_rows_to_host = requires(void* to, void const* from, PitchedCopy const& rows) { device_traits<D>::copy_rows_to_host(to, from, rows); };
@@ -15976,13 +16011,16 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
       crossing = {span.first, span.last - span.first + 1, -span.first, layout.strides, true, {}};
     }
     layout.strides = crossing.strides;
-    Tensor<T, To> flat = Tensor<T, To>::uninitialized(Shape(crossing.elements), "to");
+    int64_t const repeated = host_device<To> ? 1 : repetitions(layout);  // the host packs the result below
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({repeated, crossing.elements}, "to");
+    if (repeated > 1) lay_apart(layout, crossing.elements);
     T* const to = flat.data();
     if (crossing.elements > 0) {
       T const* const first = copied_from<To>(from) + crossing.first;
       if (crossing.whole) copy_bytes<To, From>(to, first, static_cast<std::size_t>(crossing.elements) * sizeof(T));
       else if constexpr (takes_rows && host_device<To>) device_traits<From>::copy_rows_to_host(to, first, crossing.rows);
       else if constexpr (takes_rows) device_traits<To>::template copy_rows_from<From>(to, first, crossing.rows);
+      if constexpr (!host_device<To>) repeat_bytes<To>(to, static_cast<std::size_t>(crossing.elements) * sizeof(T), repeated);
     }
     auto strided = Tensor<T, To>::from_handle(make_view(flat.storage(), crossing.elements > 0 ? to + crossing.origin : nullptr, layout));
     if constexpr (host_device<To>) return strided.contiguous();
@@ -16093,7 +16131,7 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
 template <element T = float, device D = Cpu, number A, number B, number S = int>
 Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   double const from = static_cast<double>(start), to = static_cast<double>(stop), by = static_cast<double>(step);
-  if (!(by != 0) || (to - from) / by < 0) {
+  if (!(by != 0) || !((to - from) / by >= 0)) {  // NaN in any of them too
     detail::fail<ShapeError>("arange: from ", from, " to ", to, " in steps of ", by, ": the step must lead from start to stop and not be 0");
   }
   double const steps = (to - from) / by;
@@ -16589,7 +16627,7 @@ class Pending<Tensor<T, Pinned>> {
   Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*checks)())
       : raw_(raw), finish_(finish), moment_(end), check_(checks) {}
   detail::Moment const& moment() const { return moment_; }
-  Tensor<T, Pinned> const& coming() const { return value_; }
+  detail::Handle const& coming() const { return finish_ ? raw_ : value_.handle(); }
   auto check() const { return check_; }
 
  private:
@@ -16616,6 +16654,12 @@ template <class To, class From>
 concept crosses_asynchronously = from_pinned_to_device<To, From> || from_device_to_pinned<To, From> || (std::is_same_v<To, From> && (asynchronous<To> || std::is_same_v<To, Pinned>)) ||
                                  (asynchronous<To> && asynchronous<From> && copies_directly<To, From>);
 
+/// What came broadcast, with elements of its own.
+template <class T>
+Tensor<T, Pinned> finish_broadcast(Handle const& raw) {
+  return Tensor<T, Pinned>::from_handle(raw).clone();
+}
+
 template <class To, class T, class From>
 auto transfer_async(Tensor<T, From> const& from) {
   if constexpr (std::is_same_v<To, From> && std::is_same_v<To, Pinned>) {
@@ -16641,9 +16685,11 @@ auto transfer_async(Tensor<T, From> const& from) {
         crossing.strides = source.layout().strides;
       }
     }
-    Tensor<T, To> flat = Tensor<T, To>::uninitialized({crossing.elements}, "to_async");
     Layout layout = source.layout();
     layout.strides = crossing.strides;
+    int64_t const repeated = to_host ? 1 : repetitions(layout);
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({repeated, crossing.elements}, "to_async");
+    if (repeated > 1) lay_apart(layout, crossing.elements);
     T* const begin = flat.body() ? static_cast<T*>(flat.body()->first) : nullptr;
     auto result = Tensor<T, To>::from_handle(make_view(flat.storage(), begin ? begin + crossing.origin : nullptr, layout));
     if (crossing.elements == 0) {
@@ -16659,10 +16705,12 @@ auto transfer_async(Tensor<T, From> const& from) {
       if constexpr (to_host) {
         if (whole) device_traits<D>::copy_to_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_to_pinned(to, first, crossing.rows);
+        if (layout.is_broadcast()) return Pending<Tensor<T, Pinned>>(result.handle(), &finish_broadcast<T>, note.publish(*head), &check_faults<D>);
         return Pending<Tensor<T, Pinned>>(result, note.publish(*head), &check_faults<D>);
       } else {
         if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
+        repeat_bytes<D>(to, bytes, repeated);
         note.publish(*head);
         return result;
       }
@@ -16682,7 +16730,7 @@ auto convert_and_transfer_async(Tensor<T, From> const& from) {
   else if constexpr (sizeof(U) <= sizeof(T)) return transfer_async<To>(converted<U>(from));
   else if constexpr (std::is_same_v<To, Pinned>) {
     auto const arrives = transfer_async<To>(from);
-    return Pending<Tensor<U, Pinned>>(arrives.coming().handle(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
+    return Pending<Tensor<U, Pinned>>(arrives.coming(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
   } else {
     return converted<U>(transfer_async<To>(from));
   }

@@ -80,14 +80,19 @@ TEST_CASE("to_async is stream-ordered in all directions, whatever the strides ar
   for (std::size_t k = 0; k < expected.size(); ++k) {
     CAPTURE(k);
     Tensor<float> const& e = expected[k];
-    Tensor<float, A> const x = from_pinned[k].to_async(A{});
+    Tensor<float, A> x = from_pinned[k].to_async(A{});
     CHECK(x.shape() == e.shape());
     CHECK(x.to_vector() == e.to_vector());
-    Host const h = from_device[k].to_async(Pinned{}).get();
+    Host h = from_device[k].to_async(Pinned{}).get();
     CHECK(h.shape() == e.shape());
     CHECK(h.to_vector() == e.to_vector());
-    Tensor<float, B> const there = from_device[k].to_async(B{});
+    Tensor<float, B> there = from_device[k].to_async(B{});
     CHECK(there.to_vector() == e.to_vector());
+    auto const more = eval(e + 1).to_vector();  // what arrives can be written to, whatever it was a view of
+    CHECK((x += 1).to_vector() == more);
+    CHECK((h += 1).to_vector() == more);
+    CHECK((there += 1).to_vector() == more);
+    CHECK(from_device[k].template to_async<double>(Pinned{}).get().template to<float>().to_vector() == e.to_vector());
   }
 }
 

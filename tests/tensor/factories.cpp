@@ -1,6 +1,7 @@
 #include <situ/tensor/factories.hpp>
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -65,6 +66,15 @@ TEST_CASE_TEMPLATE("arange counts up to but not including its end", D, SITU_TEST
   int wrong = 0;
   for (std::size_t k = 0; k < many.size(); ++k) wrong += many[k] != static_cast<double>(k);
   CHECK(wrong == 0);
+}
+
+TEST_CASE("arange refuses what it cannot count") {
+  double const nan = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  CHECK_THROWS_WITH_AS((void)arange(0, nan), "arange: from 0 to nan in steps of 1: the step must lead from start to stop and not be 0", ShapeError);
+  CHECK_THROWS_AS((void)arange(nan, 3), ShapeError);
+  CHECK_THROWS_AS((void)arange(0, 3, nan), ShapeError);
+  CHECK_THROWS_AS((void)arange(infinite, infinite), ShapeError);
+  CHECK_THROWS_AS((void)arange(0, infinite), ShapeError);
 }
 
 TEST_CASE_TEMPLATE("linspace holds both ends exactly", D, SITU_TEST_DEVICES) {

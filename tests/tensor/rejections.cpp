@@ -117,6 +117,8 @@ static_assert(!std::is_convertible_v<decltype(std::declval<Ints>() / 2), Ints>);
 static_assert(!std::is_convertible_v<Tensor<float16>, Tensor<bfloat16>> && std::is_convertible_v<Tensor<bfloat16>, OnCpu>);
 static_assert(assignable_in_place<OnCpu, Ints> && !assignable_in_place<Ints, OnCpu>);
 static_assert(assignable_in_place<OnCpu, double> && assignable_in_place<Ints, int> && !assignable_in_place<Ints, double>);
+static_assert(assignable_to_view<OnCpu, double> && assignable_to_view<Ints, int> && !assignable_to_view<Ints, double>);
+static_assert(!assignable<OnCpu, double> && !assignable<Ints, int>, "a named tensor is rebound, and a number is no tensor");
 static_assert(add_assignable<OnCpu, Ints> && !add_assignable<Ints, OnCpu> && add_assignable<Ints, int> && !add_assignable<Ints, float>);
 static_assert(divide_assignable<OnCpu, Ints> && !divide_assignable<Ints, Ints>);
 static_assert(!std::is_constructible_v<Tensor<std::int32_t, Cuda<0>>, OnCpu>);  // nor on the way to a device

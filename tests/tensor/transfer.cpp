@@ -65,6 +65,12 @@ TEST_CASE("devices exchange tensors with each other") {
   CHECK(y.to_vector() == floats{0, 1, 2, 3, 4, 5});
   CHECK(x.t().to(Emulated<1>{}).to_vector() == floats{0, 3, 1, 4, 2, 5});
   CHECK((y + 1).to(Emulated<0>{}).to_vector() == floats{1, 2, 3, 4, 5, 6});
+  Tensor<float, Emulated<1>> rows = x(all(), 1).unsqueeze(0).expand({3, 2}).to(Emulated<1>{});
+  rows += Tensor<float, Emulated<1>>{{0}, {10}, {20}};  // what arrives is broadcast no longer
+  CHECK(rows.to_vector() == floats{1, 4, 11, 14, 21, 24});
+  Tensor<float, Emulated<1>> blocks = x.flip(1).unsqueeze(1).unsqueeze(-1).expand({2, 5, 3, 2}).to(Emulated<1>{});
+  blocks[1] *= 2;
+  CHECK(blocks(all(), 4, all(), 1).to_vector() == floats{2, 1, 0, 10, 8, 6});
   Tensor<float, Pinned> const p = pin(x);
   CHECK(p.to_vector() == floats{0, 1, 2, 3, 4, 5});
   CHECK(pin(Tensor<float>{1, 2} * 3).to_vector() == floats{3, 6});

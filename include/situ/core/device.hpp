@@ -116,6 +116,8 @@ template <class Device>
 struct element_access_on_a_device__use_item_for_one_element_or_cpu_for_all {};
 template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
+template <class Number>
+struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
 template <class From, class To>
 struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>

@@ -82,7 +82,7 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
 template <element T = float, device D = Cpu, number A, number B, number S = int>
 Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   double const from = static_cast<double>(start), to = static_cast<double>(stop), by = static_cast<double>(step);
-  if (!(by != 0) || (to - from) / by < 0) {
+  if (!(by != 0) || !((to - from) / by >= 0)) {  // NaN in any of them too
     detail::fail<ShapeError>("arange: from ", from, " to ", to, " in steps of ", by, ": the step must lead from start to stop and not be 0");
   }
   double const steps = (to - from) / by;

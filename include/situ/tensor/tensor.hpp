@@ -37,7 +37,7 @@ concept range_of = !expression<R> && requires(R const& r) {
 
 /// Notes that a tensor's elements are written in place, if they may be.
 SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
-  if (SITU_UNLIKELY(body.layout.is_broadcast())) fail_broadcast_write(who, body.layout);
+  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
   StorageHead* const head = body.storage.head();
   if (!head) return;
   if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
@@ -147,6 +147,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires differentiable<E>
   Tensor& operator=(E&&) = delete;
 
+  /// A number is no tensor that a name could be rebound to.
+  template <number S, class Error = error::a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one<S>>
+  Tensor& operator=(S) & = delete;
+
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
   Tensor operator=(Tensor const& other) && { return assign(other); }
   template <class E>
@@ -159,6 +163,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor operator=(S value) && {
     return assign(value);
   }
+  template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
+    requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
+  Tensor operator=(S) && = delete;
 
   /// Writes the values of an expression, broadcast to this shape, into this storage. A source that overlaps it differently is
   /// evaluated first. Throws ShapeError, LayoutError for a broadcast view, TypeError for read-only storage.

@@ -2,6 +2,7 @@
 ///
 /// A transfer is one copy. What is strided on the host is packed there first. What is strided on a device crosses without a kernel, which a file of
 /// the host's compiler does not have: as it lies where that has no gaps, as rows that the copy packs, and otherwise as the span of memory that it covers.
+/// What is broadcast crosses once, and is repeated by copies where it arrives: what arrives can be written to.
 #pragma once
 
 #include <situ/device/pinned.hpp>
@@ -60,6 +61,31 @@ SITU_NOINLINE inline Crossing crossing_of(Layout const& layout, std::size_t item
   if ((bytes < 64 && pitch < 16 * width) || pitch >= (int64_t{1} << 31) / static_cast<int64_t>(item)) return result;
   result.rows = {bytes, static_cast<std::size_t>(pitch) * item, static_cast<std::size_t>(sizes[joined - 1])};
   return result;
+}
+
+/// How often what crosses is repeated by axes of stride 0.
+SITU_NOINLINE inline int64_t repetitions(Layout const& layout) {
+  int64_t count = 1;
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.strides[k] == 0) count *= layout.shape[k];
+  }
+  return count;
+}
+/// Gives each repetition elements of its own, one behind the other.
+SITU_NOINLINE inline void lay_apart(Layout& layout, int64_t elements) {
+  for (int k = layout.rank() - 1; k >= 0; --k) {
+    if (layout.strides[k] != 0) continue;
+    layout.strides[k] = elements;
+    elements *= layout.shape[k];
+  }
+}
+/// Repeats the `bytes` at `first` behind them, until there are `count` of them: each copy doubles what is there.
+template <class D>
+void repeat_bytes(void* first, std::size_t bytes, int64_t count) {
+  for (int64_t have = 1; have < count; have *= 2) {
+    int64_t const more = have < count - have ? have : count - have;
+    device_traits<D>::copy(static_cast<char*>(first) + static_cast<std::size_t>(have) * bytes, first, static_cast<std::size_t>(more) * bytes);
+  }
 }
 
 /// D packs rows on their way to the host: `copy_rows_to_host`, done when it returns.
@@ -121,13 +147,16 @@ Tensor<T, To> transfer(Tensor<T, From> const& from) {
       crossing = {span.first, span.last - span.first + 1, -span.first, layout.strides, true, {}};
     }
     layout.strides = crossing.strides;
-    Tensor<T, To> flat = Tensor<T, To>::uninitialized(Shape(crossing.elements), "to");
+    int64_t const repeated = host_device<To> ? 1 : repetitions(layout);  // the host packs the result below
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({repeated, crossing.elements}, "to");
+    if (repeated > 1) lay_apart(layout, crossing.elements);
     T* const to = flat.data();
     if (crossing.elements > 0) {
       T const* const first = copied_from<To>(from) + crossing.first;
       if (crossing.whole) copy_bytes<To, From>(to, first, static_cast<std::size_t>(crossing.elements) * sizeof(T));
       else if constexpr (takes_rows && host_device<To>) device_traits<From>::copy_rows_to_host(to, first, crossing.rows);
       else if constexpr (takes_rows) device_traits<To>::template copy_rows_from<From>(to, first, crossing.rows);
+      if constexpr (!host_device<To>) repeat_bytes<To>(to, static_cast<std::size_t>(crossing.elements) * sizeof(T), repeated);
     }
     auto strided = Tensor<T, To>::from_handle(make_view(flat.storage(), crossing.elements > 0 ? to + crossing.origin : nullptr, layout));
     if constexpr (host_device<To>) return strided.contiguous();

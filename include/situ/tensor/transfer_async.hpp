@@ -49,7 +49,7 @@ class Pending<Tensor<T, Pinned>> {
   Pending(detail::Handle const& raw, Tensor<T, Pinned> (*finish)(detail::Handle const&), detail::Moment const& end, void (*checks)())
       : raw_(raw), finish_(finish), moment_(end), check_(checks) {}
   detail::Moment const& moment() const { return moment_; }
-  Tensor<T, Pinned> const& coming() const { return value_; }
+  detail::Handle const& coming() const { return finish_ ? raw_ : value_.handle(); }
   auto check() const { return check_; }
 
  private:
@@ -76,6 +76,12 @@ template <class To, class From>
 concept crosses_asynchronously = from_pinned_to_device<To, From> || from_device_to_pinned<To, From> || (std::is_same_v<To, From> && (asynchronous<To> || std::is_same_v<To, Pinned>)) ||
                                  (asynchronous<To> && asynchronous<From> && copies_directly<To, From>);
 
+/// What came broadcast, with elements of its own.
+template <class T>
+Tensor<T, Pinned> finish_broadcast(Handle const& raw) {
+  return Tensor<T, Pinned>::from_handle(raw).clone();
+}
+
 template <class To, class T, class From>
 auto transfer_async(Tensor<T, From> const& from) {
   if constexpr (std::is_same_v<To, From> && std::is_same_v<To, Pinned>) {
@@ -101,9 +107,11 @@ auto transfer_async(Tensor<T, From> const& from) {
         crossing.strides = source.layout().strides;
       }
     }
-    Tensor<T, To> flat = Tensor<T, To>::uninitialized({crossing.elements}, "to_async");
     Layout layout = source.layout();
     layout.strides = crossing.strides;
+    int64_t const repeated = to_host ? 1 : repetitions(layout);
+    Tensor<T, To> flat = Tensor<T, To>::uninitialized({repeated, crossing.elements}, "to_async");
+    if (repeated > 1) lay_apart(layout, crossing.elements);
     T* const begin = flat.body() ? static_cast<T*>(flat.body()->first) : nullptr;
     auto result = Tensor<T, To>::from_handle(make_view(flat.storage(), begin ? begin + crossing.origin : nullptr, layout));
     if (crossing.elements == 0) {
@@ -119,10 +127,12 @@ auto transfer_async(Tensor<T, From> const& from) {
       if constexpr (to_host) {
         if (whole) device_traits<D>::copy_to_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_to_pinned(to, first, crossing.rows);
+        if (layout.is_broadcast()) return Pending<Tensor<T, Pinned>>(result.handle(), &finish_broadcast<T>, note.publish(*head), &check_faults<D>);
         return Pending<Tensor<T, Pinned>>(result, note.publish(*head), &check_faults<D>);
       } else {
         if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
+        repeat_bytes<D>(to, bytes, repeated);
         note.publish(*head);
         return result;
       }
@@ -142,7 +152,7 @@ auto convert_and_transfer_async(Tensor<T, From> const& from) {
   else if constexpr (sizeof(U) <= sizeof(T)) return transfer_async<To>(converted<U>(from));
   else if constexpr (std::is_same_v<To, Pinned>) {
     auto const arrives = transfer_async<To>(from);
-    return Pending<Tensor<U, Pinned>>(arrives.coming().handle(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
+    return Pending<Tensor<U, Pinned>>(arrives.coming(), &finish_conversion<U, T>, arrives.moment(), arrives.check());
   } else {
     return converted<U>(transfer_async<To>(from));
   }
