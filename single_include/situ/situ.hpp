@@ -4991,6 +4991,7 @@ template <class... Ds>
 template <class F, class... Ds>
 struct visit_result {
   static_assert(sizeof...(Ds) > 0, "situ::visit: this build has none of the listed devices");
+  using type = void;  // so that this is the only error
 };
 template <class F, class D, class... Ds>
 struct visit_result<F, D, Ds...> : visit_result<F, Ds...> {};
@@ -47363,12 +47364,6 @@ constexpr bool lists_all_members() {
   else return takes_members<M>(std::make_index_sequence<M::situ_member_types::count>{}) && !takes_members<M>(std::make_index_sequence<M::situ_member_types::count + 1>{});
 }
 
-/// A class, so that what is wrong is said once.
-template <class M>
-struct CheckedMembers {
-  static_assert(lists_all_members<M>(), "situ: SITU_MODULE does not list all data members of this module");
-};
-
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
@@ -47397,7 +47392,7 @@ __attribute__((noinline, cold)) inline std::string member_name(char const* names
 template <class M, class F>
 void for_each_member(M& m, F const& f) {
   using Module = std::remove_const_t<M>;
-  static_cast<void>(sizeof(CheckedMembers<Module>));
+  if constexpr (std::is_aggregate_v<Module>) static_cast<void>(std::is_void_v<decltype(m.situ_check_members())>);
   m.situ_members([&](auto&... members) {
     if constexpr (std::is_aggregate_v<Module> && sizeof...(members) > 1) {
       void const* const addresses[] = {static_cast<void const*>(&members)...};
@@ -47642,6 +47637,10 @@ void zero_grad(M const& net) {
 #define SITU_MODULE(...)                                                                                                          \
   static constexpr char const* situ_member_names() { return #__VA_ARGS__; }                                                       \
   using situ_member_types = decltype(::situ::detail::types_of(__VA_ARGS__));                                                      \
+  auto situ_check_members() const { /* asked for its type, which needs its body: then all of the struct is known */               \
+    static_assert(::situ::detail::lists_all_members<::std::remove_cvref_t<decltype(*this)>>(),                                    \
+                  "situ: SITU_MODULE(" #__VA_ARGS__ ") does not list all data members of this struct");                           \
+  }                                                                                                                               \
   template <class SituF>                                                                                                          \
   decltype(auto) situ_members(SituF&& situ_f) const {                                                                             \
     return situ_f(__VA_ARGS__);                                                                                                   \
@@ -52973,6 +52972,7 @@ class Optimizer {
   void step() { step(1); }
   /// The same with gradients multiplied by a factor first, in the precision of the state: 1 / scale where the loss was scaled.
   void step(double gradient_factor) {
+    take_over_schedules();
     for (std::size_t at = 0; at < parameters_.size(); ++at) {
       State<T, D> const& state = *values_[at].state();
       if (!state.has_grad) continue;
@@ -53004,7 +53004,7 @@ class Optimizer {
       if (p.group != group || step != steps) {
         if (launches.work.spans.count > 0) launches.launch(finish);
         group = p.group, steps = step;
-        launches.work.rule = Rule::template update<T>(options(static_cast<int>(group)), steps, gradient_factor);
+        launches.work.rule = Rule::template update<T>(groups_[static_cast<std::size_t>(group)].options, steps, gradient_factor);
       }
       Span& span = launches.work.spans.add(state.value.size());
       if (SITU_LIKELY(state.value.is_contiguous() && state.grad.is_contiguous())) {
@@ -53037,13 +53037,7 @@ class Optimizer {
 
   int groups() const { return static_cast<int>(groups_.size()); }
   /// The options of a group as they are now, with what schedules have changed.
-  Options options(int group = 0) const {
-    Group const& g = at(group);
-    Options result = g.options;
-    result.lr = g.lr.data()[0];
-    if (double* const momentum = Rule::momentum(result)) *momentum = g.momentum.data()[0];
-    return result;
-  }
+  Options options(int group = 0) const { return at(group).now(); }
   void set_options(int group, Options const& options) {
     Rule::check(options);
     Group& g = groups_[index(group)];
@@ -53098,6 +53092,13 @@ class Optimizer {
   struct Group {
     Options options;
     Tensor<double> lr, momentum;
+    /// With what schedules have changed.
+    Options now() const {
+      Options result = options;
+      result.lr = lr.data()[0];
+      if (double* const own = Rule::momentum(result)) *own = momentum.data()[0];
+      return result;
+    }
   };
 
   [[gnu::cold]] std::size_t index(int group) const {
@@ -53115,6 +53116,10 @@ class Optimizer {
     for (Variable<T, D> const& v : values_) seen = seen || v.state() == parameters[k].state();
     if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
+  /// A schedule may have given a momentum where there was none: then there is state to keep, and steps to count.
+  void take_over_schedules() {
+    for (Group& g : groups_) g.options = g.now();
+  }
   /// Makes the state that a parameter does not have yet.
   [[gnu::cold]] static void complete(Parameter& p, State<T, D> const& state, Options const& options) {
     if (state.value.size() == 0) return;
@@ -53126,8 +53131,17 @@ class Optimizer {
     }
   }
 
+  [[gnu::cold]] void complete_all() {
+    take_over_schedules();
+    for (std::size_t at = 0; at < parameters_.size(); ++at) {
+      Parameter& p = parameters_[at];
+      if (values_[at].requires_grad()) complete(p, *values_[at].state(), groups_[static_cast<std::size_t>(p.group)].options);
+    }
+  }
+
   template <class Self, class F>
   [[gnu::cold]] static void visit(Self& self, F const& f) {
+    const_cast<Optimizer&>(self).complete_all();  // so that what is loaded into an optimiser that made no step is what was saved from one that did
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
       if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(message({at, ".step"}), p.step);
@@ -56985,8 +56999,8 @@ Tensor<T> map_npy(std::string const& path) {
 
 namespace data {
 
-/// Rows of npy files as samples: sample i is row i of each file, a tuple where there are several. The files are mapped into memory: a batch is gathered
-/// straight from them, and what no batch asks for is never read.
+/// Rows of npy files as samples: sample i is a copy of row i of each file, a tuple where there are several. The files are mapped into memory: a batch is
+/// gathered straight from them, and what no batch asks for is never read.
 ///
 /// Throws    IoError for a file that is no array of that element type, ShapeError when the numbers of rows differ.
 /// Example   DataLoader loader{NpyDataset<uint8_t, int64_t>{"images.npy", "labels.npy"}, {.batch_size = 64, .shuffle = true, .workers = 2}};
@@ -56997,6 +57011,13 @@ class NpyDataset : public TensorDataset<Tensor<Ts>...> {
   template <class... Paths>
     requires(sizeof...(Paths) == sizeof...(Ts) && (std::is_convertible_v<Paths const&, std::string> && ...))
   explicit NpyDataset(Paths const&... paths) : TensorDataset<Tensor<Ts>...>(io::map_npy<Ts>(paths)...) {}
+
+  /// A copy, since the files are read-only, and a sample may be written to. Throws IndexError.
+  auto get(int64_t i) const {
+    auto const row = TensorDataset<Tensor<Ts>...>::get(i);
+    if constexpr (sizeof...(Ts) == 1) return row.clone();
+    else return std::apply([](auto const&... fields) { return std::tuple<Tensor<Ts>...>(fields.clone()...); }, row);
+  }
 };
 
 }  // namespace data
@@ -59438,9 +59459,10 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
+  /// `validated`: the validation loss was measured, so that NaN is what it has become.
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch, bool validated = false) {
     history.epochs.push_back(train::Epoch(epoch));
-    if (is_better(epoch)) {
+    if (is_better(epoch, validated)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
@@ -59466,9 +59488,10 @@ class TrainingRun {
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
-  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch, bool validated) const {
     if (history.best_epoch == 0) return true;
-    double const now = epoch.judged(), best = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)].judged();
+    train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
+    double const now = validated ? epoch.validation_loss : epoch.judged(), best = validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
@@ -59541,6 +59564,10 @@ class TrainingRun {
 
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class... Devices>
+struct this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA {};
+}  // namespace error
 namespace train {
 
 /// In place of a validation set, a metric or a schedule: without.
@@ -59653,12 +59680,16 @@ class Trainer {
   /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
+    requires(detail::in_this_build<Devices> || ...)
   History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
               Metric const& metric = {}, MakeSchedule const& make_schedule = {}) const {
     History history;
     visit<Devices...>(device(), [&](auto d) { history = fit_on<Compute>(d, net, training, validation, loss, make_optimizer, metric, make_schedule); });
     return history;
   }
+  template <floating Compute = float, any_module Net, class... Xs, class Error = error::this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA<Devices...>>
+    requires(!(detail::in_this_build<Devices> || ...))
+  void fit(Net&, Xs const&...) const = delete;
 
  private:
   static bool is_there(AnyDevice const& d) {
@@ -59766,9 +59797,10 @@ class Trainer {
       epoch.seconds = detail::seconds_now() - started;
       if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
       optimizer.zero_grad();
-      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      bool validated = false;
+      if constexpr (!std::is_same_v<Validation, none_t>) validated = validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-      run.end_epoch(epoch);
+      run.end_epoch(epoch, validated);
     }
     run.end();
     model.eval();
@@ -59776,9 +59808,9 @@ class Trainer {
     return std::move(run.history);
   }
 
-  /// Loss and metric on the validation part, without recording.
+  /// Loss and metric on the validation part, without recording; false where it has no samples.
   template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
-  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+  bool validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
     no_grad const guard;
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
@@ -59795,9 +59827,10 @@ class Trainer {
       if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
-    if (seen == 0) return;
+    if (seen == 0) return false;
     epoch.validation_loss = losses.mean();
     if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
+    return true;
   }
 
   TrainerOptions options_;

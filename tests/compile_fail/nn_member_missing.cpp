@@ -1,4 +1,4 @@
-// error: SITU_MODULE does not list all data members of this module
+// error: SITU_MODULE[(]weight[)] does not list all data members of this struct
 // in-header
 #include <situ/nn/module.hpp>
 

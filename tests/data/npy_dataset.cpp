@@ -48,6 +48,10 @@ TEST_CASE("rows of npy files are samples, gathered from the mapped files") {
     }
     CHECK(rows == 10);
   }
+  auto x = std::get<0>(dataset.get(3));
+  CHECK(x(1, 2) == 23);  // of handles that are not const, too
+  x += 1;
+  CHECK(std::get<0>(dataset.get(3)).item(1, 2) == 23);  // the file is as it was
   data::NpyDataset<float> const one{folder.images};
   CHECK(one.get(9).shape() == Shape{2, 3});
   CHECK(thrown<ShapeError>([&] { (data::NpyDataset<float, float>{folder.images, corpus + "float32_2x3.npy"}); },

@@ -7,6 +7,7 @@
 #include <optim/support.hpp>
 
 #include <situ/optim/adagrad.hpp>
+#include <situ/optim/rmsprop.hpp>
 #include <situ/optim/schedules.hpp>
 #include <situ/optim/sgd.hpp>
 
@@ -91,6 +92,49 @@ TEST_CASE("a schedule goes on from its state, and outlives neither copy nor move
   one.step(), other.step();
   CHECK(moved.lr() == first.lr());
   CHECK(moved.lr() == doctest::Approx(0.1 * (1 + std::cos(3.14159265358979323846 * 4 / 9))));
+}
+
+TEST_CASE("a schedule brings a momentum to an optimiser that was made without one, and the state that it needs") {
+  auto const check = [](auto const& make, std::vector<double> const& expected) {
+    auto const run = [&](auto& optimizer, auto& schedule, std::size_t from, std::size_t to) {
+      auto const w = optimizer.parameters()[0];
+      for (std::size_t t = from; t < to; ++t) {
+        CAPTURE(t);
+        situ_test::set_grads(w, {2 * w.item(0)});  // of w²
+        optimizer.step();
+        schedule.step();
+        CHECK(w.item(0) == doctest::Approx(expected[t]).epsilon(1e-12));
+      }
+    };
+    auto const one_cycle = [](auto& optimizer) { return optim::OneCycleLR{optimizer, {.max_lr = 0.1, .total_steps = 10}}; };
+    std::map<std::string, std::vector<double>> state;
+    auto const save = [&]<class S>(std::string const& name, S const& x) {
+      if constexpr (std::is_same_v<S, nn::Counter>) state[name] = {static_cast<double>(x.value())};
+      else state[name] = situ_test::numbers_of(x);
+    };
+    auto const load = [&]<class S>(std::string const& name, S& x) {
+      if constexpr (std::is_same_v<S, nn::Counter>) x.set(static_cast<std::int64_t>(state.at(name)[0]));
+      else x.assign(Tensor<typename S::value_type>(state.at(name), x.shape()));
+    };
+    auto optimizer = make(leaf<double>({1}, {1}));
+    auto schedule = one_cycle(optimizer);
+    run(optimizer, schedule, 0, 3);
+    for_each_state(optimizer, save);
+    for_each_state(schedule, [&](std::string const& name, auto const& x) { save("schedule." + name, x); });
+    CHECK(state.count("0.momentum_buffer") == 1);
+    auto again = make(leaf<double>({1}, {optimizer.parameters()[0].item(0)}));
+    auto schedule_again = one_cycle(again);
+    std::size_t visited = 0;
+    for_each_state(again, [&](std::string const& name, auto& x) { load(name, x), ++visited; });
+    for_each_state(schedule_again, [&](std::string const& name, auto& x) { load("schedule." + name, x), ++visited; });
+    CHECK(visited == state.size());
+    run(again, schedule_again, 3, 6);
+  };
+  // PyTorch 1.13's
+  check([](Variable<double> const& w) { return optim::SGD{{w}, {.lr = 0.1}}; },
+        {0.992, 0.7952319999999999, 0.3145456, -0.13586312450645546, -0.44801185546349154, -0.602175365795129});
+  check([](Variable<double> const& w) { return optim::RMSprop{{w}, {.lr = 0.1}}; },
+        {0.9600000019999999, 0.13094279161407985, -1.3190029324674282, -1.8392651557164978, -1.6600624701532865, -1.2136792534174685});
 }
 
 TEST_CASE("schedules say what is wrong with their options") {

@@ -270,6 +270,23 @@ TEST_CASE("training stops when the validation loss gets no better, and the best 
   CHECK(static_cast<double>(now.item()) == doctest::Approx(lowest).epsilon(1e-5));
 }
 
+TEST_CASE("an epoch whose validation loss is no number is no good one") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y}, held_out{points.x(range(0, 7), all()), points.y(range(0, 7))};
+  int64_t validations = 0;
+  auto const failing = [&](auto const& y, auto const& target) {
+    Variable result = loss(y, target);
+    if (target.size() == 7 && ++validations != 2) result = result * std::numeric_limits<float>::quiet_NaN();
+    return result;
+  };
+  Net<float, Cpu> net;
+  auto const history = train::Trainer<Cpu>{{.epochs = 9, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(net, samples, held_out, failing, adam);
+  CHECK(history.best_epoch == 2);
+  CHECK(history.stopped_early);
+  CHECK(history.epochs.size() == 5);
+  CHECK(history.epochs[4].loss < history.epochs[1].loss);
+}
+
 TEST_CASE_TEMPLATE("mixed precision", Compute, bfloat16, float16) {
   Points const points;
   data::TensorDataset const samples{points.x, points.y};

@@ -119,6 +119,7 @@ template <class... Ds>
 template <class F, class... Ds>
 struct visit_result {
   static_assert(sizeof...(Ds) > 0, "situ::visit: this build has none of the listed devices");
+  using type = void;  // so that this is the only error
 };
 template <class F, class D, class... Ds>
 struct visit_result<F, D, Ds...> : visit_result<F, Ds...> {};

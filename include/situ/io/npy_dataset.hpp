@@ -38,8 +38,8 @@ Tensor<T> map_npy(std::string const& path) {
 
 namespace data {
 
-/// Rows of npy files as samples: sample i is row i of each file, a tuple where there are several. The files are mapped into memory: a batch is gathered
-/// straight from them, and what no batch asks for is never read.
+/// Rows of npy files as samples: sample i is a copy of row i of each file, a tuple where there are several. The files are mapped into memory: a batch is
+/// gathered straight from them, and what no batch asks for is never read.
 ///
 /// Throws    IoError for a file that is no array of that element type, ShapeError when the numbers of rows differ.
 /// Example   DataLoader loader{NpyDataset<uint8_t, int64_t>{"images.npy", "labels.npy"}, {.batch_size = 64, .shuffle = true, .workers = 2}};
@@ -50,6 +50,13 @@ class NpyDataset : public TensorDataset<Tensor<Ts>...> {
   template <class... Paths>
     requires(sizeof...(Paths) == sizeof...(Ts) && (std::is_convertible_v<Paths const&, std::string> && ...))
   explicit NpyDataset(Paths const&... paths) : TensorDataset<Tensor<Ts>...>(io::map_npy<Ts>(paths)...) {}
+
+  /// A copy, since the files are read-only, and a sample may be written to. Throws IndexError.
+  auto get(int64_t i) const {
+    auto const row = TensorDataset<Tensor<Ts>...>::get(i);
+    if constexpr (sizeof...(Ts) == 1) return row.clone();
+    else return std::apply([](auto const&... fields) { return std::tuple<Tensor<Ts>...>(fields.clone()...); }, row);
+  }
 };
 
 }  // namespace data

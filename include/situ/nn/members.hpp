@@ -201,11 +201,5 @@ constexpr bool lists_all_members() {
   else return takes_members<M>(std::make_index_sequence<M::situ_member_types::count>{}) && !takes_members<M>(std::make_index_sequence<M::situ_member_types::count + 1>{});
 }
 
-/// A class, so that what is wrong is said once.
-template <class M>
-struct CheckedMembers {
-  static_assert(lists_all_members<M>(), "situ: SITU_MODULE does not list all data members of this module");
-};
-
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI

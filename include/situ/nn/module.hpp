@@ -49,7 +49,7 @@ __attribute__((noinline, cold)) inline std::string member_name(char const* names
 template <class M, class F>
 void for_each_member(M& m, F const& f) {
   using Module = std::remove_const_t<M>;
-  static_cast<void>(sizeof(CheckedMembers<Module>));
+  if constexpr (std::is_aggregate_v<Module>) static_cast<void>(std::is_void_v<decltype(m.situ_check_members())>);
   m.situ_members([&](auto&... members) {
     if constexpr (std::is_aggregate_v<Module> && sizeof...(members) > 1) {
       void const* const addresses[] = {static_cast<void const*>(&members)...};
@@ -294,6 +294,10 @@ void zero_grad(M const& net) {
 #define SITU_MODULE(...)                                                                                                          \
   static constexpr char const* situ_member_names() { return #__VA_ARGS__; }                                                       \
   using situ_member_types = decltype(::situ::detail::types_of(__VA_ARGS__));                                                      \
+  auto situ_check_members() const { /* asked for its type, which needs its body: then all of the struct is known */               \
+    static_assert(::situ::detail::lists_all_members<::std::remove_cvref_t<decltype(*this)>>(),                                    \
+                  "situ: SITU_MODULE(" #__VA_ARGS__ ") does not list all data members of this struct");                           \
+  }                                                                                                                               \
   template <class SituF>                                                                                                          \
   decltype(auto) situ_members(SituF&& situ_f) const {                                                                             \
     return situ_f(__VA_ARGS__);                                                                                                   \

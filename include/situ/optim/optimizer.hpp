@@ -129,6 +129,7 @@ class Optimizer {
   void step() { step(1); }
   /// The same with gradients multiplied by a factor first, in the precision of the state: 1 / scale where the loss was scaled.
   void step(double gradient_factor) {
+    take_over_schedules();
     for (std::size_t at = 0; at < parameters_.size(); ++at) {
       State<T, D> const& state = *values_[at].state();
       if (!state.has_grad) continue;
@@ -160,7 +161,7 @@ class Optimizer {
       if (p.group != group || step != steps) {
         if (launches.work.spans.count > 0) launches.launch(finish);
         group = p.group, steps = step;
-        launches.work.rule = Rule::template update<T>(options(static_cast<int>(group)), steps, gradient_factor);
+        launches.work.rule = Rule::template update<T>(groups_[static_cast<std::size_t>(group)].options, steps, gradient_factor);
       }
       Span& span = launches.work.spans.add(state.value.size());
       if (SITU_LIKELY(state.value.is_contiguous() && state.grad.is_contiguous())) {
@@ -193,13 +194,7 @@ class Optimizer {
 
   int groups() const { return static_cast<int>(groups_.size()); }
   /// The options of a group as they are now, with what schedules have changed.
-  Options options(int group = 0) const {
-    Group const& g = at(group);
-    Options result = g.options;
-    result.lr = g.lr.data()[0];
-    if (double* const momentum = Rule::momentum(result)) *momentum = g.momentum.data()[0];
-    return result;
-  }
+  Options options(int group = 0) const { return at(group).now(); }
   void set_options(int group, Options const& options) {
     Rule::check(options);
     Group& g = groups_[index(group)];
@@ -254,6 +249,13 @@ class Optimizer {
   struct Group {
     Options options;
     Tensor<double> lr, momentum;
+    /// With what schedules have changed.
+    Options now() const {
+      Options result = options;
+      result.lr = lr.data()[0];
+      if (double* const own = Rule::momentum(result)) *own = momentum.data()[0];
+      return result;
+    }
   };
 
   [[gnu::cold]] std::size_t index(int group) const {
@@ -271,6 +273,10 @@ class Optimizer {
     for (Variable<T, D> const& v : values_) seen = seen || v.state() == parameters[k].state();
     if (seen) fail_with<Error>({Rule::name, ": parameter ", k, ", of shape ", parameters[k].shape(), ", is given twice; a parameter belongs to one group"});
   }
+  /// A schedule may have given a momentum where there was none: then there is state to keep, and steps to count.
+  void take_over_schedules() {
+    for (Group& g : groups_) g.options = g.now();
+  }
   /// Makes the state that a parameter does not have yet.
   [[gnu::cold]] static void complete(Parameter& p, State<T, D> const& state, Options const& options) {
     if (state.value.size() == 0) return;
@@ -282,8 +288,17 @@ class Optimizer {
     }
   }
 
+  [[gnu::cold]] void complete_all() {
+    take_over_schedules();
+    for (std::size_t at = 0; at < parameters_.size(); ++at) {
+      Parameter& p = parameters_[at];
+      if (values_[at].requires_grad()) complete(p, *values_[at].state(), groups_[static_cast<std::size_t>(p.group)].options);
+    }
+  }
+
   template <class Self, class F>
   [[gnu::cold]] static void visit(Self& self, F const& f) {
+    const_cast<Optimizer&>(self).complete_all();  // so that what is loaded into an optimiser that made no step is what was saved from one that did
     for (std::size_t at = 0; at < self.parameters_.size(); ++at) {
       auto& p = self.parameters_[at];
       if (Rule::counts_steps(self.groups_[static_cast<std::size_t>(p.group)].options)) f(message({at, ".step"}), p.step);

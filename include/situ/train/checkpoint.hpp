@@ -48,9 +48,10 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
+  /// `validated`: the validation loss was measured, so that NaN is what it has become.
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch, bool validated = false) {
     history.epochs.push_back(train::Epoch(epoch));
-    if (is_better(epoch)) {
+    if (is_better(epoch, validated)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
@@ -76,9 +77,10 @@ class TrainingRun {
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
-  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch, bool validated) const {
     if (history.best_epoch == 0) return true;
-    double const now = epoch.judged(), best = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)].judged();
+    train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
+    double const now = validated ? epoch.validation_loss : epoch.judged(), best = validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 

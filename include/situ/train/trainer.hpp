@@ -24,6 +24,10 @@
 #include <situ/train/options.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class... Devices>
+struct this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA {};
+}  // namespace error
 namespace train {
 
 /// In place of a validation set, a metric or a schedule: without.
@@ -136,12 +140,16 @@ class Trainer {
   /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
+    requires(detail::in_this_build<Devices> || ...)
   History fit(Net& net, Training const& training, Validation const& validation, Loss const& loss, MakeOptimizer const& make_optimizer,
               Metric const& metric = {}, MakeSchedule const& make_schedule = {}) const {
     History history;
     visit<Devices...>(device(), [&](auto d) { history = fit_on<Compute>(d, net, training, validation, loss, make_optimizer, metric, make_schedule); });
     return history;
   }
+  template <floating Compute = float, any_module Net, class... Xs, class Error = error::this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA<Devices...>>
+    requires(!(detail::in_this_build<Devices> || ...))
+  void fit(Net&, Xs const&...) const = delete;
 
  private:
   static bool is_there(AnyDevice const& d) {
@@ -249,9 +257,10 @@ class Trainer {
       epoch.seconds = detail::seconds_now() - started;
       if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
       optimizer.zero_grad();
-      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      bool validated = false;
+      if constexpr (!std::is_same_v<Validation, none_t>) validated = validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-      run.end_epoch(epoch);
+      run.end_epoch(epoch, validated);
     }
     run.end();
     model.eval();
@@ -259,9 +268,9 @@ class Trainer {
     return std::move(run.history);
   }
 
-  /// Loss and metric on the validation part, without recording.
+  /// Loss and metric on the validation part, without recording; false where it has no samples.
   template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
-  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+  bool validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
     no_grad const guard;
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
@@ -278,9 +287,10 @@ class Trainer {
       if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
-    if (seen == 0) return;
+    if (seen == 0) return false;
     epoch.validation_loss = losses.mean();
     if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
+    return true;
   }
 
   TrainerOptions options_;
