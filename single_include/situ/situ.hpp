@@ -12728,21 +12728,33 @@ struct pieces {
   alignas(64) float coefficient[Degree + 1][16];
 };
 
+/// Whether numbers can be looked up in registers.
+template <int N, class Isa>
+inline constexpr bool has_tables = SITU_MATH_X86_ASM && Isa::fma && Isa::bytes >= 32 && in_register<float, N, Isa>;
+
 #if SITU_MATH_X86_ASM
-/// table[index mod 16]. Only where has_avx512.
+/// table[index mod 16]. Only where has_tables.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, float const (&table)[16]) {
-  using register_of = typename situ::detail::vector_of<float, 16>::type;
+  constexpr int lanes = Isa::bytes / 4;
+  using register_of = typename situ::detail::vector_of<float, lanes>::type;
   register_of r, from, values;
-  __builtin_memcpy(&values, table, 64);
-  if constexpr (N == 16) {
+  __builtin_memcpy(&values, table, sizeof values);
+  if constexpr (N == lanes) {
     from = bitcast<float>(index).v;
   } else {
     from = values;
     __builtin_memcpy(&from, &index.v, sizeof(index.v));
   }
-  __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=v"(r) : "v"(from), "v"(values));
-  if constexpr (N == 16) {
+  __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=v"(r) : "v"(from), "vm"(values));
+  if constexpr (lanes == 8) {  // of two halves; bit 3 of the index tells which
+    auto const which = register_of(typename situ::detail::vector_of<int32_t, lanes>::type(from) << 28);
+    register_of upper;
+    __builtin_memcpy(&values, table + lanes, sizeof values);
+    __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=x"(upper) : "x"(from), "xm"(values));
+    __asm__("vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}" : "=x"(r) : "x"(r), "x"(upper), "x"(which));
+  }
+  if constexpr (N == lanes) {
     return pack<float, N, Isa>(r);
   } else {
     pack<float, N, Isa> result(0.0f);
@@ -13787,7 +13799,7 @@ SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, piec
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
-  if constexpr (detail::has_avx512<float, N, Isa>) {
+  if constexpr (detail::has_tables<N, Isa>) {
     pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
@@ -13826,7 +13838,7 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x)
 }
 }  // namespace detail
 
-/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table where gelu is.
+/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table with AVX-512.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
@@ -13857,7 +13869,7 @@ SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x
 }
 }  // namespace detail
 
-/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table where gelu is.
+/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table with AVX-512.
 ///
 /// Special   1 at inf, 0 at −inf, NaN stays.
 template <int N, class Isa>
@@ -16766,10 +16778,11 @@ auto kept_in_place(E const& e) {
 
 
 // ---- <situ/ops/cpu/join.hpp>
-/// Rows put together from pieces on the CPU: concat, stack, repeat and roll along an axis of short rows.
+/// Rows put together from pieces on the CPU: concat, stack, repeat and roll.
 ///
-/// A block of rows is put together while it is in the nearest cache, from all pieces one after the other; where the result is large, it then
-/// goes past the caches in whole lines. So every line of the result is written once.
+/// A block of short rows is put together while it is in the nearest cache, from all pieces one after the other; where the result is large, it
+/// then goes past the caches in whole lines. So every line of the result is written once. Pieces of long rows are copied as they follow each
+/// other.
 
 
 namespace situ::inline SITU_ABI {
@@ -16781,14 +16794,16 @@ struct JoinedPiece {
   int64_t from_row, bytes;
 };
 
-/// Elements of two or four rows in turn.
+/// Elements of two, three or four rows in turn.
 template <class Word>
 struct Interleaver : Mover<Word> {
   using M = Mover<Word>;
   using typename M::Lanes;
   using typename M::V;
   static constexpr int lanes = M::lanes;
+  static constexpr bool by_threes = lanes == 4;
 
+  static constexpr bool takes(int pieces) { return pieces == 2 || pieces == 4 || (by_threes && pieces == 3); }
   /// to[k * pieces + j] = element k of piece j, for whole registers; gives how many k that were.
   static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
     auto* const to = static_cast<Word*>(to_);
@@ -16804,6 +16819,17 @@ struct Interleaver : Mover<Word> {
         put(M::low(p, r, Lanes{}), M::low(q, s, Lanes{}), to + 4 * k);
         put(M::high(p, r, Lanes{}), M::high(q, s, Lanes{}), to + 4 * k + 2 * lanes);
       }
+    } else if constexpr (by_threes) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2);
+      for (; k + lanes < n; k += lanes) {  // registers of three and one too many, over which the next one is written
+        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k);
+        V const low = M::low(p, r, Lanes{}), low2 = M::low(q, q, Lanes{}), high = M::high(p, r, Lanes{}), high2 = M::high(q, q, Lanes{});
+        Word* const at = to + 3 * k;
+        M::store(M::low(low, low2, Lanes{}), at);
+        M::store(M::high(low, low2, Lanes{}), at + 3);
+        M::store(M::low(high, high2, Lanes{}), at + 6);
+        M::store(M::high(high, high2, Lanes{}), at + 9);
+      }
     }
     return k;
   }
@@ -16815,44 +16841,66 @@ struct Interleaver : Mover<Word> {
   }
 };
 
-/// Rows [first, last).
+/// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
   static constexpr int most_pieces = 16;
-  static constexpr int64_t block_bytes = 8192;  ///< the longest row, and the longest block of shorter ones
+  static constexpr int64_t block_bytes = 8192;  ///< the longest row that is short, and the longest block of them
+  static constexpr int64_t unit_bytes = 4096;
 
   char* to;
-  int64_t row_bytes;
+  int64_t rows, row_bytes;
   int pieces, size;  ///< size: of an element
   bool stream, in_turn;
   MoverFunctions const* mover;
   int64_t (*interleave)(void* to, JoinedPiece const* piece, int pieces, int64_t row, int64_t n);
   JoinedPiece piece[most_pieces];
 
+  bool is_long() const { return row_bytes > block_bytes; }
+
   void operator()(int64_t first, int64_t last) const {
-    alignas(64) char held[block_bytes + 64];
-    int64_t const block = block_bytes / row_bytes;
-    for (int64_t row = first; row < last; row += block) {
-      int64_t const rows = last - row < block ? last - row : block;
-      char* const place = to + row * row_bytes;
-      char* const where = stream ? held + (reinterpret_cast<std::uintptr_t>(place) & 63) : place;
-      put_together(where, row, rows);
-      if (stream) stream_rows(place, 0, where, 0, 1, rows * row_bytes, nullptr, true, true);
-    }
+    if (is_long()) copy_pieces(first * unit_bytes, last * unit_bytes < rows * row_bytes ? last * unit_bytes : rows * row_bytes);
+    else join_rows(first, last);
     if (stream) finish_streaming();
   }
 
  private:
-  void put_together(char* where, int64_t row, int64_t rows) const {
-    int64_t const done = in_turn ? interleave(where, piece, pieces, row, rows) : 0;
-    if (done == rows) return;
+  void copy_pieces(int64_t at, int64_t end) const {
+    while (at < end) {
+      int64_t const row = at / row_bytes;
+      int64_t begin = at - row * row_bytes;
+      JoinedPiece const* p = piece;
+      for (; begin >= p->bytes; ++p) begin -= p->bytes;
+      int64_t const bytes = p->bytes - begin < end - at ? p->bytes - begin : end - at;
+      char const* const from = p->from + row * p->from_row + begin;
+      if (stream) stream_rows(to + at, 0, from, 0, 1, bytes, nullptr, true, true);
+      else copy_rows(to + at, bytes, from, bytes, 1, bytes);
+      at += bytes;
+    }
+  }
+
+  void join_rows(int64_t first, int64_t last) const {
+    alignas(64) char held[block_bytes + 64];
+    int64_t const block = block_bytes / row_bytes;
+    for (int64_t row = first; row < last; row += block) {
+      int64_t const count = last - row < block ? last - row : block;
+      char* const place = to + row * row_bytes;
+      char* const where = stream ? held + (reinterpret_cast<std::uintptr_t>(place) & 63) : place;
+      put_together(where, row, count);
+      if (stream) stream_rows(place, 0, where, 0, 1, count * row_bytes, nullptr, true, true);
+    }
+  }
+
+  void put_together(char* where, int64_t row, int64_t count) const {
+    int64_t const done = in_turn ? interleave(where, piece, pieces, row, count) : 0;
+    if (done == count) return;
     where += done * row_bytes;
     row += done;
-    rows -= done;
+    count -= done;
     int64_t const pitch = row_bytes / size;
     for (int p = 0; p < pieces; ++p) {
       char const* const from = piece[p].from + row * piece[p].from_row;
-      if (piece[p].bytes == size) mover->move({where, 0, pitch, from, 0, piece[p].from_row / size, 1, rows});
-      else mover->move({where, pitch, 1, from, piece[p].from_row / size, 1, rows, piece[p].bytes / size});
+      if (piece[p].bytes == size) mover->move({where, 0, pitch, from, 0, piece[p].from_row / size, 1, count});
+      else mover->move({where, pitch, 1, from, piece[p].from_row / size, 1, count, piece[p].bytes / size});
       where += piece[p].bytes;
     }
   }
@@ -16863,26 +16911,29 @@ struct JoinRowsKernel {
 namespace detail {
 
 /// Writes `rows` rows, each made of the same pieces of other rows, one behind the other. False, and nothing is done, where there are too many
-/// pieces or rows are long.
+/// pieces, or one row alone, of which not much is to be copied.
 template <class D, class T>
 bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* pieces, int count) {
   cpu::JoinRowsKernel kernel{};
   if (count > cpu::JoinRowsKernel::most_pieces) return false;
   constexpr int size = static_cast<int>(sizeof(T));
-  kernel.in_turn = count == 2 || count == 4;
+  kernel.in_turn = cpu::Interleaver<unsigned_of_size<T>>::takes(count);
   for (int p = 0; p < count; ++p) {
     kernel.piece[p] = pieces[p];
     kernel.row_bytes += pieces[p].bytes;
     kernel.in_turn = kernel.in_turn && pieces[p].bytes == size && pieces[p].from_row == size;
   }
-  if (kernel.row_bytes == 0 || kernel.row_bytes > cpu::JoinRowsKernel::block_bytes) return false;
+  constexpr int64_t unit = cpu::JoinRowsKernel::unit_bytes, grain = int64_t{1} << 18;
+  if (kernel.row_bytes == 0 || (rows == 1 && kernel.row_bytes < grain)) return false;
   kernel.to = reinterpret_cast<char*>(to);
+  kernel.rows = rows;
   kernel.pieces = count;
   kernel.size = size;
   kernel.stream = rows * kernel.row_bytes >= cpu::streaming_bytes;
   kernel.mover = cpu::mover_of<T>;
   kernel.interleave = &cpu::Interleaver<unsigned_of_size<T>>::run;
-  device_traits<D>::launch(kernel, rows, (int64_t{1} << 18) / kernel.row_bytes + 1);
+  if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);
+  else device_traits<D>::launch(kernel, rows, grain / kernel.row_bytes + 1);
   return true;
 }
 template <class D, class T, class Kernels, class Piece>
@@ -16897,7 +16948,6 @@ bool join_dense(T* to, D const&, int64_t rows, E const* parts, int64_t count, in
   if constexpr (std::is_same_v<value_of<E>, T> && requires(E const& e) { e.storage(); }) {
     cpu::JoinedPiece pieces[cpu::JoinRowsKernel::most_pieces];
     int used = 0;
-    if (rows < 2) return false;
     for (int64_t k = 0; k < count; ++k) {
       if (parts[k * step].size() == 0) continue;
       if (!parts[k * step].is_contiguous() || used == cpu::JoinRowsKernel::most_pieces) return false;
@@ -16914,7 +16964,7 @@ bool join_dense(T* to, D const&, int64_t rows, E const* parts, int64_t count, in
 template <class D, class E>
 bool roll_dense(value_of<E>* to, E const& x, int64_t rows, int64_t length, int64_t shift) {
   if constexpr (requires { x.storage(); }) {
-    if (rows < 2 || !x.is_contiguous()) return false;
+    if (!x.is_contiguous()) return false;
     constexpr auto size = static_cast<int64_t>(sizeof(value_of<E>));
     auto const* const from = reinterpret_cast<char const*>(x.data());
     int64_t const stays = length - shift;
@@ -36356,6 +36406,46 @@ SITU_INLINE int64_t compress_avx512(Word* to, Word const* from, unsigned char co
   return static_cast<int64_t>(count);
 }
 #undef SITU_AND_K1
+
+/// For every mask of the words in 32 bytes the places of its ones, counted in words of four bytes, as vpermd takes them.
+template <class Word>
+struct PlacesOfOnes {
+  static constexpr int lanes = 32 / static_cast<int>(sizeof(Word)), halves = 8 / lanes;
+  unsigned char of[1 << lanes][8];
+  constexpr PlacesOfOnes() : of() {
+    for (int bits = 0; bits < 1 << lanes; ++bits) {
+      int at = 0;
+      for (int place = 0; place < 8; ++place) {
+        if (bits >> place / halves & 1) of[bits][at++] = static_cast<unsigned char>(place);
+      }
+    }
+  }
+};
+template <class Word>
+inline constexpr PlacesOfOnes<Word> places_of_ones;
+
+/// What compress_avx512 does, of 32 bytes.
+template <class Word>
+SITU_INLINE int64_t compress_avx2(Word* to, Word const* from, unsigned char const* mask) {
+  struct Register {
+    unsigned char bytes[32];
+  };
+  uint64_t ones = 0;
+  __builtin_memcpy(&ones, mask, PlacesOfOnes<Word>::lanes);
+  unsigned char const(&places)[8] = places_of_ones<Word>.of[ones * 0x0102040810204080u >> 56];  // the lowest bit of each byte
+  __asm__("vpmovzxbd %[places], %%ymm0\n\t"
+          "vpermd %[from], %%ymm0, %%ymm0\n\t"
+          "vmovdqu %%ymm0, %[to]"
+          : [to] "=m"(*reinterpret_cast<Register*>(to))
+          : [from] "m"(*reinterpret_cast<Register const*>(from)), [places] "m"(places)
+          : "xmm0");
+  return static_cast<int64_t>(ones * 0x0101010101010101u >> 56);
+}
+
+/// Behind code that the compiler takes for none of wide registers.
+SITU_INLINE void leave_wide_registers() {
+  __asm__ volatile("vzeroupper" ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
 #endif
 
 /// Moves the elements of `from` that have a 1 in the mask behind each other; `room` is how many these are, and nothing is written
@@ -36365,10 +36455,15 @@ SITU_NOINLINE int64_t compact(Word* to, Word const* from, unsigned char const* m
   int64_t at = 0, k = 0;
 #if SITU_X86
   if constexpr (sizeof(Word) >= 4) {
-    constexpr int64_t lanes = 64 / sizeof(Word);
-    if (current_instruction_set() == instruction_set::avx512) {
+    instruction_set const set = current_instruction_set();
+    if (set == instruction_set::avx512) {
+      constexpr int64_t lanes = 64 / sizeof(Word);
       for (; k + lanes <= n && at + lanes <= room; k += lanes) at += compress_avx512(to + at, from + k, mask + k);
+    } else if (set == instruction_set::avx2) {
+      constexpr int64_t lanes = 32 / sizeof(Word);
+      for (; k + lanes <= n && at + lanes <= room; k += lanes) at += compress_avx2(to + at, from + k, mask + k);
     }
+    if (k > 0) leave_wide_registers();
   }
 #endif
   bool const sparse = room * 32 < n;  // only then is it likely that there is nothing to move, and worth a branch

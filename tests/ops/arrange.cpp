@@ -203,6 +203,38 @@ TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, 
   }
 }
 
+TEST_CASE_TEMPLATE("pieces of long rows follow each other, whatever their lengths and the number of threads are", T, int8_t, float) {
+  auto const value = [](int64_t row, int64_t column) { return static_cast<T>((row * 31 + column) % 101); };
+  for (int64_t const rows : {1, 3, sizeof(T) == 4 ? 160 : 7}) {
+    std::vector<Tensor<T>> parts;
+    int64_t columns = 0;
+    for (int64_t const width : {9001, 5, 0, 5772, 1}) {
+      Tensor<T> part = empty<T>({rows, width});
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < width; ++c) part.data()[r * width + c] = value(r, columns + c);
+      }
+      parts.push_back(part);
+      columns += width;
+    }
+    for (int const threads : {1, 3}) {
+      set_num_threads(threads);
+      Tensor<T> const joined = concat(parts, 1), rolled = roll(joined, 4097, 1), stacked = stack({joined, rolled, joined}), flat = roll(joined, -5);
+      CHECK(joined.shape() == Shape(rows, columns));
+      int64_t wrong = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          int64_t const at = r * columns + c, moved = r * columns + (c + 4097) % columns;
+          wrong += joined.data()[at] != value(r, c) || rolled.data()[moved] != value(r, c) || flat.data()[(at + joined.size() - 5) % joined.size()] != value(r, c);
+          wrong += stacked.data()[at] != value(r, c) || stacked.data()[joined.size() + moved] != value(r, c) || stacked.data()[2 * joined.size() + at] != value(r, c);
+        }
+      }
+      INFO(rows, " rows, ", threads, " threads");
+      CHECK(wrong == 0);
+    }
+    set_num_threads(2);
+  }
+}
+
 TEST_CASE("rank 8 is repeated and tiled") {
   Tensor<float> const x = arange(4).reshape({1, 1, 1, 1, 1, 1, 2, 2});
   CHECK(repeat(x, 2, 7).to_vector() == std::vector<float>{0, 0, 1, 1, 2, 2, 3, 3});
@@ -252,6 +284,8 @@ TEST_CASE("what cannot be arranged is named") {
   says([&] { flip(x, {0, -2}); }, "flip: axis -2 appears twice in [0, -2]");
   says([&] { triu(r); }, "triu: shape [3] has 1 axis; a matrix has two");
   says([&] { trace(r); }, "trace: shape [3] has 1 axis; a matrix has two");
+  CHECK(diag(zeros({3, 4}), INT64_MIN).shape() == Shape{0});
+  CHECK(trace(ones({3, 4}), INT64_MIN).item() == 0);
   says([&] { diag(zeros({1, 2, 3})); }, "diag: shape [1, 2, 3] has 3 axes; 1 or 2 are needed");
   says([&] { meshgrid({x, x}); }, "meshgrid: shape [2, 3] has 2 axes; rows of numbers are needed");
 }

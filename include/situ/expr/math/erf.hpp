@@ -215,7 +215,7 @@ SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, piec
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
-  if constexpr (detail::has_avx512<float, N, Isa>) {
+  if constexpr (detail::has_tables<N, Isa>) {
     pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
@@ -254,7 +254,7 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x)
 }
 }  // namespace detail
 
-/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table where gelu is.
+/// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table with AVX-512.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
 #if SITU_MATH_X86_ASM
@@ -285,7 +285,7 @@ SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x
 }
 }  // namespace detail
 
-/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table where gelu is.
+/// The derivative of gelu: Φ(x) + x φ(x), φ the normal density; by a table with AVX-512.
 ///
 /// Special   1 at inf, 0 at −inf, NaN stays.
 template <int N, class Isa>

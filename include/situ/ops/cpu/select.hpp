@@ -96,6 +96,46 @@ SITU_INLINE int64_t compress_avx512(Word* to, Word const* from, unsigned char co
   return static_cast<int64_t>(count);
 }
 #undef SITU_AND_K1
+
+/// For every mask of the words in 32 bytes the places of its ones, counted in words of four bytes, as vpermd takes them.
+template <class Word>
+struct PlacesOfOnes {
+  static constexpr int lanes = 32 / static_cast<int>(sizeof(Word)), halves = 8 / lanes;
+  unsigned char of[1 << lanes][8];
+  constexpr PlacesOfOnes() : of() {
+    for (int bits = 0; bits < 1 << lanes; ++bits) {
+      int at = 0;
+      for (int place = 0; place < 8; ++place) {
+        if (bits >> place / halves & 1) of[bits][at++] = static_cast<unsigned char>(place);
+      }
+    }
+  }
+};
+template <class Word>
+inline constexpr PlacesOfOnes<Word> places_of_ones;
+
+/// What compress_avx512 does, of 32 bytes.
+template <class Word>
+SITU_INLINE int64_t compress_avx2(Word* to, Word const* from, unsigned char const* mask) {
+  struct Register {
+    unsigned char bytes[32];
+  };
+  uint64_t ones = 0;
+  __builtin_memcpy(&ones, mask, PlacesOfOnes<Word>::lanes);
+  unsigned char const(&places)[8] = places_of_ones<Word>.of[ones * 0x0102040810204080u >> 56];  // the lowest bit of each byte
+  __asm__("vpmovzxbd %[places], %%ymm0\n\t"
+          "vpermd %[from], %%ymm0, %%ymm0\n\t"
+          "vmovdqu %%ymm0, %[to]"
+          : [to] "=m"(*reinterpret_cast<Register*>(to))
+          : [from] "m"(*reinterpret_cast<Register const*>(from)), [places] "m"(places)
+          : "xmm0");
+  return static_cast<int64_t>(ones * 0x0101010101010101u >> 56);
+}
+
+/// Behind code that the compiler takes for none of wide registers.
+SITU_INLINE void leave_wide_registers() {
+  __asm__ volatile("vzeroupper" ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
 #endif
 
 /// Moves the elements of `from` that have a 1 in the mask behind each other; `room` is how many these are, and nothing is written
@@ -105,10 +145,15 @@ SITU_NOINLINE int64_t compact(Word* to, Word const* from, unsigned char const* m
   int64_t at = 0, k = 0;
 #if SITU_X86
   if constexpr (sizeof(Word) >= 4) {
-    constexpr int64_t lanes = 64 / sizeof(Word);
-    if (current_instruction_set() == instruction_set::avx512) {
+    instruction_set const set = current_instruction_set();
+    if (set == instruction_set::avx512) {
+      constexpr int64_t lanes = 64 / sizeof(Word);
       for (; k + lanes <= n && at + lanes <= room; k += lanes) at += compress_avx512(to + at, from + k, mask + k);
+    } else if (set == instruction_set::avx2) {
+      constexpr int64_t lanes = 32 / sizeof(Word);
+      for (; k + lanes <= n && at + lanes <= room; k += lanes) at += compress_avx2(to + at, from + k, mask + k);
     }
+    if (k > 0) leave_wide_registers();
   }
 #endif
   bool const sparse = room * 32 < n;  // only then is it likely that there is nothing to move, and worth a branch
