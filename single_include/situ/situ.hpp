@@ -626,6 +626,22 @@ SITU_HOST_DEVICE constexpr uint16_t bfloat_bits(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// The float that a number is rounded to on its way to a 16-bit float. A double is rounded to odd: where it lies between two floats, to the one
+/// whose last bit is set. That one lies on the same side of every 16-bit float, and of every middle between two, so that only the second rounding counts.
+template <class From>
+SITU_HOST_DEVICE constexpr float float_to_round(From value) {
+  auto const nearest = static_cast<float>(value);
+  if constexpr (std::is_floating_point_v<From> && sizeof(From) > sizeof(float)) {
+    auto const back = static_cast<From>(nearest);
+    auto const bits = bits_to<uint32_t>(nearest);
+    if (back == value || value != value || (bits & 1u)) return nearest;
+    bool const further = (value < 0 ? -value : value) > (back < 0 ? -back : back);
+    return bits_to<float>(further ? bits + 1 : bits - 1);
+  } else {
+    return nearest;
+  }
+}
+
 }  // namespace detail
 
 /// IEEE 754 binary16, stored as 16 bits. Arithmetic is done in float and rounded when it is stored.
@@ -635,7 +651,7 @@ struct float16 {
   template <class U>
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) float16(U value)
-      : bits(detail::half_bits(static_cast<float>(value))) {}
+      : bits(detail::half_bits(detail::float_to_round(value))) {}
   SITU_HOST_DEVICE constexpr operator float() const { return detail::half_value(bits); }
 };
 
@@ -646,7 +662,7 @@ struct bfloat16 {
   template <class U>
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) bfloat16(U value)
-      : bits(detail::bfloat_bits(static_cast<float>(value))) {}
+      : bits(detail::bfloat_bits(detail::float_to_round(value))) {}
   SITU_HOST_DEVICE constexpr operator float() const {
     return detail::bits_to<float>(static_cast<uint32_t>(bits) << 16);
   }
@@ -796,7 +812,7 @@ template <class To, class From>
 SITU_HOST_DEVICE constexpr To convert_scalar(From const& from) {
   if constexpr (std::is_same_v<To, From>) return from;
   else if constexpr (is_one_of<From, float16, bfloat16>) return convert_scalar<To>(static_cast<float>(from));
-  else if constexpr (is_one_of<To, float16, bfloat16>) return To(static_cast<float>(from));
+  else if constexpr (is_one_of<To, float16, bfloat16>) return To(from);
   else if constexpr (std::is_same_v<To, bool>) return from != From(0);
   else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     constexpr To low = least_integer<To>, high = greatest_integer<To>;
@@ -807,6 +823,13 @@ SITU_HOST_DEVICE constexpr To convert_scalar(From const& from) {
   } else {
     return static_cast<To>(from);
   }
+}
+
+/// A number as an element of T is computed with, for one that is then stored.
+template <class T, class From>
+SITU_HOST_DEVICE constexpr compute_t<T> compute_scalar(From const& from) {
+  if constexpr (is_one_of<T, float16, bfloat16> && std::is_arithmetic_v<From>) return float_to_round(from);
+  else return convert_scalar<compute_t<T>>(from);
 }
 
 }  // namespace detail
@@ -1174,6 +1197,16 @@ SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* w
     result.strides[k] = k < lead || (have == 1 && want != 1) ? 0 : from.strides[k - lead];
   }
   count_of(result.shape, who);
+  return result;
+}
+
+/// With as many axes in front as `from` has more, if those have one index.
+SITU_NOINLINE inline Layout led_by_ones(Layout const& to, Shape const& from) {
+  Layout result = to;
+  for (int k = 0; k < from.rank() - to.rank(); ++k) {
+    if (from[k] != 1) return to;
+    result = unsqueezed(result, 0);
+  }
   return result;
 }
 
@@ -3933,10 +3966,11 @@ struct IndexBounds {
   char const* operation;
   int64_t extent;
   int32_t axis;
+  bool counts_from_end = true;  ///< negative indices do; else they are out of range
 
-  /// Counts a negative index from the end; whether it is in range.
+  /// Counts a negative index from the end where that is meant; whether it is in range.
   SITU_HOST_DEVICE bool resolve(int64_t& index) const {
-    if (index < 0) index += extent;
+    if (index < 0 && counts_from_end) index += extent;
     return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
   }
 };
@@ -8513,6 +8547,17 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   return select(below, I(low), select(above, I(high), result));
 }
 
+/// Doubles as floats that are then rounded to 16 bits: see float_to_round.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> floats_to_round(pack<double, N, Isa> const& x) {
+  using U = pack<uint32_t, N, Isa>;
+  auto const nearest = convert_unchecked<float>(x);
+  auto const back = convert_unchecked<double>(nearest);
+  U const bits = bitcast<uint32_t>(nearest);
+  U const other = select((x < pack<double, N, Isa>(0.0)) ^ (x > back), bits + U(1u), bits - U(1u));
+  return bitcast<float>(select((back != x) & (x == x) & ((bits & U(1u)) == U(0u)), other, bits));
+}
+
 /// Lanes of element type From as lanes of element type To, with the conversions of C++ made total (see cast).
 template <class To, class From, class Isa, int N, class X>
 SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
@@ -8527,6 +8572,7 @@ SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
     using V = typename X::value_type;
     if constexpr (std::is_same_v<V, CTo>) return x;
     else if constexpr (std::is_floating_point_v<V> && std::is_integral_v<CTo>) return saturate<CTo>(x);
+    else if constexpr (std::is_same_v<V, double> && !std::is_same_v<To, CTo>) return floats_to_round(x);
     else return convert_unchecked<CTo>(x);
   }
 }
@@ -8780,8 +8826,12 @@ struct common_device<D, Ds...> {
                                   std::conditional_t<std::is_void_v<D>, rest, result_device_t<std::conditional_t<std::is_void_v<D>, Cpu, D>>>>;
 };
 
+/// Of what is neither a formula nor a number there is none.
 template <class E>
-struct operand_device {
+struct operand_device {};
+template <class E>
+  requires requires { typename device_of<E>; }
+struct operand_device<E> {
   using type = device_of<E>;
 };
 template <class E>
@@ -9116,6 +9166,16 @@ struct arithmetic {
   using operand = result;
 };
 
+/// As arithmetic, for what bools have not: `-`, `%`, pow. (Of bools it goes on with numbers, so that this is the only error.)
+template <class... Ts>
+struct numeric {
+  static_assert(!std::is_same_v<promoted_t<Ts...>, bool>,
+                "situ: bool tensors have no - % << >> floor_divide fmod pow; use ^ or !, or make numbers of them: cast<int32_t>(x)");
+  using result = std::conditional_t<std::is_same_v<promoted_t<Ts...>, bool>, int32_t, promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
+};
+
 /// As arithmetic, in float when all operands are integers: `/`, exp.
 template <class... Ts>
 struct real_valued {
@@ -9146,6 +9206,14 @@ struct bitwise : arithmetic<Ts...> {
   static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
 };
 
+/// Integers, which promote together: `<<`.
+template <class... Ts>
+struct shifts : numeric<Ts...>, bitwise<Ts...> {
+  using typename numeric<Ts...>::result;
+  template <int K>
+  using operand = typename numeric<Ts...>::template operand<K>;
+};
+
 /// A bool, then operands that promote together: where.
 template <class M, class... Ts>
 struct choice {
@@ -9174,11 +9242,15 @@ inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !st
 template <class X>
 inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
 
+/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones.
+template <class S>
+using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, int32_t, std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 4, int64_t, S>>;
+
 /// The element type that a number of type S takes beside operands of type T. Comparisons are made in a type that
 /// holds both, so that `bytes < 300` is what it says.
 template <bool Compares, class T, class S>
 using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
-                                           promote_t<T, typename canonical<S>::type>, weak_t<T, typename canonical<S>::type>>;
+                                           promote_t<T, typename canonical<holding_t<S>>::type>, weak_t<T, typename canonical<S>::type>>;
 
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>
@@ -9314,6 +9386,7 @@ struct mapped {
   /// Device only, so that a function that cannot run on the device is an error at compile time.
   template <class... Xs>
   SITU_DEVICE auto device_value(Xs const&... x) const {
+    static_assert(!std::is_pointer_v<F>, "situ: map on Cuda takes a function object or an extended lambda: a pointer is to the host's function");
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
@@ -9394,7 +9467,7 @@ struct all_mix<D, Ds...> {
 
 }  // namespace detail
 
-/// f applied to every element of broadcast operands: a lambda, a function object, or an entry with `static value`.
+/// f applied to every element of broadcast operands: a lambda, a function, a function object, or an entry with `static value`.
 ///
 ///     y_i = f(a_i, b_i, ...)
 ///
@@ -9406,7 +9479,7 @@ struct all_mix<D, Ds...> {
 template <class F, class... Xs>
   requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
            detail::all_mix<detail::operand_device_t<Xs>...>::value &&
-           detail::maps<std::remove_cvref_t<F>, detail::map_operand_t<Xs>...>)
+           detail::maps<std::decay_t<F>, detail::map_operand_t<Xs>...>)
 auto map(F&& f, Xs&&... xs) {
   auto held = []<class X>(X&& x) -> decltype(auto) {
     if constexpr (any_formula<X>) return static_cast<X&&>(x);
@@ -9415,7 +9488,7 @@ auto map(F&& f, Xs&&... xs) {
       return detail::Constant<T>{detail::convert_scalar<compute_t<T>>(x)};
     }
   };
-  return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
+  return detail::make_map(functions::mapped<std::decay_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
 }
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
   requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
@@ -10983,7 +11056,7 @@ struct Evaluator {
     if constexpr (functions::is_mapped<Op>) {
       return convert_scalar<compute_t<R>>(node.op.device_value(static_cast<typename Ts::value_type>(xs)...));
     } else if constexpr (functions::is_cast<Op>) {
-      compute_t<R> const y = convert_scalar<compute_t<R>>(Op::value(xs...));
+      compute_t<R> const y = compute_scalar<R>(Op::value(xs...));
       return from_word<R>(to_word<R>(y));
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));
@@ -13438,7 +13511,7 @@ inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 struct scalar_softplus {
   static double value(double x) {
     long double const y = SITU_LIBM(log1pl)(SITU_LIBM(expl)(-SITU_LIBM(fabsl)(static_cast<long double>(x))));
-    return static_cast<double>(x > 0 ? x + y : y);
+    return static_cast<double>(x > 0 ? static_cast<long double>(x) + y : y);
   }
 };
 
@@ -13673,7 +13746,7 @@ struct scalar_gelu_tanh {
   static double value(double x) {
     if (x < -50) return -0.0;
     if (x > 50) return x;
-    long double const y = x;
+    long double const y = static_cast<long double>(x);
     return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
   }
 };
@@ -14721,7 +14794,6 @@ SITU_HOST_DEVICE SITU_INLINE auto sum_of(X const& a, Z const& b) {
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto difference_of(X const& a, Z const& b) {
-  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not subtracted; use a ^ b, or cast one to a number");
   return detail::subtracted(a, b);
 }
 template <class X, class Z>
@@ -14731,7 +14803,6 @@ SITU_HOST_DEVICE SITU_INLINE auto product_of(X const& a, Z const& b) {
 }
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE auto negative_of(X const& x) {
-  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not negated with -; use !x");
   if constexpr (detail::integer_lanes<X>) return detail::subtracted(X(detail::lane_value_t<X>(0)), x);
   else return -x;
 }
@@ -14786,10 +14857,10 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
   if constexpr (detail::integer_lanes<X>) return detail::integer_power(a, b);
   else return math::pow(a, b);
 }
-/// The share of the gradient that an operand gets: all where it was chosen, half at a tie.
+/// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
-SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& chosen, M2 const& tie, X const& one) {
-  return detail::on_its_own(select(chosen, one, detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one))));
+SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& passed_over, M2 const& tie, X const& one) {
+  return detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), detail::on_its_own(select(passed_over, one - one, one))));
 }
 /// 1 where m holds, else 0.
 template <class X, class M>
@@ -14964,23 +15035,23 @@ SITU_INLINE auto make_binary(L&& l, R&& r) {
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
 
 SITU_OPERATOR(+, add, arithmetic, 1, sum_of(a, b), X(T(1)), X(T(1)))
-SITU_OPERATOR(-, subtract, arithmetic, 1, difference_of(a, b), X(T(1)), X(T(-1)))
+SITU_OPERATOR(-, subtract, numeric, 1, difference_of(a, b), X(T(1)), X(T(-1)))
 SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
 /// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, arithmetic, 20, math::remainder(a, b), X(T(1)), -math::floor(a / b))
+SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor(a / b))
 SITU_BINARY_NAME(remainder, remainder)
 /// floor(a / b); an integer divisor of 0 gives 0.
-SITU_BINARY(floor_divide, arithmetic, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
+SITU_BINARY(floor_divide, numeric, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
 /// The remainder with the dividend's sign, as C's fmod.
-SITU_BINARY(fmod, arithmetic, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
+SITU_BINARY(fmod, numeric, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
 /// The smaller one; NaN where either is NaN.
-SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a < b, a == b, X(T(1))), tie_share(b < a, a == b, X(T(1))))
+SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
 /// The larger one; NaN where either is NaN.
-SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
+SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X(T(1))), tie_share(b < a, a == b, X(T(1))))
 /// a to the power of b, with C99's special cases; integers to a negative power give 0 unless a is 1 or -1.
-SITU_BINARY(pow, arithmetic, 80, power_of(a, b),
+SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
             select(a == X(T(0)), X(T(0)), y * math::log(a)))
 /// The angle of the point (b, a) from the first axis, in (-pi, pi].
@@ -15010,8 +15081,8 @@ SITU_DISCRETE(||, logical_or, logical, , a | b)
 SITU_DISCRETE(&, bitwise_and, bitwise, , a & b)
 SITU_DISCRETE(|, bitwise_or, bitwise, , a | b)
 SITU_DISCRETE(^, bitwise_xor, bitwise, , a ^ b)
-SITU_DISCRETE(<<, shift_left, bitwise, , detail::shifted_left(a, b))
-SITU_DISCRETE(>>, shift_right, bitwise, , detail::shifted_right(a, b))
+SITU_DISCRETE(<<, shift_left, shifts, , detail::shifted_left(a, b))
+SITU_DISCRETE(>>, shift_right, shifts, , detail::shifted_right(a, b))
 
 // ---- functions of one operand -------------------------------------------------------------------------------------
 
@@ -15023,7 +15094,7 @@ struct negative {
   static constexpr char const* name = "operator-";
   static constexpr int cost = 1;
   template <class... Ts>
-  using types = detail::arithmetic<Ts...>;
+  using types = detail::numeric<Ts...>;
   template <class X>
   SITU_VALUE(X const& x) {
     return negative_of(x);
@@ -15107,7 +15178,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
-SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), one_where<X>(x > SITU_CONSTANT(0)))
+SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), detail::on_its_own(select(x <= SITU_CONSTANT(0), SITU_CONSTANT(0), SITU_CONSTANT(1))))
 /// x * sigmoid(x)
 SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
@@ -15188,7 +15259,7 @@ SITU_PREDICATE(isfinite, true)
 SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), one_where<X>(a), SITU_CONSTANT(1) - one_where<X>(a))
 SITU_TERNARY_FUNCTOR(clamp, arithmetic, 2, minimum_of(maximum_of(a, b), c),
                      select(a >= b, one_where<X>(a <= c), SITU_CONSTANT(0)), select(a < b, one_where<X>(b < c), SITU_CONSTANT(0)),
-                     select(a > c, SITU_CONSTANT(1), one_where<X>(b >= c)))
+                     select(a > c, SITU_CONSTANT(1), one_where<X>(b > c)))
 SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - c, c, b - a)
 
 namespace detail {
@@ -15572,11 +15643,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor& operator=(S) & = delete;
 
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
-  Tensor operator=(Tensor const& other) && { return assign(other); }
+  /// Axes of one index that the source has in front of this shape's are left out, as in PyTorch.
+  Tensor operator=(Tensor const& other) && { return write("assign", other, true); }
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor operator=(E&& e) && {
-    return assign(static_cast<E&&>(e));
+    return write("assign", e, true);
   }
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
@@ -15604,7 +15676,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
     begin_write("assign");
-    detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
+    detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::compute_scalar<T>(value)});
     return *this;
   }
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
@@ -15823,10 +15895,17 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     detail::before_write<D>(head());
   }
 
+  /// `leads`: axes of one index may lead the source's shape.
   template <class E>
-  Tensor& write(char const* who, E const& e) {
+  Tensor& write(char const* who, E const& e, bool leads = false) {
     Shape const& from = e.shape();
-    if (!detail::same_shape(from, shape())) detail::check_expands(from, shape(), who);
+    if (!detail::same_shape(from, shape())) {
+      if (leads && from.rank() > rank()) {
+        viewed({detail::led_by_ones(layout(), from), 0}).write(who, e);
+        return *this;
+      }
+      detail::check_expands(from, shape(), who);
+    }
     begin_write(who);
     if (overlaps_differently(e)) {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
@@ -16091,7 +16170,7 @@ struct arange_at {
   std::conditional_t<std::is_integral_v<T>, int64_t, double> start, step;
   SITU_HOST_DEVICE T operator()(int64_t i) const {
     if constexpr (std::is_integral_v<T>) return static_cast<T>(added(start, multiplied(step, i)));
-    else return T(static_cast<compute_t<T>>(start + step * static_cast<double>(i)));
+    else return convert_scalar<T>(start + step * static_cast<double>(i));
   }
 };
 template <class T>
@@ -20359,7 +20438,7 @@ struct FewRowsBody {
     C const *a = block.a, *b = block.b;
     C* c = block.c;
     int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, b_k = block.b_k, last = block.rows * side - lanes;
-    V x[side], rows, factors;
+    V x[side], rows, factors{};
     for (int64_t t = block.count; t > 0; --t) {
       (repeat(x[K], b + K * b_k), ...);
       for (int64_t i = 0; i < last + lanes; i += lanes) {
@@ -20680,6 +20759,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   int64_t batches = 1;
   for (int axis = 0; axis < rank; ++axis) {
     kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
+    if (one.k == 0) kernel.a[axis] = kernel.b[axis] = 0;
     batches *= sizes[axis];
   }
   if constexpr (is_product_type<T>) {
@@ -21896,6 +21976,7 @@ struct ReduceFeed {
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
+///     is_near(s, t, n)     whether s and t serve, although c was only a guess; without it none is made
 
 
 namespace situ::inline SITU_ABI {
@@ -21974,7 +22055,12 @@ struct variance : centred_base<variance<T>, double> {
     s = s + d * d;
     t = t + d;
   }
-  /// The centre was rounded: t tells by how much.
+  /// Whether sums about a guess have lost no digits: it is no further from the mean than the elements are in their root mean square.
+  SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
+    double const off = t / n, square = s / n - off * off;
+    return off * off <= square && square < __builtin_huge_val();
+  }
+  /// The centre was rounded, or guessed: t tells by how much.
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void part(X& mean, X& squares, X const& c, X const& s, X const& t, double n) {
     X const off = t * X(1 / n);
@@ -22070,41 +22156,34 @@ struct CentredRow {
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
+    C s, t;
+    if constexpr (guesses) {
+      if (count >= 32 * N) {
+        P some(R::none());
+        for (int k = 1; k < 8; k += 2) some = R::gather(some, P::load(x + k * count / 8));
+        E const c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+        sums_about<Isa>(x, count, c, s, t);
+        if (SITU_LIKELY(R::is_near(s, t, static_cast<C>(count)))) {
+          R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
+          return 0;
+        }
+      }
+    }
     P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
     int64_t i = 0;
     for (; i + 4 * N <= count; i += 4 * N) {
-      ask_for_half<Isa>(x + count + i / 2);
+      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
       gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    E last[N];
-    int64_t const whole = i;
     if (i < count) {
+      E last[N];
       for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
       first[0] = R::gather(first[0], P::load(last));
     }
-    E lanes[N], other[N];
-    R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3])).store(lanes);
-    for (int half = N / 2; half > 0; half /= 2) {
-      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
-    }
-    E const c = R::centre(lanes[0], static_cast<E>(count));
-    P const around(c), none(E(0));
-    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
-    for (i = 0; i + 4 * N <= whole; i += 4 * N) {
-      ask_for_half<Isa>(x + count + (count + i) / 2);
-      spread_chains(s, t, x + i, around, Chains{});
-    }
-    for (; i < whole; i += N) R::spread(s[0], t[0], P::load(x + i), around);
-    if (i < count) {
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(s[0], t[0], P::load(last), around);
-    }
-    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
-    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
-    C total_s = 0, total_t = 0;
-    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
-    R::part(*centre, *spread, static_cast<C>(c), total_s, total_t, static_cast<C>(count));
+    E const c = R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+    sums_about<Isa>(x, count, c, s, t);
+    R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
     return 0;
   }
 
@@ -22118,10 +22197,45 @@ struct CentredRow {
   SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
     (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
   }
-  /// Each pass over the row asks for half of what comes next, which most often follows: so the memory works all the time.
+  /// Whether a centre is guessed from some elements first, so that most rows are read once.
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
+
+  template <int N, class P>
+  SITU_INLINE static E fold(P const& all) {
+    E lanes[N];
+    all.store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
+    }
+    return lanes[0];
+  }
   template <class Isa>
-  SITU_INLINE static void ask_for_half(E const* next) {
-    for (int byte = 0; byte < 2 * Isa::bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
+  SITU_INLINE static void sums_about(E const* x, int64_t count, E c, C& total_s, C& total_t) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    using P = pack<E, N, Isa>;
+    P const around(c), none(E(0));
+    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N) {
+      if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
+      else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
+      spread_chains(s, t, x + i, around, Chains{});
+    }
+    for (; i + N <= count; i += N) R::spread(s[0], t[0], P::load(x + i), around);
+    E lanes[N], other[N];
+    if (i < count) {
+      for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
+      R::spread(s[0], t[0], P::load(lanes), around);
+    }
+    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
+    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
+    total_s = total_t = 0;
+    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
+  }
+  /// What comes next most often follows: a pass over the row asks for it, each of two passes for half of it. So the memory works all the time.
+  template <int Bytes>
+  SITU_INLINE static void ask_for(E const* next) {
+    for (int byte = 0; byte < Bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
   }
 };
 
@@ -22973,6 +23087,29 @@ struct ReduceKernel {
     run.origin = 0;
   }
 
+  /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.
+  class RowTotals {
+   public:
+    SITU_INLINE void add(Total const& row) {
+      waiting_[depth_++] = row;
+      for (int64_t k = ++rows_; (k & 1) == 0; k >>= 1) merge_last();
+    }
+    SITU_INLINE Total merge() {
+      if (depth_ == 0) return empty();
+      while (depth_ > 1) merge_last();
+      return merged(empty(), waiting_[0]);
+    }
+
+   private:
+    SITU_INLINE void merge_last() {
+      --depth_;
+      waiting_[depth_ - 1] = merged(waiting_[depth_ - 1], waiting_[depth_]);
+    }
+    Total waiting_[64];
+    int64_t rows_ = 0;
+    int depth_ = 0;
+  };
+
   void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     ReduceSpace::Rows const rows = space.rows_of(plan, part);
@@ -22981,7 +23118,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     int64_t const longest = evaluation.longest(row_run);
-    Total total = empty();
+    RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
@@ -22997,17 +23134,17 @@ struct ReduceKernel {
           reducers::indexed<A> found;
           bound.code->row(bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
-          total = merged(total, widened(found));
+          totals.add(widened(found));
         } else {
           A sum;
           int64_t const row_bytes[operands] = {};
           bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
-          total = merged(total, widened(sum));
+          totals.add(widened(sum));
         }
         i += count;
       }
     }
-    deliver(output, part, total);
+    deliver(output, part, totals.merge());
   }
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
@@ -23927,9 +24064,10 @@ struct FinishBody {
  private:
   template <class P>
   SITU_INLINE static P value(P const& x) {
-    if constexpr (integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned, the activation of an integer is not
+    if constexpr (std::is_signed_v<T> && integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned and wide, the activation is of a T
       using S = std::make_signed_t<C>;
-      return bitcast<C>(Activation::value(bitcast<S>(x)));
+      constexpr int above = 8 * static_cast<int>(sizeof(C) - sizeof(T));
+      return bitcast<C>(Activation::value((bitcast<S>(x) << above) >> above));
     } else {
       return Activation::value(x);
     }
@@ -25371,7 +25509,9 @@ SITU_NOINLINE inline void join_part(Shape& joined, bool& started, Shape const& p
                        " in dimension ", d);
     }
   }
-  joined[k] += part[k];
+  if (__builtin_add_overflow(joined[k], part[k], &joined[k])) {
+    fail<ShapeError>(who, ": shape ", part, " cannot be joined along axis ", k, ": the axis would have more elements than can be addressed");
+  }
 }
 
 inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis, char const* who) {
@@ -25498,6 +25638,13 @@ auto stack_all(int64_t axis, Es const&... parts) {
   return stacked.result;
 }
 
+/// Throws ShapeError where an axis would be cut into more parts than a list of them can be for.
+inline void check_part_count(int64_t count, int64_t extent, char const* who) {
+  if (count > INT32_MAX) {
+    fail<ShapeError>(who, ": ", count, " parts of an axis of ", extent, extent == 1 ? " element" : " elements", " were asked for; there are at most ", INT32_MAX);
+  }
+}
+
 }  // namespace detail
 
 /// Tensors one behind the other along an existing axis.
@@ -25586,6 +25733,7 @@ auto split(E const& x, std::integral auto size, int64_t axis = 0) {
   if (step < 0 || (step == 0 && extent > 0)) {
     detail::fail<ShapeError>("split: slices of ", step, " indices cannot cover ", extent, "; a size is 1 or more");
   }
+  if (extent > 0) detail::check_part_count((extent - 1) / step + 1, extent, "split");
   std::vector<int64_t> sizes;
   for (int64_t left = extent; left > 0; left -= step) sizes.push_back(left < step ? left : step);
   if (extent == 0) sizes.push_back(0);
@@ -25598,7 +25746,10 @@ template <class E>
 auto chunk(E const& x, int64_t count, int64_t axis = 0) {
   int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "chunk")];
   if (count < 1) detail::fail<ShapeError>("chunk: ", count, " chunks were asked for; there is at least 1");
-  if (extent == 0) return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
+  if (extent == 0) {
+    detail::check_part_count(count, extent, "chunk");
+    return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
+  }
   return split(x, (extent - 1) / count + 1, axis);
 }
 
@@ -25793,7 +25944,7 @@ struct DirectConvolution {
   static bool is_flat(Convolution<T> const& c) { return c.pixels.windows.x.windows < 2 * vector && c.pixels.windows.y.stride == 1; }
   static bool suits(Convolution<T> const& c) {
     Windows const& w = c.pixels.windows;
-    if (w.x.stride != 1 || c.outputs < 4) return false;
+    if (w.x.stride != 1 || c.outputs < 4 || c.channels == 0) return false;
     return is_flat(c) ? c.depth() <= most_flat_depth && w.outputs() >= vector : c.depth() <= most_depth && w.x.windows >= vector;
   }
   /// Bands of rows, the same for any number of threads.
@@ -26307,6 +26458,7 @@ template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
   int64_t const windows = c.pixels.windows.outputs();
   if (images * c.groups * c.outputs * windows == 0) return;
+  if (!c.pixels.image) c.pixels.image = c.pixels.end = c.result;  // images without elements are never read, but places in them are computed
   if constexpr (std::is_same_v<T, compute_t<T>>) {
     if (c.channels == 1 && c.outputs == 1) {
       int64_t const work = windows * c.depth();
@@ -28412,7 +28564,7 @@ auto scatter_indices(E const& index) {
 template <class D>
 class IndexCheck {
  public:
-  IndexCheck(char const* operation, int64_t extent, int axis) : bounds_{&here_, operation, extent, axis} {
+  IndexCheck(char const* operation, int64_t extent, int axis, bool counts_from_end = true) : bounds_{&here_, operation, extent, axis, counts_from_end} {
     if constexpr (reports_faults_later<D>) bounds_.fault = device_traits<D>::fault();
   }
   IndexCheck(IndexCheck const&) = delete;
@@ -28480,6 +28632,27 @@ SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape 
   return k;
 }
 
+/// index_select for the operation `who`, where negative indices count from the end or are out of range.
+template <class X, class I>
+auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) {
+  using T = value_of<X>;
+  using D = result_device_t<device_of<X>>;
+  using kernels = typename device_traits<D>::kernels;
+  Shape const whole = x.shape();
+  int const k = selection_axis(axis, whole, index.shape());
+  auto const indices = packed_indices(index);
+  Shape shape = whole;
+  shape[k] = indices.size();
+  auto result = Tensor<T, D>::uninitialized(shape, who);
+  IndexCheck<D> check(who, whole[k], k, counts_from_end);
+  if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
+    auto const value = evaluated(x);
+    (void)launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
+  }
+  check.finish(indices, whole, counts_from_end);
+  return result;
+}
+
 }  // namespace detail
 
 /// Elements of x picked along one axis: for two axes,
@@ -28545,22 +28718,7 @@ void take(X const&, I const&) = delete;
 template <class X, class I>
   requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
 auto index_select(X const& x, int64_t axis, I const& index) {
-  using T = value_of<X>;
-  using D = detail::result_device_t<device_of<X>>;
-  using kernels = typename device_traits<D>::kernels;
-  Shape const whole = x.shape();
-  int const k = detail::selection_axis(axis, whole, index.shape());
-  auto const indices = detail::packed_indices(index);
-  Shape shape = whole;
-  shape[k] = indices.size();
-  auto result = Tensor<T, D>::uninitialized(shape, "index_select");
-  detail::IndexCheck<D> check("index_select", whole[k], k);
-  if (!detail::launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
-    auto const value = detail::evaluated(x);
-    (void)detail::launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
-  }
-  check.finish(indices, whole);
-  return result;
+  return detail::selected(x, axis, index, "index_select", true);
 }
 template <class X, class I, class Error = detail::apart_t<X, I>>
 void index_select(X const&, int64_t, I const&) = delete;
@@ -28575,12 +28733,27 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
     detail::fail<ShapeError>("repeat: ", counts.size(), " counts were given for axis ", k, " of shape ", x.shape(), ": one for each of its ", x.shape()[k],
                              " indices is needed");
   }
-  std::vector<int64_t> indices;
-  for (std::size_t j = 0; j < counts.size(); ++j) {
-    if (counts[j] < 0) detail::fail<ShapeError>("repeat: ", counts[j], " repetitions were asked for; a count is 0 or more");
-    indices.insert(indices.end(), static_cast<std::size_t>(counts[j]), static_cast<int64_t>(j));
+  Shape shape = x.shape();
+  shape[k] = 0;
+  for (int64_t count : counts) {
+    if (count < 0) detail::fail<ShapeError>("repeat: ", count, " repetitions were asked for; a count is 0 or more");
+    if (__builtin_add_overflow(shape[k], count, &shape[k])) {
+      detail::fail<ShapeError>("repeat: the counts for axis ", k, " of shape ", x.shape(), " add up to more elements than can be addressed");
+    }
   }
-  return index_select(x, k, Tensor<int64_t, D>(indices));
+  (void)detail::count_of(shape, "repeat", sizeof(value_of<X>));
+  auto const indices = Tensor<int64_t>::uninitialized({shape[k]}, "repeat");
+  int64_t* to = const_cast<int64_t*>(indices.data());
+  for (std::size_t j = 0; j < counts.size(); ++j) {
+    for (int64_t n = counts[j]; n > 0; --n) *to++ = static_cast<int64_t>(j);
+  }
+  if constexpr (std::is_same_v<D, Cpu>) {
+    return index_select(x, k, indices);
+  } else {
+    auto const there = Tensor<int64_t, D>::uninitialized(indices.shape(), "repeat");
+    if (there.size() > 0) device_traits<D>::copy_from_host(const_cast<int64_t*>(there.data()), indices.data(), static_cast<std::size_t>(there.size()) * sizeof(int64_t));
+    return index_select(x, k, there);
+  }
 }
 
 namespace detail {
@@ -32359,21 +32532,66 @@ auto pad_with(E const& x, Padding const& padding, F const& fill) {
   return result;
 }
 
+/// Whether a tensor of T is padded with numbers V.
+template <class T, class V>
+concept pads_with = floating<T> || !floating<typename canonical<V>::type>;
+
+/// A large result, padded with a constant, from a dense x: rows with a little before and behind each, and whole rows before and behind all of
+/// them. Empty where it is no such.
+template <class T, class D, class E>
+Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& constant, T value) {
+  if constexpr (is_immediate<D> && std::is_same_v<value_of<E>, T> && requires { x.storage(); }) {
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    Shape const &kept = padding.kept, &padded = padding.padded;
+    if (x.size() * size < cpu::streaming_bytes || !x.is_contiguous() || !(kept == x.shape())) return {};
+    int axis = kept.rank() - 1, outer = 0;  // the last axis that is padded, and the first one
+    while (axis > 0 && padded[axis] == kept[axis]) --axis;
+    while (outer < axis && padded[outer] == 1) ++outer;
+    for (int k = outer + 1; k < axis; ++k) {
+      if (padded[k] != kept[k]) return {};
+    }
+    constexpr int64_t most = 256;
+    int64_t const step = Layout(kept).strides[axis], before = padding.before[axis] * step, after = padding.after[axis] * step, length = kept[axis] * step;
+    if (before > most || after > most) return {};
+    auto result = Tensor<T, D>::uninitialized(padded, "pad");
+    T around[most];
+    for (int64_t k = 0; k < (before > after ? before : after); ++k) around[k] = value;
+    auto const *const edge = reinterpret_cast<char const*>(around), *const rows = reinterpret_cast<char const*>(x.data());
+    cpu::JoinedPiece const pieces[] = {{edge, 0, before * size}, {rows, length * size, length * size}, {edge, 0, after * size}};
+    bool const one_axis = outer == axis;
+    int64_t const above = one_axis ? 0 : padding.before[outer] * result.strides()[outer], below = one_axis ? 0 : padding.after[outer] * result.strides()[outer];
+    int const first = before > 0 ? 0 : 1;
+    if (!launch_join<D>(typename device_traits<D>::kernels{}, result.data() + above, x.size() / length, pieces + first, (after > 0 ? 3 : 2) - first)) return {};
+    write_into(result, Viewed{Layout(Shape{above}), 0}, constant);
+    write_into(result, Viewed{Layout(Shape{below}), result.size() - below}, constant);
+    return result;
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
-/// Cost      x is read once; one launch, and one more for each side that is padded.
+/// Dtype     that of x, which the value becomes: an integer that it does not hold wraps; floating values of integers and bools do not compile.
+/// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
 template <class E, number V = int>
-  requires expression<E>
+  requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   using T = value_of<E>;
   detail::Padding const padding(x.shape(), widths);
-  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))};
+  T const filling = detail::convert_scalar<T>(value);
+  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
+  if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
     detail::write_into(result, part, constant);
   });
 }
+template <class E, number V, class Error = error::conversion_would_lose_values__use_cast<V, value_of<E>>>
+  requires(expression<E> && !detail::pads_with<value_of<E>, V>)
+void pad(E const&, std::vector<int64_t> const&, V) = delete;
+
 /// x with more elements around it, taken from x itself.
 /// Throws    ShapeError where an axis is too short: reflect adds fewer elements than there are, circular no more.
 template <class E>
@@ -33483,8 +33701,8 @@ struct ScanBody {
         int64_t const whole = room ? rounded : n / N * N;
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
-          if (flags & 4) ask_for<block * N>(run, i + block * N);
           for (int k = 0; k < packs; ++k) {
+            if (flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
             fronts[k] = S::combine(base, chain);
@@ -36923,7 +37141,7 @@ template <class X, class M, class V>
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
 }
 template <class X, class M, class V, class Error = detail::apart_t<X, M>>
 void masked_fill(X const&, M const&, V) = delete;
@@ -37758,9 +37976,11 @@ struct Node {
   bool queued = false;    ///< a gradient has reached it
   bool target = false;    ///< of grad(): its gradient is kept apart
   bool released = false;  ///< its backward has run, and what it saved is gone
+  bool saves_nothing = false;  ///< its backward may run again: there is nothing to be given back
   bool hooked = false;    ///< somebody wants to see its gradient first
   bool requires_grad = false;
   bool is_view = false;   ///< its value lies in that of another Variable
+  bool calls_others = false;  ///< its backward may reach Variables that are not among its inputs
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value
@@ -37776,8 +37996,10 @@ struct Node {
   virtual void call_hooks() = 0;
   /// Passes on the gradient that has arrived.
   virtual void backward(Flow& flow) = 0;
-  /// Keeps a copy of the gradient that has arrived, for grad().
+  /// Keeps a copy of the gradient that has arrived, for grad(), on top of what is kept.
   virtual void capture() = 0;
+  /// Forgets what was kept.
+  virtual void forget_captured() noexcept {}
   /// Forgets what has arrived: the pass was given up.
   virtual void forget() noexcept = 0;
   /// Gives back what was saved for backward.
@@ -37904,6 +38126,12 @@ class NodeHeap {
   int sign_;
 };
 
+/// Whether the calling thread is in a hook that a grad() calls. A pass that began there would meet what that grad() has marked and added.
+SITU_PROCESS_STATE constinit thread_local bool in_hook_of_grad = false;
+inline void check_not_in_hook(char const* who) {
+  if (SITU_UNLIKELY(in_hook_of_grad)) fail<GradientError>(who, ": a hook that is called by grad cannot start a pass; call ", who, " after that grad");
+}
+
 /// One backward pass.
 class Flow {
  public:
@@ -37918,9 +38146,11 @@ class Flow {
 
   /// Whether the gradient of an input is to be computed.
   bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
+  bool keeps_graph() const { return keeps_graph_; }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
   bool for_targets() const { return run_ != 0; }
+  uint64_t number() const { return run_; }
   /// The node whose backward runs.
   Node* running() const { return running_; }
 
@@ -37944,8 +38174,8 @@ class Flow {
         Node* node;
         ~Forget() { node->forget(); }
       } const forget{node};
-      if (SITU_UNLIKELY(node->hooked)) node->call_hooks();
-      if (node->target) node->capture();
+      if (SITU_UNLIKELY(node->hooked)) call_hooks(*node);
+      if (node->target && run_ != 0) node->capture();
       if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
       if (SITU_UNLIKELY(node->released)) {
         fail<GradientError>("backward: what ", node->name ? node->name : "a leaf",
@@ -37954,11 +38184,18 @@ class Flow {
       running_ = node;
       running_operation = node->name;
       node->backward(*this);
-      if (!keeps_graph_ && node->name) node->release();
+      if (!keeps_graph_ && node->name && !node->saves_nothing) node->release();
     }
   }
 
  private:
+  __attribute__((noinline, cold)) void call_hooks(Node& node) const {
+    struct Within {
+      bool before;
+      ~Within() { in_hook_of_grad = before; }
+    } const within{std::exchange(in_hook_of_grad, run_ != 0)};
+    node.call_hooks();
+  }
   SITU_NOINLINE bool leads_to_target(Node const& input) const { return input.mark == 2 * run_ + 1 || (input.target && input.mark == 2 * run_); }
 
   NodeHeap waiting_{true};
@@ -37973,15 +38210,19 @@ SITU_PROCESS_STATE uint64_t next_gradient_run() {
   return __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED);
 }
 
-/// Marks every node below `root` by `run`: 2 run + 1 where an input is a target or leads to one.
+/// Marks every node below the roots by `run`: 2 run + 1 where an input is a target or leads to one, as what calls others may, and what was given back may have.
+/// What `run` has marked before stays so.
+/// Throws    GradientError where another pass is under way: it would take what this one adds.
 inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   NodeHeap found(false);
+  bool busy = false;
   std::vector<Node*> open(roots, roots + count);
   while (!open.empty()) {
     Node* const node = open.back();
     open.pop_back();
-    if (node->mark == 2 * run) continue;
+    if (node->mark / 2 == run) continue;
     node->mark = 2 * run;
+    busy = busy || node->queued;
     found.push(node);
     for (int k = 0; k < node->input_count; ++k) {
       if (node->inputs[k]) open.push_back(node->inputs[k]);
@@ -37989,12 +38230,14 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   }
   while (!found.empty()) {  // the inputs come before what was made of them
     Node* const node = found.pop();
+    if (node->calls_others || node->released) node->mark = 2 * run + 1;
     for (int k = 0; k < node->input_count; ++k) {
       Node const* const input = node->inputs[k];
       if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
     }
     drop(node);
   }
+  if (busy) fail<GradientError>("grad: a backward pass that has come by here is still running; call grad after it, or of a formula that shares nothing with it");
 }
 
 SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
@@ -38092,16 +38335,26 @@ template <class T, class D>
 struct Hook {
   Hook* next = nullptr;
   int64_t number = 0;
+  bool removed = false;
   virtual ~Hook() = default;
-  virtual void call(Tensor<T, D>& gradient) = 0;
+  /// `recorded`: under create_graph.
+  virtual void call(Tensor<T, D>& gradient, bool recorded) = 0;
 };
 template <class T, class D, class F>
 struct HookOf final : Hook<T, D> {
   F f;
   explicit HookOf(F&& function) : f(std::move(function)) {}
-  void call(Tensor<T, D>& gradient) override {
-    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) f(std::as_const(gradient));
-    else gradient = Tensor<T, D>(f(std::as_const(gradient)));
+  void call(Tensor<T, D>& gradient, [[maybe_unused]] bool recorded) override {
+    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) {
+      f(std::as_const(gradient));
+    } else {
+      if (recorded) fail<GradientError>("grad: a hook that replaces a gradient has no derivative; call grad without create_graph, or return nothing from the hook");
+      Tensor<T, D> other(f(std::as_const(gradient)));
+      if (!(other.shape() == gradient.shape())) {
+        fail<GradientError>("backward: a hook gave a gradient of shape ", other.shape(), " for a Variable of shape ", gradient.shape(), "; it must have that shape");
+      }
+      gradient = std::move(other);
+    }
   }
 };
 
@@ -38206,7 +38459,7 @@ class Variable {
   char const* grad_fn() const { return state_->name; }
 
   /// Computes the gradients of everything that this one number was made of, and adds them to their `grad()`.
-  /// Throws    GradientError when it has no history, has more than one element, when the graph was used up by a backward before, or
+  /// Throws    GradientError when it has no history, has more than one element, when a backward before has given back what is needed, or
   ///           when something that is needed was written in place.
   /// Cost      one kernel for each formula; memory that was saved is given back on the way, unless retain_graph is asked for.
   void backward() const { start_backward(false); }
@@ -38224,7 +38477,8 @@ class Variable {
   }
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
-  /// Gives a number for remove_hook.
+  /// Gives a number for remove_hook, which f may call.
+  /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
     check_requires_grad("register_hook");
@@ -38480,6 +38734,7 @@ struct State : Node {
   Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
+  int hooks_called = 0;   ///< passes that call them now
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -38497,7 +38752,7 @@ struct State : Node {
   SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
-    while (hooks) remove_hook(hooks->number);
+    while (hooks) delete std::exchange(hooks, hooks->next);
   }
 
   /// Adds to what has arrived. Memory that others see is not written.
@@ -38521,13 +38776,38 @@ struct State : Node {
   }
   __attribute__((noinline, cold)) void add_recorded_sum(Flow& flow, Variable<T, D> const& gradient) { add_recorded(flow, summed_to(gradient, shape)); }
 
+  /// A hook may start a pass of its own that comes by here, and may remove hooks: itself, too.
   void call_hooks() override {
-    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
+    struct Calling {
+      State& state;
+      Tensor<T, D> gradient;
+      Variable<T, D>* recorded;
+      explicit Calling(State& s) : state(s), gradient(std::move(s.incoming)), recorded(std::exchange(s.incoming_recorded, nullptr)) {
+        state.incoming = {};
+        ++state.hooks_called;
+        if (recorded) gradient = recorded->value();
+      }
+      ~Calling() {
+        state.forget();
+        state.incoming = std::move(gradient);
+        state.incoming_recorded = recorded;
+        if (--state.hooks_called == 0) state.drop_removed_hooks();
+      }
+    } calling{*this};
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) {
+      if (!hook->removed) hook->call(calling.gradient, calling.recorded);
+    }
   }
+  /// Sections that are run again may give a gradient in several parts; recorded ones come at once.
   void capture() override {
-    captured = incoming;
-    captured_recorded = std::exchange(incoming_recorded, nullptr);
-    if (captured_recorded) incoming_recorded = new Variable<T, D>(*captured_recorded);
+    captured = captured.body() ? Tensor<T, D>(captured + incoming) : incoming;
+    if (!incoming_recorded) return;
+    forget_recorded(captured_recorded);
+    captured_recorded = new Variable<T, D>(*incoming_recorded);
+  }
+  void forget_captured() noexcept override {
+    captured = {};
+    forget_recorded(captured_recorded);
   }
   void forget() noexcept override {
     incoming = {};
@@ -38547,6 +38827,10 @@ struct State : Node {
       has_grad = true;
     }
   }
+  /// For the user who asked for it; a grad() is nobody's business.
+  void keep_retained(Flow const& flow) {
+    if (SITU_UNLIKELY(retains_grad) && !flow.for_targets()) keep_grad(false);
+  }
   /// Whether nobody can tell when a gradient is written.
   static bool is_own(Tensor<T, D> const& gradient) {
     return gradient.is_contiguous() && gradient.use_count() == 1 && gradient.storage_head() && gradient.storage_head()->allocated_here;
@@ -38560,15 +38844,18 @@ struct State : Node {
     return ++hook->number;
   }
   void remove_hook(int64_t number) noexcept {
-    for (Hook<T, D>** at = &hooks; *at; at = &(*at)->next) {
-      if ((*at)->number != number) continue;
-      delete std::exchange(*at, (*at)->next);
-      break;
-    }
-    hooked = hooks != nullptr;
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
+    if (hooks_called == 0) drop_removed_hooks();
   }
 
  private:
+  void drop_removed_hooks() noexcept {
+    for (Hook<T, D>** at = &hooks; *at;) {
+      if ((*at)->removed) delete std::exchange(*at, (*at)->next);
+      else at = &(*at)->next;
+    }
+    hooked = hooks != nullptr;
+  }
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
 };
 
@@ -38693,6 +38980,10 @@ class Saved {
   fail<GradientError>("grad: ", operation, " has no second derivative here; call grad without create_graph");
 }
 
+/// Whether a rule reads nothing but the gradient: numbers and shapes at most.
+template <class Rule>
+inline constexpr bool is_stateless = std::is_trivially_destructible_v<Rule> || requires { requires Rule::stateless; };
+
 /// The result of an operation on Variables of the types Vs: a node with the operation's backward in it.
 template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
@@ -38707,13 +38998,14 @@ struct Recorded final : State<T, D> {
   /// From the inputs' states, null where an input is a constant.
   Recorded(char const* operation, Tensor<T, D>&& result, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
       : State<T, D>(operation, std::move(result), edges, count), rule(std::move(r)) {
+    this->saves_nothing = is_stateless<Rule>;
     int k = 0;
     ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }
   ~Recorded() override {}  // release() has been called
 
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     if (SITU_UNLIKELY(flow.creates_graph())) send_recorded(flow, std::make_index_sequence<sizeof...(Vs)>{});
     else send(flow, std::make_index_sequence<sizeof...(Vs)>{});
   }
@@ -39706,7 +39998,7 @@ struct LaneState final : State<C, D> {
   }
   ~LaneState() override { drop_inputs(*this); }
   SITU_SELDOM void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     OperationName const guard(this->name);
     using L = Lane<C, D>;
     bool const records = flow.creates_graph();
@@ -40990,15 +41282,14 @@ struct FormulaState final : State<T, D>, FormulaParts {
     std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
     char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
     auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
-    state->name = name;
-    state->payload = block + own;
+    state->name = name, state->payload = block + own;
     state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
     state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
     state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
     state->input_count = code.slots;
     for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
     for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
-    state->requires_grad = true;
+    state->requires_grad = true, state->saves_nothing = code.kept == 0 && !code.destroy;
     return state;
   }
   ~FormulaState() override {
@@ -41019,7 +41310,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     OperationName const guard(this->name);
     for (int k = 0; k < kept_count; ++k) {
       if (Body const* const body = this->FormulaParts::kept[k].body()) check_unchanged(body->storage.head(), versions[k], body->layout.shape);
@@ -41114,6 +41405,7 @@ struct differentiable_rule {
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
+  static constexpr bool stateless = !Read && std::is_trivially_destructible_v<Seed>;
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}
@@ -41766,58 +42058,62 @@ namespace detail {
 
 template <class T, class D>
 void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph) {
+  check_not_in_hook("backward");
+  check_view(root);
   no_grad const guard;
   Flow flow(keeps_graph, false, 0);
   root.state()->add(flow, seed);
   flow.run();
 }
 
-/// Marks Variables as targets of a grad(), for as long as it runs.
+/// Marks Variables as targets of a grad(), until their gradients have been taken.
 class Targets {
  public:
   explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+    for (std::size_t k = 0; k < nodes_.size(); ++k) {
+      if (!nodes_[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
+    }
     for (Node* node : nodes_) node->target = true;
   }
   Targets(Targets const&) = delete;
   Targets& operator=(Targets const&) = delete;
   ~Targets() {
-    for (Node* node : nodes_) node->target = false;
+    for (Node* node : nodes_) {
+      node->target = false;
+      node->forget_captured();
+    }
   }
 
  private:
   std::vector<Node*> nodes_;
 };
 
-template <class T, class D>
-Tensor<T, D> take_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  Tensor<T, D> result = std::move(state->captured);
-  state->captured = {};
-  if (!result.body()) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
+  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
+}
+/// The gradient of input `number`, which may stand among the inputs again.
+template <class T, class D, std::size_t N>
+Tensor<T, D> take_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+  auto* const state = inputs[number].state();
+  bool again = false;
+  for (std::size_t k = number + 1; k < N; ++k) again = again || inputs[k].state() == state;
+  if (!state->captured.body()) fail_unused(number, state->shape);
+  Tensor<T, D> result = again ? state->captured : std::exchange(state->captured, {});
   return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
 }
-template <class T, class D>
-Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  state->captured = {};
-  if (!state->captured_recorded) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
-  Variable<T, D> result = std::move(*state->captured_recorded);
-  delete std::exchange(state->captured_recorded, nullptr);
-  return result;
+template <class T, class D, std::size_t N>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+  auto* const state = inputs[number].state();
+  if (!state->captured_recorded) fail_unused(number, state->shape);
+  return *state->captured_recorded;
 }
 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph) {
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
   if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
-  }
-  Targets const targets(inputs);
+  check_not_in_hook("grad");
+  check_view(root);
   Node* const root_node = root.state();
   uint64_t const run = next_gradient_run();
   mark_way_to_targets(&root_node, 1, run);
@@ -41857,19 +42153,21 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  run_grad(y, seed, nodes, keeps_graph);
+  Targets const targets(std::move(nodes));
+  run_grad(y, seed, targets, keeps_graph);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 template <class Y, class S, class V, std::size_t N>
 auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
   use_lanes<device_of<V>>();
-  run_grad<true>(y, seed, nodes, true);
+  run_grad<true>(y, seed, targets, true);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
+    return std::array<V, N>{take_recorded_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 
@@ -41883,7 +42181,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
 ///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
-/// Cost      only what lies between the output and the inputs is computed. The graph is used up, unless retain_graph or
+/// Cost      only what lies between the output and the inputs is computed. What the graph saved is given back, unless retain_graph or
 ///           create_graph is given.
 template <class E, class T, class D>
   requires differentiable<E>
@@ -42812,6 +43110,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
     name = node_name<Op>();
     inputs = edges;
     input_count = count;
+    (check_view(arguments), ...);
     int k = 0;
     (connect(k, arguments), ...);
   }
@@ -42889,7 +43188,7 @@ struct OutputOf final : State<T, D> {
   }
   ~OutputOf() override { drop_inputs(*this); }
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     if (flow.wants(edge[0])) static_cast<Op*>(edge[0])->template take<K>(flow, this->incoming);
   }
   void release() noexcept override {
@@ -43062,11 +43361,12 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 
   Section(F const& function, Vs const&... from) : edges{}, f(function), saved(Saved<value_of<Vs>, device_of<Vs>>(from.value())...), generator(default_generator()) {
     name = "Checkpoint";
+    calls_others = true;
     inputs = edges;
     input_count = count;
+    (check_view(from), ...);
     int k = 0;
     auto const connect = [&](auto const& v) {
-      check_view(v);
       if (v.requires_grad()) {
         auto* const state = v.state();
         edges[k] = state;
@@ -43102,23 +43402,24 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
   template <std::size_t... Is, std::size_t... Ks>
   void run(Flow& flow, std::index_sequence<Is...>, std::index_sequence<Ks...>) {
     std::tuple<Vs...> const leaves{Vs(std::get<Is>(saved).tensor(), edges[Is] != nullptr)...};
+    std::vector<Node*> targets, roots;
+    if (flow.for_targets()) {  // then grad() is nobody's business
+      (targets.push_back(edges[Is] ? std::get<Is>(leaves).state() : nullptr), ...);
+      std::erase(targets, nullptr);
+    }
+    Targets const marked(std::move(targets));
     {
       enable_grad const recording;
       auto const outputs = [&] {
         GeneratorAgain const again(generator);
         return section_outputs(std::apply(f, leaves));
       }();
-      std::vector<Node*> targets, roots;
-      if (flow.for_targets()) {  // then grad() is nobody's business
-        (targets.push_back(edges[Is] ? std::get<Is>(leaves).state() : nullptr), ...);
-        std::erase(targets, nullptr);
+      if (flow.for_targets()) {  // by the number of that grad(): what it has marked stays so
         (roots.push_back(std::get<Ks>(outputs).state()), ...);
+        mark_way_to_targets(roots.data(), static_cast<int>(roots.size()), flow.number());
       }
-      Targets const marked(targets);
-      uint64_t const number = flow.for_targets() ? next_gradient_run() : 0;
-      if (number != 0) mark_way_to_targets(roots.data(), static_cast<int>(roots.size()), number);
       no_grad const computing;
-      Flow inner(false, false, number);
+      Flow inner(flow.keeps_graph(), false, flow.number());
       auto const start = [&](auto const& y, auto const& gradient) {
         if (y.requires_grad() && gradient.body()) y.state()->add(inner, gradient);
       };
@@ -43144,7 +43445,7 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 /// f takes Variables and gives a Variable, a formula, or a std::tuple of them; it is kept by value, so that what it refers to must live until the
 /// backward has run. It must do the same both times; what the default generator draws (dropout) is the same.
 /// Throws    GradientError from a backward pass when an input was written in place since; for a second derivative.
-/// Gradient  of the inputs, and of Variables that f refers to.
+/// Gradient  of the inputs, and of Variables that f refers to: a grad() of what the section belongs to runs it again, whatever it asks for.
 /// Source    T. Chen et al., Training deep nets with sublinear memory cost, arXiv:1604.06174.
 template <class F, class... Es>
   requires(sizeof...(Es) > 0 && (differentiable<Es> && ...))
@@ -43207,6 +43508,7 @@ auto joined_input(E const& e, Tensor<T, D> const& part) {
 /// Where the parts lie along an axis: the first indices, and the end. Stacked parts have an index each, and not the axis.
 struct JoinRule {
   using twice = void;
+  static constexpr bool stateless = true;
   int axis;
   bool stacked;
   std::vector<int64_t> ends;
@@ -43246,8 +43548,9 @@ struct RecordedList final : State<T, D> {
     this->inputs = edges.data();
     this->input_count = static_cast<int>(count);
     this->requires_grad = true;
+    this->saves_nothing = is_stateless<Rule>;
+    for (std::size_t k = 0; k < count; ++k) check_view(from[k]);
     for (std::size_t k = 0; k < count; ++k) {
-      check_view(from[k]);
       auto* const state = from[k].state();
       if (!state->requires_grad) continue;
       edges[k] = state;
@@ -43257,7 +43560,7 @@ struct RecordedList final : State<T, D> {
   }
   ~RecordedList() override { drop_inputs(*this); }
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     for (std::size_t k = 0; k < edges.size(); ++k) {
       Into<T, D> const into(flow, edges[k]);
       if (flow.creates_graph()) rule.send(*this->incoming_recorded, k, into);
@@ -44415,14 +44718,15 @@ template <class Y, class... Vs>
 std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> const& inputs) {
   std::vector<Node*> nodes;
   for_each_checked(inputs, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
+  Targets const targets(std::move(nodes));
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
-    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true);
+    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), targets, true);
   }
   std::vector<double> row;
   for_each_checked(inputs, [&](std::size_t, auto const& input) {
-    auto const gradient = std::exchange(input.state()->captured, {});
+    auto const& gradient = input.state()->captured;
     auto const values = gradient.body() ? gradient.to_vector() : std::vector<double>(static_cast<std::size_t>(input.size()));
     row.insert(row.end(), values.begin(), values.end());
   });
@@ -44553,16 +44857,12 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    run_grad<true>(total, one_gradient<double, D>({}), nodes, true);
+    Targets const targets(std::move(nodes));
+    run_grad<true>(total, one_gradient<double, D>({}), targets, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
-      auto* const recorded_gradient = std::exchange(input.state()->captured_recorded, nullptr);
-      input.state()->captured = {};
-      if (!recorded_gradient) {
-        gradients.emplace_back(zeros<double>(input.shape(), D{}), false);
-        return;
-      }
-      gradients.push_back(std::move(*recorded_gradient));
-      delete recorded_gradient;
+      auto const* const recorded_gradient = input.state()->captured_recorded;
+      if (recorded_gradient) gradients.push_back(*recorded_gradient);
+      else gradients.emplace_back(zeros<double>(input.shape(), D{}), false);
     });
     return gradients;
   };
@@ -44848,7 +45148,7 @@ template <class X, class M, class V>
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
 }
 template <class X, class M, class V, class Error = detail::recorded_apart_t<X, M>>
   requires detail::strange_recorded_operands<X, M>
@@ -45037,14 +45337,14 @@ template <class G>
 SITU_NOINLINE G seen_as(G const& g, Shape const& shape) {
   return g.shape() == shape ? g : g.reshape(shape);
 }
-/// g where y is positive, else 0.
+/// 0 where y is 0 or less, else g.
 template <class G, class Y>
 G where_positive(Y const& y, G const& g) {
   if constexpr (is_lane<G>) {
     G const zero(0);
-    return select(G::of(y) > zero, g, zero);
+    return select(G::of(y) <= zero, zero, g);
   } else {
-    return G(where(y > 0, g, 0));
+    return G(where(y <= 0, 0, g));
   }
 }
 
@@ -48338,7 +48638,8 @@ R module_from(Ms&&... members) {
     return R(nn::from_members, static_cast<Ms&&>(members)...);
   } else {
     static_assert(std::is_aggregate_v<R>, "situ: to(net, device) makes a module of its members: an aggregate, or one with a constructor (nn::from_members_t, members...)");
-    return R{static_cast<Ms&&>(members)...};
+    if constexpr (std::is_aggregate_v<R>) return R{static_cast<Ms&&>(members)...};
+    else __builtin_unreachable();  // so that the sentence above is the only error
   }
 }
 
@@ -48860,6 +49161,10 @@ struct Dropout {
 
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Input>
+struct an_Embedding_is_given_a_Tensor_of_integers;
+}  // namespace error
 namespace detail {
 
 /// Which rows of a table are looked up, and which of them is padding; -1 for none.
@@ -48874,7 +49179,7 @@ struct Lookup {
   Tensor<T, D> picked(Tensor<T, From> const& table) const {
     Shape result = shape;
     result.push_back(width);
-    return index_select(table, 0, index.tensor()).reshape(result);
+    return selected(table, 0, index.tensor(), "Embedding", false).reshape(result);
   }
   /// The opposite: each row of g added to that of its index, but to the padding's.
   template <class T>
@@ -48940,8 +49245,8 @@ struct embedding_options {
 ///
 /// Shape     indices (…) of any integer type → (…, embedding_dim); weight [num_embeddings, embedding_dim].
 /// Device    that of the weights.
-/// Throws    IndexError for an index that is no row, as index_select: at once on the host, from the next synchronisation of an asynchronous device. Negative
-///           ones count from the end. ShapeError for a padding_idx that is no row.
+/// Throws    IndexError for an index that is no row, also a negative one: at once on the host, from the next synchronisation of an asynchronous device.
+///           ShapeError for a padding_idx that is no row.
 /// Gradient  the rows of g, each added to that of its index. Twice differentiable.
 template <class T = float, class Device = Cpu>
 struct Embedding {
@@ -48976,6 +49281,10 @@ struct Embedding {
     detail::Lookup<value_of<I>, D> const lookup{detail::SavedConstant<value_of<I>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
     return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<I>, D>{lookup}, weight);
   }
+
+  template <class X, class Error = error::an_Embedding_is_given_a_Tensor_of_integers<X>>
+    requires(!detail::index_expression<X>)
+  void forward(X const&) const = delete;
 
   SITU_MODULE(weight, padding_)
 };
@@ -51810,6 +52119,9 @@ struct LayerNorm {
     if (given.elementwise_affine && given.bias) bias.emplace(zeros<T>(normalized).to(Device{}));
     fill_in();
   }
+  /// LayerNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
+  template <std::integral I, std::size_t N>
+  explicit LayerNorm(I const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   LayerNorm(from_members_t, std::optional<Variable<T, Device>> w, std::optional<Variable<T, Device>> b, Shape const& normalized, layer_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -51848,6 +52160,9 @@ struct RMSNorm {
     if (given.elementwise_affine) weight.emplace(ones<T>(normalized).to(Device{}));
     fill_in();
   }
+  /// RMSNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
+  template <std::integral I, std::size_t N>
+  explicit RMSNorm(I const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   RMSNorm(from_members_t, std::optional<Variable<T, Device>> w, Shape const& normalized, rms_norm_options const& given)
       : weight(std::move(w)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -56307,6 +56622,7 @@ class CsvText {
     while (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') ++at_;
     char const* last = at_;
     if (last != first && last[-1] == '\r' && (at_ == end_ || *at_ == '\n')) --last;
+    if (first != last && std::memchr(first, '\r', static_cast<std::size_t>(last - first))) fail_carriage_return();
     while (first != last && (*first == ' ' || *first == '\t')) ++first;
     while (first != last && (last[-1] == ' ' || last[-1] == '\t')) --last;
     end_field();
@@ -56345,10 +56661,14 @@ class CsvText {
     }
     at_ = first;
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n'))) && *at_ != delimiter_) ++at_;
+    if (at_ != end_ && *at_ == '\r') fail_carriage_return();
     if (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') fail(line_, text(": '", std::string(1, *at_), "' found after a quoted field; the delimiter or the end of the line is needed"));
     end_field();
     return unquoted_;
   }
+
+  /// A file whose lines end with \r alone would be one line, its header.
+  [[noreturn]] SITU_NOINLINE void fail_carriage_return() const { fail(line_, ": a carriage return found within the line; lines end with \\n or \\r\\n"); }
 
   FileContext context_;
   char const *at_, *end_;
@@ -59207,7 +59527,7 @@ inline constexpr Accuracy accuracy{};
 namespace situ::inline SITU_ABI {
 namespace train {
 
-/// One epoch. What was not measured is NaN.
+/// One epoch. What was not measured is NaN; and so is what was, and came to nothing.
 struct Epoch {
   int64_t number = 0;        ///< from 1 on
   double loss = 0;           ///< mean over the samples that were trained on
@@ -59217,10 +59537,13 @@ struct Epoch {
   double gradient_norm = 0;  ///< of the last step, before clipping; NaN where gradients are not clipped by norm
   double seconds = 0;        ///< of the training part
   int64_t samples = 0;
+  bool validated = false;      ///< validation_loss was measured
+  bool has_metric = false;     ///< metric was
+  bool has_gradient_norm = false;
 
   double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
   /// What an epoch is judged by: the validation loss, and the training loss where there is none.
-  double judged() const { return math::isnan(validation_loss) ? loss : validation_loss; }
+  double judged() const { return !validated && math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
 }  // namespace train
@@ -59252,6 +59575,14 @@ namespace detail {
   }
 }
 
+/// A text as a field of a table: in quotes where it would end the field.
+[[gnu::cold]] inline std::string csv_field(std::string const& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
+}
+
 /// A panel of curves over the epochs.
 struct CurvePanel {
   struct Curve {
@@ -59268,7 +59599,7 @@ struct CurvePanel {
   [[gnu::cold]] bool empty() const {
     for (Curve const& curve : curves()) {
       for (double const y : curve.values) {
-        if (math::isfinite(y)) return false;
+        if (has_place(y)) return false;
       }
     }
     return true;
@@ -59282,15 +59613,19 @@ struct CurvePanel {
     for (Curve const& curve : curves()) {
       if (curve.values.size() > epochs) epochs = curve.values.size();
       for (double const y : curve.values) {
-        if (!math::isfinite(y)) continue;  // NaN and infinities have no place
+        if (!has_place(y)) continue;
         if (first || y < low) low = y;
         if (first || y > high) high = y;
         first = false;
       }
     }
-    double const step = tick(high > low ? (high - low) / 5 : (high != 0 ? (high < 0 ? -high : high) / 5 : 1));
+    // Where values differ by less than labels show, the axis is that of one value: ticks so close may not even differ as numbers.
+    double const size = -low > high ? -low : high, span = high - low;
+    bool const flat = !(span > 1e-5 * size && size > 1e-300);
+    double const step = tick(!flat ? span / 5 : size > 1e-300 ? size / 5 : 1);
     low = step * floor_of(low / step);
-    high = step * -floor_of(-(high > low ? high : low + step) / step);
+    high = step * -floor_of(-high / step);
+    if (!(high > low + step / 2)) high = low + step;
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
     put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
@@ -59313,7 +59648,7 @@ struct CurvePanel {
       int shown = 0;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
-        if (!math::isfinite(y)) continue;  // the line goes on to the next epoch that was measured
+        if (!has_place(y)) continue;  // the line goes on to the next epoch that was measured
         put(points, shown++ ? "L%.1f %.1f" : "M%.1f %.1f", x_at(static_cast<double>(k)), y_at(y));
         if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
@@ -59326,6 +59661,8 @@ struct CurvePanel {
   }
 
  private:
+  /// NaN, infinities and what is about as large have none.
+  static bool has_place(double y) { return y > -1e300 && y < 1e300; }
   static double floor_of(double x) {
     auto const down = static_cast<double>(static_cast<int64_t>(x));
     return down > x ? down - 1 : down;
@@ -59352,16 +59689,19 @@ struct History {
   int64_t best_epoch = 0;      ///< the number of the one with the lowest validation loss (training loss where there is no validation); 0 before the first
   bool stopped_early = false;
 
-  /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
+  /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured, nan where
+  /// a loss has become that.
   [[gnu::cold]] std::string csv() const {
     detail::MessageText out;
-    detail::add_to(out, "epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n");
+    detail::add_to(out, "epoch,loss,validation_loss,", detail::csv_field(metric_name), ",learning_rate,gradient_norm,seconds,samples_per_second\n");
     for (Epoch const& e : epochs) {
       detail::add_to(out, e.number);
       double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
+      bool const measured[] = {e.samples > 0, e.validated, e.has_metric, true, e.has_gradient_norm, true, true};
       for (int k = 0; k < 7; ++k) {
         out.add(",");
-        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);  // what is not measured is empty
+        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);
+        else if (measured[k]) out.add("nan");
       }
       out.add("\n");
     }
@@ -59444,6 +59784,7 @@ namespace detail {
   need_option(o.clip_value >= 0, "clip_value", o.clip_value, "it cannot be negative");
   need_option(o.accumulate > 0, "accumulate", number(o.accumulate), "a step takes at least one batch");
   need_option(o.patience >= 0, "patience", number(o.patience), "it cannot be negative");
+  need_option(o.min_delta >= 0, "min_delta", o.min_delta, "it cannot be negative");
   need_option(o.workers >= 0, "workers", o.workers, "it cannot be negative");
   if (o.resume && o.checkpoint.empty()) fail_with<Error>({"Trainer: resume = true: name the checkpoint to go on from"});
 }
@@ -59492,8 +59833,8 @@ class Progress {
   [[gnu::cold]] void epoch(train::Epoch const& e, train::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
-    if (!math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
-    if (!math::isnan(e.metric)) std::fprintf(out_, "  %s %.4f", history.metric_name.c_str(), e.metric);
+    if (e.validated || !math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
+    if (e.has_metric || !math::isnan(e.metric)) std::fprintf(out_, "  %s %.4f", history.metric_name.c_str(), e.metric);
     std::fprintf(out_, "  %.3g samples/s\n", e.samples_per_second());
     std::fflush(out_);
   }
@@ -59534,8 +59875,11 @@ class TrainingRun {
   TrainingRun& operator=(TrainingRun const&) = delete;
 
   /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
-  /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
+  /// Throws    IoError when there is a checkpoint to go on from that is of something else, and for files that cannot be written; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
+    for (std::string const* each : {&options_.checkpoint, &options_.csv, &options_.svg}) {
+      if (!each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
+    }
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
@@ -59554,10 +59898,9 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  /// `validated`: the validation loss was measured, so that NaN is what it has become.
-  [[gnu::cold]] void end_epoch(train::Epoch const& epoch, bool validated = false) {
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
     history.epochs.push_back(train::Epoch(epoch));
-    if (is_better(epoch, validated)) {
+    if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
@@ -59576,17 +59919,17 @@ class TrainingRun {
   }
 
  private:
-  static constexpr int64_t columns = 8;
+  static constexpr int64_t columns = 9;
 
   [[gnu::cold]] static void copy_tensors(Tensors const& from, Tensors const& to) {
     for (std::size_t k = 0; k < from.size() && k < to.size(); ++k) copy_elements(from[k], to[k], "Trainer");
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
-  [[gnu::cold]] bool is_better(train::Epoch const& epoch, bool validated) const {
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
     train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
-    double const now = validated ? epoch.validation_loss : epoch.judged(), best = validated ? earlier.validation_loss : earlier.judged();
+    double const now = epoch.judged(), best = epoch.validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
@@ -59595,7 +59938,8 @@ class TrainingRun {
     auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
     double* at = Tensor<double>(table).data();
     for (train::Epoch const& e : history.epochs) {
-      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)};
+      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples),
+                            static_cast<double>(e.validated + 2 * e.has_metric + 4 * e.has_gradient_norm)};
       std::memcpy(at, row, sizeof row);
       at += columns;
     }
@@ -59616,7 +59960,9 @@ class TrainingRun {
     default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
     double const* at = table.data();
     for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
+      auto const measured = static_cast<int>(at[8]);
+      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
+                                (measured & 4) != 0});
     }
     for (auto const& pair : file.header.metadata) {
       if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
@@ -59770,8 +60116,8 @@ class Trainer {
   /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
   ///                        float16: the same, with the loss scaled
   ///
-  /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
-  ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
+  /// Throws    what these throw; IoError for a checkpoint that does not fit and for files that cannot be written, before anything is changed. A network that
+  ///           lives elsewhere than on the device is then as after the last epoch that was finished, one that is trained itself as after the last step.
   /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
@@ -59890,12 +60236,11 @@ class Trainer {
       }
       epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
       epoch.seconds = detail::seconds_now() - started;
-      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
+      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item()), epoch.has_gradient_norm = true;
       optimizer.zero_grad();
-      bool validated = false;
-      if constexpr (!std::is_same_v<Validation, none_t>) validated = validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-      run.end_epoch(epoch, validated);
+      run.end_epoch(epoch);
     }
     run.end();
     model.eval();
@@ -59903,9 +60248,9 @@ class Trainer {
     return std::move(run.history);
   }
 
-  /// Loss and metric on the validation part, without recording; false where it has no samples.
+  /// Loss and metric on the validation part, without recording; nothing where it has no samples.
   template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
-  bool validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
     no_grad const guard;
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
@@ -59922,10 +60267,9 @@ class Trainer {
       if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
-    if (seen == 0) return false;
-    epoch.validation_loss = losses.mean();
-    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
-    return true;
+    if (seen == 0) return;
+    epoch.validation_loss = losses.mean(), epoch.validated = true;
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean(), epoch.has_metric = true;
   }
 
   TrainerOptions options_;

@@ -76,6 +76,28 @@ TEST_CASE("what a section refers to gets its gradient too, and grad() touches no
   CHECK(w.grad().to_vector() == x.to_vector());
 }
 
+TEST_CASE("grad by what a section refers to is the whole gradient, whichever use of it comes first") {
+  V const x = numbers(4), w = numbers(4), data(x.value(), false);
+  Tensor<double> const values = w.value();
+  auto const same = [](Tensor<double> const& a, Tensor<double> const& b) { return max(abs(a - b)).item() < 1e-14; };
+  auto const f = [&](V const& a) { return a * w; };
+  CHECK(same(grad(sum(checkpoint(f, data)), w), x.value()));
+  CHECK(same(grad(sum(checkpoint(f, data) + w), w), Tensor<double>(x.value() + 1)));
+  CHECK(same(grad(sum(checkpoint(f, w * 2)), w), Tensor<double>(4 * values)));  // 2 w^2
+  auto const [gx, gw] = grad(sum(checkpoint(f, w * x) * w + x), {x, w});         // x w^3 + x
+  CHECK(same(gx, Tensor<double>(values * values * values + 1)));
+  CHECK(same(gw, Tensor<double>(3 * x.value() * values * values)));
+  CHECK(!w.has_grad());
+  V const deep = exp(exp(w) * 0.1);  // which the section gives back before the rest of the formula comes to it
+  auto const g = [&](V const& a) { return a * deep; };
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(checkpoint(g, x) + deep), w); },
+                                         "backward: what Exp saved for its gradient was given back by the backward before; call that one as backward(retain_graph)") == "");
+  V const again = exp(exp(w) * 0.1);
+  auto const k = [&](V const& a) { return a * again; };
+  Tensor<double> const inner = exp(values);
+  CHECK(same(grad(sum(checkpoint(k, x) + again), w, retain_graph), Tensor<double>((x.value() + 1) * exp(inner * 0.1) * 0.1 * inner)));
+}
+
 TEST_CASE("no gradient is recorded inside of a no_grad, and second derivatives are refused") {
   V const x = numbers(4);
   auto const f = [](V const& a) { return V(a * a); };

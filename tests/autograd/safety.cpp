@@ -58,6 +58,20 @@ TEST_CASE("a second backward says what it needs") {
   CHECK(x.grad().to_vector() == Row{4, -8, 12});
 }
 
+TEST_CASE("what saved nothing serves every backward, as a view that was made before a loop") {
+  V const x = row(), w = row();
+  V const column = x.reshape({3, 1}), shifted = 2 * x - 1, joined = concat({x, w}), total = sum(x), part = x.slice(0, 1, 3), means = mean(w.unsqueeze(0) + column, 0);
+  for (int step = 1; step <= 3; ++step) {
+    V(sum(square(column)) + sum(square(shifted)) + sum(square(joined)) + total * 2 + sum(square(part)) + sum(square(means)) * 0).backward();
+    CHECK(x.grad().to_vector() == Row{10. * step, -30. * step, 40. * step});
+    CHECK(w.grad().to_vector() == Row{2. * step, -4. * step, 6. * step});
+  }
+  V const saved = exp(x);
+  sum(saved * 2).backward();
+  CHECK(situ_test::thrown<GradientError>([&] { sum(saved * 3).backward(); },
+                                         "backward: what Exp saved for its gradient was given back by the backward before; call that one as backward(retain_graph)") == "");
+}
+
 TEST_CASE("what has no gradient is refused in words") {
   V x = row();
   V const constant_(x.value(), false);
@@ -87,6 +101,31 @@ TEST_CASE("grad gives gradients and leaves grad() alone") {
   CHECK(!x.has_grad());
   CHECK(!w.has_grad());
   CHECK(grad(h, x, Tensor<double>{1., 10., 100.}).to_vector() == Row{1, -20, 300});
+}
+
+TEST_CASE("a grad that threw leaves nothing behind for the next one") {
+  V const x = row(), w = row(), unused = row();
+  auto const refuses = [](auto const& f) { return situ_test::thrown<GradientError>(f, "grad: input 0 of shape [3] was not used for the output: it has no gradient; leave it out, or use it"); };
+  CHECK(refuses([&] { grad(sum(x * w), {unused, x}); }) == "");
+  CHECK(refuses([&] { grad(sum(w * w), x); }) == "");
+  CHECK(refuses([&] { grad(sum(x * w), {unused, x}, create_graph); }) == "");
+  CHECK(refuses([&] { grad(sum(w * w), x, create_graph); }) == "");
+  V h = exp(w);
+  h.register_hook([](Tensor<double> const&) { throw ShapeError("enough"); });
+  CHECK_THROWS_AS(grad(sum(h * x), {x, w}), ShapeError);
+  CHECK(refuses([&] { grad(sum(w * w), x); }) == "");
+}
+
+TEST_CASE("an input that grad is asked for twice is given twice") {
+  V const x = row(), w = row();
+  auto const [first, other, second] = grad(sum(x * w), {x, w, x});
+  CHECK(first.to_vector() == Row{1, -2, 3});
+  CHECK(other.to_vector() == Row{1, -2, 3});
+  CHECK(second.to_vector() == Row{1, -2, 3});
+  CHECK(first.data() != second.data());
+  auto const [a, b] = grad(sum(x * x * w), {x, x}, create_graph);
+  CHECK(grad(sum(a), x, retain_graph).to_vector() == Row{2, -4, 6});
+  CHECK(grad(sum(b), w).to_vector() == Row{2, -4, 6});
 }
 
 // ---- scopes and flags ---------------------------------------------------------------------------------------------
@@ -137,6 +176,19 @@ TEST_CASE("the gradient of a result is kept where that is asked for") {
   CHECK(x.grad().to_vector() == Row{10, -20, 30});
 }
 
+TEST_CASE("grad fills no gradient that is retained") {
+  V const x = row();
+  V h = x * x;
+  h.retain_grad();
+  V const y = sum(h * h);
+  CHECK(grad(y, x, retain_graph).to_vector() == Row{4, -32, 108});
+  CHECK(!h.has_grad());
+  CHECK(grad(y, x, create_graph).to_vector() == Row{4, -32, 108});
+  CHECK(!h.has_grad());
+  y.backward();
+  CHECK(h.grad().to_vector() == Row{2, 8, 18});
+}
+
 TEST_CASE("gradients that users hold are not written behind their backs") {
   V const x = row();
   Tensor<double> const seed{1., 1., 1.};
@@ -170,6 +222,82 @@ TEST_CASE("hooks see gradients, and may replace them") {
   CHECK(seen == std::vector<Row>{{40, -80, 120}});
   V const constant_(x.value(), false);
   CHECK_THROWS_AS(V(constant_).register_hook([](Tensor<double> const&) {}), GradientError);
+}
+
+TEST_CASE("a hook may remove itself and others, and start a backward that comes by") {
+  V x = row();
+  std::vector<int> calls;
+  int64_t first = 0, last = 0;
+  first = x.register_hook([&](Tensor<double> const&) {
+    x.remove_hook(first);
+    x.remove_hook(last);
+    calls.push_back(1);
+  });
+  x.register_hook([&](Tensor<double> const&) { calls.push_back(2); });
+  last = x.register_hook([&](Tensor<double> const&) { calls.push_back(3); });
+  sum(x * 2).backward();
+  sum(x * 2).backward();
+  CHECK(calls == std::vector<int>{1, 2, 2});
+  CHECK(x.grad().to_vector() == Row{4, 4, 4});
+  V w = row();
+  bool once = false;
+  w.register_hook([&](Tensor<double> const&) {
+    if (std::exchange(once, true)) return;
+    enable_grad const recording;
+    sum(w * 10).backward();
+  });
+  sum(w * 2).backward();
+  CHECK(w.grad().to_vector() == Row{12, 12, 12});
+}
+
+TEST_CASE("a hook that grad calls starts no pass of its own, and a grad meets none that is running") {
+  V const x = row();
+  auto const other = [&] { return V(sum(x * 100)); };
+  V h = x * x;
+  h.register_hook([&](Tensor<double> const&) {
+    enable_grad const recording;
+    other().backward();
+  });
+  char const* const refused = "backward: a hook that is called by grad cannot start a pass; call backward after that grad";
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(h * 3 + x), x, retain_graph); }, refused) == "");
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(h * 3 + x), x, create_graph); }, refused) == "");
+  CHECK(!x.has_grad());
+  sum(h * 3 + x).backward();
+  CHECK(x.grad().to_vector() == Row{107, 89, 119});
+  V k = x * 2;
+  k.register_hook([&](Tensor<double> const&) {
+    enable_grad const recording;
+    (void)grad(sum(x * x), x);
+  });
+  CHECK(situ_test::thrown<GradientError>([&] { sum(k + x).backward(); },
+                                         "grad: a backward pass that has come by here is still running; call grad after it, or of a formula that shares nothing with it") == "");
+}
+
+TEST_CASE("grad does not leave out what was given back") {
+  V const x = row();
+  V const z = exp(x);
+  sum(z).backward();
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(x * 2 + z), x); },
+                                         "backward: what Exp saved for its gradient was given back by the backward before; call that one as backward(retain_graph)") == "");
+  CHECK(grad(sum(x * 2), x).to_vector() == Row{2, 2, 2});
+}
+
+TEST_CASE("what a hook gives must have the gradient's shape, and has no derivative") {
+  V x = row();
+  V h = x * x;
+  h.register_hook([](Tensor<double> const&) { return ones<double>({2}); });
+  CHECK(situ_test::thrown<GradientError>([&] { sum(h * 2).backward(); },
+                                         "backward: a hook gave a gradient of shape [2] for a Variable of shape [3]; it must have that shape") == "");
+  CHECK(!x.has_grad());
+  h = x * x;
+  h.register_hook([](Tensor<double> const& g) { return g * 10; });
+  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(h * h), x, create_graph); },
+                                         "grad: a hook that replaces a gradient has no derivative; call grad without create_graph, or return nothing from the hook") == "");
+  std::vector<Row> seen;
+  V u = x * x;
+  u.register_hook([&](Tensor<double> const& g) { seen.push_back(g.to_vector()); });
+  CHECK(grad(sum(grad(sum(u * u), x, create_graph)), x).to_vector() == Row{12, 48, 108});
+  CHECK(seen == std::vector<Row>{{2, 8, 18}, {4, -8, 12}});
 }
 
 TEST_CASE("a backward that is given up leaves no gradient on the way") {

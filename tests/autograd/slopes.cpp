@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include <situ/autograd/matmul.hpp>
 #include <situ/autograd/reduce.hpp>
 #include <situ/autograd/backward.hpp>
 #include <support/devices.hpp>
@@ -78,5 +79,41 @@ TEST_CASE("the derivative of gelu in double") {
       CAPTURE(xs[k]);
       CHECK(std::fabs(found[k] - slopes[k]) <= 1e-15 * std::fabs(slopes[k]) + 1e-315);
     }
+  });
+}
+
+TEST_CASE("kinks, ties and NaN of what chooses have the gradients of PyTorch") {
+  // torch 1.13: maximum, minimum, clamp and relu, gradients of the sum
+  using Row = std::vector<double>;
+  double const inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  Row const a{1, 2, 3, 1, nan, 1, nan, inf, -inf, 0, 1, 4}, b{1, 1, 5, nan, 1, 1, nan, inf, -inf, -0., 3, 2}, c{1, 3, 4, 2, 2, nan, nan, inf, inf, 0, 3, 2};
+  auto const variable = [](Row const& values) { return Variable<double>{Tensor<double>(values, {static_cast<int64_t>(values.size())})}; };
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    {
+      auto const x = variable(a), y = variable(b);
+      sum(maximum(x, y)).backward();
+      CHECK(x.grad().to_vector() == Row{0.5, 1, 0, 1, 1, 0.5, 1, 0.5, 0.5, 0.5, 0, 1});
+      CHECK(y.grad().to_vector() == Row{0.5, 0, 1, 1, 1, 0.5, 1, 0.5, 0.5, 0.5, 1, 0});
+    }
+    {
+      auto const x = variable(a), y = variable(b);
+      sum(minimum(x, y)).backward();
+      CHECK(x.grad().to_vector() == Row{0.5, 0, 1, 1, 1, 0.5, 1, 0.5, 0.5, 0.5, 1, 0});
+      CHECK(y.grad().to_vector() == Row{0.5, 1, 0, 1, 1, 0.5, 1, 0.5, 0.5, 0.5, 0, 1});
+    }
+    {
+      auto const x = variable(a), low = variable(b), high = variable(c);
+      sum(clamp(x, low, high)).backward();
+      CHECK(x.grad().to_vector() == Row{1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0});
+      CHECK(low.grad().to_vector() == Row{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+      CHECK(high.grad().to_vector() == Row{0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1});
+    }
+    auto const x = variable({1, -1, 0, -0., nan, inf, -inf});
+    sum(relu(x)).backward();
+    CHECK(x.grad().to_vector() == Row{1, 0, 0, 0, 1, 1, 0});
+    Variable<double> const row{Tensor<double>{{1, -1, nan}}}, other{Tensor<double>{{1, -1, nan}}}, w{Tensor<double>{{1.}}};
+    sum(linear_relu(row.t(), w)).backward();
+    sum(relu(linear(other.t(), w))).backward();
+    CHECK(row.grad().to_vector() == other.grad().to_vector());
   });
 }

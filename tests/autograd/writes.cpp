@@ -1,7 +1,10 @@
 /// Writing into Variables: parts of them, and v += e. Literal gradients are PyTorch 1.13's.
 #include <doctest/doctest.h>
 
+#include <functional>
+
 #include <situ/autograd/concat.hpp>
+#include <situ/autograd/function.hpp>
 #include <situ/autograd/gradcheck.hpp>
 #include <situ/device/emulated/device.hpp>
 #include <support/compare.hpp>
@@ -15,6 +18,11 @@ using V = Variable<double>;
 
 V matrix() { return V(Tensor<double>{{1., 2., 3.}, {4., 5., 6.}}); }
 V row() { return V(Tensor<double>{7., 8., 9.}); }
+
+struct Doubled {
+  static auto forward(auto&, auto const& x) { return x * 2; }
+  static auto backward(auto&, auto const& g) { return g * 2; }
+};
 
 }  // namespace
 
@@ -164,6 +172,10 @@ TEST_CASE("a write that others would not know of is refused") {
   CHECK(situ_test::thrown<GradientError>([&] { V const z = view * 2; },
                                          "a view of shape [3, 2] is used after the Variable that it is a view of was written: its gradient would go astray; take the view "
                                          "again") == "");
+  for (auto const& use : std::initializer_list<std::function<void()>>{[&] { autograd::apply<Doubled>(view); }, [&] { view.backward(ones<double>({3, 2})); },
+                                                                      [&] { grad(view, x, ones<double>({3, 2})); }, [&] { concat({view, view}); }}) {
+    CHECK_THROWS_AS(use(), GradientError);
+  }
   CHECK(sum(y.t()).item() == 24 + 30);
   y(all()) = y * 3;  // its own history may be held by what is written
   CHECK(y.to_vector() == Row{21, 24, 27, 24, 30, 36});

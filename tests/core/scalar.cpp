@@ -152,6 +152,30 @@ TEST_CASE("16-bit floats round as in NumPy and PyTorch") {
   static_assert(float16(1.5f).bits == 0x3e00 && static_cast<float>(float16(1.5f)) == 1.5f, "usable in constant expressions");
 }
 
+TEST_CASE("a double is rounded once on its way to 16 bits") {
+  // numpy.float16 of the double; bfloat16 by comparison with the middles between its values, in exact fractions
+  struct {
+    double value;
+    unsigned half, bfloat;
+  } const table[] = {{1 + 0x1p-11, 0x3c00, 0x3f80},      {1 + 0x1p-11 + 0x1p-40, 0x3c01, 0x3f80},   {1 + 3 * 0x1p-11 - 0x1p-40, 0x3c01, 0x3f80},
+                     {1 + 3 * 0x1p-11, 0x3c02, 0x3f80},  {-1 - 0x1p-11 - 0x1p-50, 0xbc01, 0xbf80},  {1 + 0x1p-8, 0x3c04, 0x3f80},
+                     {1 + 0x1p-8 + 0x1p-40, 0x3c04, 0x3f81}, {1 + 3 * 0x1p-8 - 0x1p-52, 0x3c0c, 0x3f81}, {-1 - 3 * 0x1p-8, 0xbc0c, 0xbf82},
+                     {0x1p-25, 0x0, 0x3300},             {0x1p-25 + 0x1p-60, 0x1, 0x3300},          {3 * 0x1p-25 - 0x1p-60, 0x1, 0x33c0},
+                     {65520 - 0x1p-30, 0x7bff, 0x4780},  {65520, 0x7c00, 0x4780},                   {0x1p-134, 0x0, 0x0},
+                     {0x1p-134 + 0x1p-180, 0x0, 0x1},    {0x1.ffp127 - 0x1p76, 0x7c00, 0x7f7f},     {0x1.ffp127, 0x7c00, 0x7f80},
+                     {1e300, 0x7c00, 0x7f80},            {-1e300, 0xfc00, 0xff80},                  {-5e-324, 0x8000, 0x8000},
+                     {0.1, 0x2e66, 0x3dcd},              {-HUGE_VAL, 0xfc00, 0xff80},               {-0., 0x8000, 0x8000}};
+  for (auto const& line : table) {
+    CAPTURE(line.value);
+    CHECK(float16(line.value).bits == line.half);
+    CHECK(bfloat16(line.value).bits == line.bfloat);
+    CHECK(detail::convert_scalar<float16>(line.value).bits == line.half);
+  }
+  CHECK(float16(std::nan("")).bits == float16(std::nanf("")).bits);
+  CHECK(bfloat16(-std::nan("")).bits == bfloat16(-std::nanf("")).bits);
+  static_assert(float16(1 + 0x1p-11 + 0x1p-40).bits == 0x3c01 && bfloat16(1 + 0x1p-8 + 0x1p-40).bits == 0x3f81, "usable in constant expressions");
+}
+
 TEST_CASE("conversion of scalars saturates, wraps, and makes NaN 0") {
   using detail::convert_scalar;
   CHECK(convert_scalar<int8_t>(300.f) == 127);

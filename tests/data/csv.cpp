@@ -122,6 +122,8 @@ TEST_CASE("what cannot be read is named with its line and column") {
   }
   CHECK(message("a,b\n1,2\n3") == "parse_csv: text: line 3: 1 field found; 2 are needed, as in line 1");
   CHECK(message("a,b\n1,2\n3,4,5,6\n") == "parse_csv: text: line 3: 4 fields found; 2 are needed, as in line 1");
+  for (char const* text : {"a,b\r1,2\r3,4\r", "a,b\r1,2\n", "\"a\"\r\"b\"\r"}) CHECK(message(text) == "parse_csv: text: line 1: a carriage return found within the line; lines end with \\n or \\r\\n");
+  CHECK(message("a,b\n1,2\r3,4\r") == "parse_csv: text: line 2: a carriage return found within the line; lines end with \\n or \\r\\n");
   CHECK(message("\n\na,b\n1") == "parse_csv: text: line 4: 1 field found; 2 are needed, as in line 3");
   CHECK(message("a\n\"1") == "parse_csv: text: line 2: a quoted field does not end; a closing quote is needed");
   CHECK(message("a\n\"1\"2") == "parse_csv: text: line 2: '2' found after a quoted field; the delimiter or the end of the line is needed");

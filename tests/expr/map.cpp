@@ -62,6 +62,8 @@ struct halves_up {
   SITU_HOST_DEVICE float16 operator()(float16 x) const { return float16(static_cast<float>(x) / 2); }
 };
 
+inline float third_power(float x) { return x * x * x; }
+
 }  // namespace situ_test
 
 using namespace situ;
@@ -91,6 +93,12 @@ TEST_CASE("lambdas are mapped over elements of host tensors") {
   CHECK(eval(map([](int64_t a, float b, double c, uint8_t e, float16 g) { return static_cast<double>(a) + b + c + e + g; }, Tensor<int64_t>{1},
                  Tensor<float>{2}, Tensor<double>{3}, Tensor<uint8_t>{4}, Tensor<float16>{5})).item() == 15.);
   static_assert(std::is_same_v<value_of<decltype(map([](float) { return 1LL; }, x))>, int64_t>);
+}
+
+TEST_CASE("functions are mapped like function objects") {
+  Tensor<float> const x{1, -2, 3};
+  CHECK(eval(map(situ_test::third_power, x)).to_vector() == std::vector<float>{1, -8, 27});
+  CHECK(eval(map(&situ_test::third_power, x * 2) + 1).to_vector() == std::vector<float>{9, -63, 217});
 }
 
 TEST_CASE("a function of elements is called once for each, whatever the layout") {

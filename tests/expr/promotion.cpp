@@ -106,6 +106,11 @@ TEST_CASE("numbers beside tensors take the tensor's type") {
   CHECK(eval(bytes > -1).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(-1 < bytes).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(bytes == 456).to_vector() == std::vector<bool>{false, false});
+  CHECK(eval(bytes < 4294967295u).to_vector() == std::vector<bool>{true, true});
+  CHECK(eval(Tensor<int32_t>{5, -1} < 3000000000u).to_vector() == std::vector<bool>{true, true});
+  CHECK(eval(Tensor<int32_t>{-1, 7} == 4294967295u).to_vector() == std::vector<bool>{false, false});
+  CHECK(eval(uint16_t{65535} > Tensor<int16_t>{5, -1}).to_vector() == std::vector<bool>{true, true});
+  CHECK(eval(Tensor<int64_t>{5, -1} < std::size_t{7}).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(bytes * 0.5).to_vector() == std::vector<float>{100, 50});
   CHECK(eval(1 / Tensor<int32_t>{2, 0}).to_vector() == std::vector<float>{0.5, HUGE_VALF});
   CHECK(eval(2.5 > Tensor<int32_t>{2, 3}).to_vector() == std::vector<bool>{true, false});
@@ -206,6 +211,38 @@ TEST_CASE("all float16 and bfloat16 values pass through kernels unchanged, and w
     CHECK(bits_of(eval(cast<float16>(floats))) == rounded_half);
     CHECK(bits_of(eval(cast<bfloat16>(floats))) == rounded_brain);
   });
+}
+
+TEST_CASE("doubles are rounded once on their way to 16 bits") {
+  std::vector<double> near;  // the middles between two halves, or two bfloat16, and what lies beside them
+  std::vector<unsigned> half, brain;
+  for (double low : {1 + 0x1p-10, 0x1p-24, 3 * 0x1p-14, 1024., 65504., 0x1.02p0, 0x1p-133, 0x1.fep127, 0x1.8p60}) {
+    for (double step : {0x1p-10, 0x1p-24, 0x1p-7, 0x1p-133, 32., 0x1p120, 0x1p53}) {
+      double const middle = low + step / 2;
+      for (double x : {middle, std::nextafter(middle, 0.), std::nextafter(middle, HUGE_VAL), -middle, -std::nextafter(middle, HUGE_VAL)}) near.push_back(x);
+    }
+  }
+  for (double x : {HUGE_VAL, -HUGE_VAL, 0., -0., 1e300, -1e300, 5e-324, -5e-324}) near.push_back(x);
+  for (double x : near) {  // the scalar conversion is tested in core/scalar.cpp
+    half.push_back(float16(x).bits);
+    brain.push_back(bfloat16(x).bits);
+  }
+  Tensor<double> const doubles(near);
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    CHECK(bits_of(eval(cast<float16>(doubles))) == half);
+    CHECK(bits_of(eval(cast<bfloat16>(doubles))) == brain);
+    CHECK(bits_of(doubles.to<float16>()) == half);
+    CHECK(static_cast<float>(eval(cast<float16>(full<double>({1}, 1 + 0x1p-11 + 0x1p-40)) - 1).item()) == 0x1p-10f);
+    CHECK(bits_of(eval(cast<bfloat16>(full<double>({9}, std::nan(""))))) == std::vector<unsigned>(9, bfloat16(std::nanf("")).bits));
+  });
+  double const x = 1 + 0x1p-11 + 0x1p-40;
+  Tensor<float16> y = zeros<float16>({2});
+  y[0] = x;
+  CHECK(bits_of(y) == std::vector<unsigned>{0x3c01, 0});
+  CHECK(bits_of(Tensor<float16>{x, -x}) == std::vector<unsigned>{0x3c01, 0xbc01});
+  CHECK(bits_of(full<float16>({1}, x)) == std::vector<unsigned>{0x3c01});
+  CHECK(bits_of(arange<float16>(x, 2, 4)) == std::vector<unsigned>{0x3c01});
 }
 
 TEST_CASE("16-bit floats compute in float and round when they are stored, or cast") {

@@ -156,9 +156,12 @@ TEST_CASE("an input of another shape is refused in the layer's name") {
 TEST_CASE("an index that is no row is an IndexError") {
   nn::Embedding<double> const table{5, 2};
   CHECK(thrown<IndexError>([&] { table(Tensor<int64_t>{1, 5}); },
-                           "index_select: index 5 at [1] is out of range for axis 0 of shape [5, 2]: indices are -5 to 4") == "");
+                           "Embedding: index 5 at [1] is out of range for axis 0 of shape [5, 2]: indices are 0 to 4") == "");
+  CHECK(thrown<IndexError>([&] { table(Tensor<int32_t>{{0, 4}, {-1, 2}}); },
+                           "Embedding: index -1 at [2] is out of range for axis 0 of shape [5, 2]: indices are 0 to 4") == "");
   nn::Embedding<double, Emulated<0>> const far{5, 2};
   CHECK_THROWS_AS(far(Tensor<int64_t, Emulated<0>>{1, 5}).item(0, 0), IndexError);
+  CHECK_THROWS_AS(far(Tensor<int64_t, Emulated<0>>{1, -1}).item(0, 0), IndexError);
 }
 
 TEST_CASE("the row of padding_idx begins as zeros and gets no gradient, in second derivatives neither") {

@@ -196,6 +196,26 @@ TEST_CASE("a layer of float normalises 16-bit inputs, whose type the result has"
   CHECK(worst(net.bias->grad(), {1, 1}) == 0);
 }
 
+TEST_CASE("the shape to normalise is an extent or braces of extents, also in parentheses") {
+  int64_t const n = 4;
+  std::size_t const unsigned_n = 4;
+  struct Holder {
+    nn::LayerNorm<float> layer;
+    nn::RMSNorm<float> root;
+    explicit Holder(int64_t extent) : layer({extent}), root({extent}, {.eps = 1e-6}) {}
+  };
+  Holder const holder(n);
+  CHECK(holder.layer.normalized_shape == Shape{4});
+  CHECK(holder.root.normalized_shape == Shape{4});
+  CHECK(nn::LayerNorm<float>({3, 5}).normalized_shape == Shape{3, 5});
+  CHECK(nn::LayerNorm<float>({unsigned_n}, {.bias = false}).normalized_shape == Shape{4});
+  CHECK(nn::LayerNorm<float>({3, n}, {.eps = 1e-3}).normalized_shape == Shape{3, 4});
+  CHECK(nn::LayerNorm<float>(unsigned_n).normalized_shape == Shape{4});
+  CHECK(nn::RMSNorm<float>{{3, 5}}.normalized_shape == Shape{3, 5});
+  nn::LayerNorm<float> const copy{holder.layer};
+  CHECK(copy.weight->state() == holder.layer.weight->state());
+}
+
 TEST_CASE("norms say which inputs they take") {
   using situ_test::thrown;
   nn::BatchNorm1d<float> one{3};

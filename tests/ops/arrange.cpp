@@ -1,4 +1,5 @@
 #include <situ/ops/arrange.hpp>
+#include <situ/ops/compare.hpp>
 #include <situ/ops/concat.hpp>
 #include <situ/ops/pad.hpp>
 #include <situ/ops/matrix_parts.hpp>
@@ -175,6 +176,44 @@ TEST_CASE("large tensors are arranged as small ones are") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE_TEMPLATE("large tensors are padded with a number on any side", T, int16_t, float) {
+  int64_t const scale = 4 / static_cast<int64_t>(sizeof(T));
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> widths;
+  };
+  for (Case const& c : {Case{{1500 * scale, 1501}, {1, 1, 1, 1}}, Case{{1500 * scale, 1501}, {3, 0, 0, 2}}, Case{{300'000 * scale, 7}, {1, 2}}, Case{{300'000 * scale, 7}, {0, 0, 5, 0}},
+                        Case{{1, 1200 * scale, 900, 2}, {0, 0, 2, 1, 1, 0}}, Case{{2, 1200 * scale, 901}, {1, 2, 3, 4}}, Case{{2'500'001 * scale}, {300, 7}},
+                        Case{{1600 * scale, 1400}, {-1, 2, 1, 0}}, Case{{1600 * scale, 1400}, {400, 0}}}) {
+    Tensor<T> x = empty<T>(c.shape);
+    for (int64_t k = 0; k < x.size(); ++k) x.data()[k] = static_cast<T>(k % 8191);
+    Tensor<T> const y = pad(x, c.widths, 7);
+    int const rank = c.shape.rank();
+    int64_t wrong = 0;
+    for (int64_t k = 0; k < y.size(); ++k) {
+      int64_t left = k, place = 0, stride = 1;
+      bool inside = true;
+      for (int axis = rank - 1; axis >= 0; --axis) {
+        std::size_t const pair = static_cast<std::size_t>(2 * (rank - 1 - axis));
+        int64_t const index = left % y.shape()[axis] - (pair < c.widths.size() ? c.widths[pair] : 0);
+        inside = inside && index >= 0 && index < c.shape[axis];
+        place += index * stride, stride *= c.shape[axis], left /= y.shape()[axis];
+      }
+      wrong += y.data()[k] != (inside ? static_cast<T>(place % 8191) : T(7));
+    }
+    INFO(c.shape);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("axes of one index are padded by the shape, whatever their strides are") {
+  Tensor<float> const x = arange<float>(131'072 * 64).view({131'072, 64}).unsqueeze(2).permute({0, 2, 1});  // whose middle axis has the stride 1
+  for (std::vector<int64_t> const& widths : {std::vector<int64_t>{0, 0, 1, 1}, {0, 0, 1, 0}, {0, 0, 2, 1}, {1, 1, 0, 0}}) {
+    CHECK(equal(pad(x, widths, 7), pad(x * 1.f, widths, 7)));
+    CHECK(equal(pad(x, widths, 7).slice(1, widths[2], widths[2] + 1).slice(2, widths[0], widths[0] + 64), x));
+  }
+}
+
 TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, float) {
   for (int64_t const rows : {2, 37, sizeof(T) == 4 ? 700'000 : 500}) {
     for (int64_t const width : {1, 3, 21}) {
@@ -288,4 +327,25 @@ TEST_CASE("what cannot be arranged is named") {
   CHECK(trace(ones({3, 4}), INT64_MIN).item() == 0);
   says([&] { diag(zeros({1, 2, 3})); }, "diag: shape [1, 2, 3] has 3 axes; 1 or 2 are needed");
   says([&] { meshgrid({x, x}); }, "meshgrid: shape [2, 3] has 2 axes; rows of numbers are needed");
+  int64_t const many = int64_t{1} << 62;
+  Tensor<float> const wide = zeros({1}).expand({many});
+  says([&] { concat({wide, wide}); }, "concat: shape [4611686018427387904] cannot be joined along axis 0: the axis would have more elements than can be addressed");
+  says([&] { split(wide, 1); }, "split: 4611686018427387904 parts of an axis of 4611686018427387904 elements were asked for; there are at most 2147483647");
+  says([&] { chunk(zeros({0}), many); }, "chunk: 4611686018427387904 parts of an axis of 0 elements were asked for; there are at most 2147483647");
+  says([&] { repeat(x, {many, many}, 0); }, "repeat: the counts for axis 0 of shape [2, 3] add up to more elements than can be addressed");
+  says([&] { repeat(x, {many, 0}, 0); }, "repeat: shape [4611686018427387904, 3] has more elements than can be addressed: the product of the sizes overflows");
+  CHECK(split(wide, many / 2).size() == 2);
+}
+
+namespace {
+template <class X, class V>
+concept padded_with = requires(X const& x, V v) { pad(x, {1, 1}, v); };
+}  // namespace
+
+TEST_CASE("what is padded with becomes an element of x: integers wrap, and nothing else is lost") {
+  CHECK(pad(Tensor<uint8_t>{7}, {1, 1}, -1).to_vector() == std::vector<uint8_t>{255, 7, 255});
+  CHECK(pad(Tensor<int32_t>{7}, {1, 1}).to_vector() == std::vector<int32_t>{0, 7, 0});
+  CHECK(pad(Tensor<float>{7}, {1, 0}, 0.5).to_vector() == std::vector<float>{0.5, 7});
+  static_assert(padded_with<Tensor<float16>, double> && padded_with<Tensor<bool>, int> && padded_with<Tensor<uint8_t>, int64_t>);
+  static_assert(!padded_with<Tensor<int32_t>, double> && !padded_with<Tensor<int64_t>, float> && !padded_with<Tensor<bool>, float16>);
 }

@@ -155,6 +155,15 @@ TEST_CASE("conv2d of nothing is nothing, or zeros") {
   CHECK(to_string(conv2d(zeros({0, 3, 5, 5}), zeros({4, 3, 3, 3})).shape()) == "[0, 4, 3, 3]");
   CHECK(to_string(conv2d(zeros({2, 3, 5, 5}), zeros({0, 3, 3, 3})).shape()) == "[2, 0, 3, 3]");
   CHECK(conv2d(zeros({1, 0, 3, 3}), zeros({2, 0, 3, 3})).to_vector() == std::vector<float>{0, 0});
+  CHECK(conv2d(zeros({2, 0, 5, 20}), zeros({8, 0, 3, 3}), {.bias = ones({8}), .padding = 1}).to_vector() == std::vector<float>(2 * 8 * 5 * 20, 1.f));
+  for (int64_t const channels : {1, 3}) {  // windows that see nothing but padding
+    for (int64_t const outputs : {1, 4}) {
+      for (int64_t const height : {0, 4}) {
+        auto const y = conv2d(zeros({2, channels, height, 0}), ones({outputs, channels, 3, 3}), {.bias = ones({outputs}), .padding = 16});
+        CHECK(y.to_vector() == std::vector<float>(static_cast<std::size_t>(2 * outputs * (height + 30) * 30), 1.f));
+      }
+    }
+  }
 }
 
 TEST_CASE("conv2d names what does not fit") {

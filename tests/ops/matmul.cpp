@@ -180,6 +180,8 @@ TEST_CASE("sums of nothing are 0, those of operands that run backwards too") {
   CHECK(equal(matmul(zeros({4, 0}).flip(0), zeros({0, 5}).flip(1)), zeros({4, 5})));
   auto const b = arange<float>(17);
   CHECK(equal(linear(zeros({3, 0}), zeros({17, 0}).flip(0), b), b.expand({3, 17})));
+  CHECK(equal(matmul(zeros({3, 4, 0}).flip(0), zeros({3, 0, 5}).flip(2)), zeros({3, 4, 5})));
+  CHECK(equal(matmul(zeros({2, 1, 40, 0}).flip(2), zeros({3, 0, 33}).flip(0)), zeros({2, 3, 40, 33})));
 }
 
 TEST_CASE("operands promote, and formulas are operands") {
@@ -245,6 +247,10 @@ TEST_CASE("bias and activation reach every tile once") {
   });
   Tensor<int32_t> const n{{1, -2}, {3, 4}}, b{-4, 1};
   CHECK(linear_relu(n, n, b[0].expand({2})).to_vector() == std::vector<int32_t>{1, 0, 0, 21});
+  // The activation is one of the sums as they wrap: 200 is -56, and -200 is 56.
+  CHECK(linear_relu(Tensor<int8_t>{{20, 1}, {-20, 3}}, Tensor<int8_t>{{10, 0}}).to_vector() == std::vector<int8_t>{0, 56});
+  CHECK(linear_relu(Tensor<int16_t>{{200, 1}, {-200, 3}}, Tensor<int16_t>{{200, 0}}, Tensor<int16_t>{4}).to_vector() == std::vector<int16_t>{0, 25540});
+  CHECK(linear_relu(Tensor<uint8_t>{{20, 1}}, Tensor<uint8_t>{{10, 0}}).to_vector() == std::vector<uint8_t>{200});
 }
 
 TEST_CASE("shapes that do not fit are named") {

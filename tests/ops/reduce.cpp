@@ -292,6 +292,17 @@ TEST_CASE("sums of ten million floats are within 1e-6 of the sum in double") {
   }
 }
 
+TEST_CASE("sums of doubles along very short rows are added in pairs") {
+  int64_t const n = 400'000;
+  Tensor<double> const gapped = full<double>({n, 4}, 0.1)(all(), range(0, 3)), narrow = full<double>({4, n}, 0.1).t()(all(), range(0, 4, 2));
+  for_each_instruction_set([&] {
+    CHECK(std::fabs(sum(gapped).item() / (0.1L * 3 * n) - 1) < 4e-15L);
+    CHECK(std::fabs(sum(gapped * gapped).item() / (0.01L * 3 * n) - 1) < 4e-15L);
+    CHECK(std::fabs(norm(gapped).item() / std::sqrt(0.01L * 3 * n) - 1) < 4e-15L);
+    CHECK(std::fabs(mean(narrow).item() / 0.1L - 1) < 4e-15L);
+  });
+}
+
 TEST_CASE("sums of costly expressions are as accurate as sums of tensors") {
   constexpr int64_t n = 2'000'000;
   Tensor<float> const x = full({n}, 0.3f);

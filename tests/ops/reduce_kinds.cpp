@@ -288,6 +288,28 @@ TEST_CASE("variances are accurate where the mean is large, in one pass over rows
     CHECK(agree(static_cast<double>(var(x * 1.f).item()), squares / (n - 1), 1e-6));
     CHECK(agree(var(cast<double>(x)).item(), squares / (n - 1), 1e-12));
   });
+  // However the elements are ordered: what looks like all of them at first may be far from them.
+  for (int64_t const step : {1, 2, 512, 4096}) {
+    for (int64_t const rows : {1, 7}) {
+      Tensor<float> ordered = empty({n});
+      for (int64_t i = 0; i < n; ++i) ordered.data()[i] = x.data()[i] + (i % 4096 / step % 2 == 0 ? 0 : 64) + static_cast<float>(i) / 64 + (i % 1024 - 512 >= 0 && i % 1024 - 512 < 64 ? 4096 : 0);
+      double sum = 0, about = 0;
+      int64_t const count = n / rows;
+      for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(ordered.data()[i]);
+      for (int64_t i = 0; i < count; ++i) about += std::pow(static_cast<double>(ordered.data()[i]) - sum / static_cast<double>(count), 2);
+      for_each_instruction_set([&] {
+        CHECK(agree(static_cast<double>(var(ordered.slice(0, 0, count)).item()) / about * static_cast<double>(count - 1), 1, 1e-6));
+        CHECK(agree(static_cast<double>(var(ordered.slice(0, 0, count * rows).reshape({rows, count}), 1).item(0)) / about * static_cast<double>(count - 1), 1, 1e-6));
+      });
+    }
+  }
+  for (float const special : {INFINITY, NAN}) {
+    for (int64_t const at : {0, 2048, 5000, 199'999}) {
+      Tensor<float> spoilt = x.clone();
+      spoilt(at) = special;
+      for_each_instruction_set([&] { CHECK(std::isnan(var(spoilt).item())); });
+    }
+  }
   Tensor<float> outlier = full({n}, 0.f);
   for (int64_t i = 0; i < n; ++i) outlier.data()[i] = static_cast<float>(i % 2) * 1e-3f;
   outlier(0) = 1e6f;

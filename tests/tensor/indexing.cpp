@@ -47,6 +47,26 @@ TEST_CASE_TEMPLATE("indexed views are written in place", D, SITU_TEST_DEVICES) {
   CHECK(x.to_vector() == ints{1, 2, 3, 2, 2, 2});
 }
 
+TEST_CASE_TEMPLATE("axes of one index may lead what is assigned to a part, as in PyTorch and NumPy", D, SITU_TEST_DEVICES) {
+  Tensor<int64_t, D> x = arange<int64_t>(6, D{}).view({2, 3});
+  x[0] = Tensor<int64_t, D>{{7, 8, 9}};
+  CHECK(x.to_vector() == ints{7, 8, 9, 3, 4, 5});
+  x(all(), 1) = Tensor<int64_t, D>{{{1, 2}}} * 10;
+  CHECK(x.to_vector() == ints{7, 10, 9, 3, 20, 5});
+  x(1, range(0, 2)) = Tensor<int64_t, D>{{6}};
+  CHECK(x.to_vector() == ints{7, 10, 9, 6, 6, 5});
+  x[1] = x(range(0, 1), range(2, -4, -1));  // which overlaps nothing that is written
+  x[0] = x(range(0, 1), range(2, -4, -1));  // which overlaps it in another order
+  CHECK(x.to_vector() == ints{9, 10, 7, 9, 10, 7});
+  x.t() = full<int64_t>({1, 1, 1, 1, 1, 1, 1, 1}, 4, D{});
+  CHECK(x.to_vector() == ints(6, 4));
+  CHECK(thrown<ShapeError>([&] { x[0] = zeros<int64_t>({2, 3}, D{}); }, "assign: shape [2, 3] cannot be expanded to [3]: it has more dimensions") == "");
+  CHECK(thrown<ShapeError>([&] { x[0] = zeros<int64_t>({1, 2, 3}, D{}); }, "assign: shape [1, 2, 3] cannot be expanded to [3]: it has more dimensions") == "");
+  CHECK(thrown<ShapeError>([&] { x.assign(zeros<int64_t>({1, 2, 3}, D{})); }, "assign: shape [1, 2, 3] cannot be expanded to [2, 3]: it has more dimensions") == "");
+  CHECK(thrown<ShapeError>([&] { x += zeros<int64_t>({1, 2, 3}, D{}); }, "operator+=: shape [1, 2, 3] cannot be expanded to [2, 3]: it has more dimensions") == "");
+  CHECK(x.to_vector() == ints(6, 4));
+}
+
 TEST_CASE("wrong indices name the axis, the shape and what there is") {
   Tensor<float> x = zeros({2, 3});
   CHECK(thrown<IndexError>([&] { (void)x[2]; }, "operator[]: index 2 is out of range for axis 0 of shape [2, 3]: it has 2 elements") == "");

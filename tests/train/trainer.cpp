@@ -343,6 +343,43 @@ TEST_CASE("a table leaves out what was not measured") {
         "epoch,loss,validation_loss,error,learning_rate,gradient_norm,seconds,samples_per_second\n"
         "1,0.5,,,0.001,,0.250,400\n"
         "2,0.25,0.75,0.125,0.0005,2,0.500,200\n");
+  history.metric_name = "top-1, \"strict\"";
+  CHECK(history.csv().rfind("epoch,loss,validation_loss,\"top-1, \"\"strict\"\"\",learning_rate,", 0) == 0);
+}
+
+TEST_CASE("a loss that has become NaN is written as nan, also after a stop") {
+  Points const points;
+  data::TensorDataset const samples{points.x, points.y};
+  Folder const folder;
+  auto const lost = [](auto const& scores, auto const& labels) { return cross_entropy(scores, labels) * std::numeric_limits<float>::quiet_NaN(); };
+  auto const unknown = [](auto const& scores, auto const&) { return mean(scores) * std::numeric_limits<float>::quiet_NaN(); };
+  manual_seed(1);
+  Net<float, Cpu> net;
+  std::FILE* const log = std::fopen(folder.file("log").c_str(), "w");
+  REQUIRE(log != nullptr);
+  for (int64_t epochs : {1, 2}) {
+    train::Trainer<Cpu>{{.epochs = epochs, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = true, .csv = folder.file("t.csv"), .progress = log}}.fit(
+        net, samples, samples, lost, adam, unknown);
+  }
+  std::fclose(log);
+  std::string const table = read(folder.file("t.csv"));
+  CHECK(table.find("\n1,nan,nan,nan,0.02,nan,") != std::string::npos);
+  CHECK(table.find("\n2,nan,nan,nan,0.02,nan,") != std::string::npos);
+  CHECK(read(folder.file("log")).find("epoch 1/1  loss nan  validation loss nan  metric nan  ") == 0);
+}
+
+TEST_CASE("learning curves that are almost level, or of any size, make a picture") {
+  double const none = std::numeric_limits<double>::quiet_NaN(), largest = std::numeric_limits<double>::max();
+  double const pairs[][2] = {{0.3, 0x1.3333333333334p-2}, {0.5, 0x1.0000000000001p-1}, {0, 5e-324}, {1e-310, 3e-310}, {-largest, largest}, {1e299, -1e299}, {0, 0}, {-0.3, -0.3}};
+  for (auto const& pair : pairs) {
+    train::History history;
+    history.epochs = {{1, pair[0], none, none, 0.1, none, 1, 10}, {2, pair[1], none, none, 0.1, none, 1, 10}};
+    std::string const picture = history.svg();
+    CAPTURE(pair[0]);
+    CHECK(picture.size() < 4000);
+    CHECK(picture.find("nan") == std::string::npos);
+    CHECK(picture.find("inf") == std::string::npos);
+  }
 }
 
 TEST_CASE("bad options, a checkpoint of something else") {
@@ -350,6 +387,7 @@ TEST_CASE("bad options, a checkpoint of something else") {
   auto const with = [](train::TrainerOptions options) { return [options] { train::Trainer<Cpu> trainer{options}; }; };
   CHECK(thrown<Error>(with({.batch_size = 0}), "Trainer: batch_size = 0: a batch has at least one sample") == "");
   CHECK(thrown<Error>(with({.clip_norm = -1}), "Trainer: clip_norm = -1: it cannot be negative") == "");
+  CHECK(thrown<Error>(with({.min_delta = std::numeric_limits<double>::quiet_NaN()}), "Trainer: min_delta = nan: it cannot be negative") == "");
   CHECK(thrown<Error>(with({.resume = true}), "Trainer: resume = true: name the checkpoint to go on from") == "");
   CHECK(thrown<DeviceUnavailable>([] { train::Trainer<Cuda<63>>{}.device(); }, "Trainer: none of the devices of its list is available here; add Cpu to the list") == "");
 
@@ -363,6 +401,14 @@ TEST_CASE("bad options, a checkpoint of something else") {
   CHECK(thrown<IoError>([&] { trainer.fit(net, samples, train::none, loss, adam); },
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: a checkpoint that a Trainer has written is needed") == "");
   CHECK(same_bits(net, before));
+
+  // Before the first step, not after the first epoch.
+  for (auto const& options : {train::TrainerOptions{.checkpoint = "no_such_folder/x", .progress = nullptr}, train::TrainerOptions{.csv = "no_such_folder/x", .progress = nullptr},
+                              train::TrainerOptions{.svg = "no_such_folder/x", .progress = nullptr}}) {
+    CHECK(thrown<IoError>([&] { train::Trainer<Cpu>{options}.fit(net, samples, train::none, loss, adam); },
+                          "Trainer: no_such_folder/x: cannot be written: No such file or directory; a writable folder is needed") == "");
+    CHECK(same_bits(net, before));
+  }
 }
 
 TEST_CASE("on a terminal a bar is redrawn in its line, and each epoch leaves one line") {

@@ -17,58 +17,62 @@ namespace detail {
 
 template <class T, class D>
 void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool keeps_graph) {
+  check_not_in_hook("backward");
+  check_view(root);
   no_grad const guard;
   Flow flow(keeps_graph, false, 0);
   root.state()->add(flow, seed);
   flow.run();
 }
 
-/// Marks Variables as targets of a grad(), for as long as it runs.
+/// Marks Variables as targets of a grad(), until their gradients have been taken.
 class Targets {
  public:
   explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+    for (std::size_t k = 0; k < nodes_.size(); ++k) {
+      if (!nodes_[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
+    }
     for (Node* node : nodes_) node->target = true;
   }
   Targets(Targets const&) = delete;
   Targets& operator=(Targets const&) = delete;
   ~Targets() {
-    for (Node* node : nodes_) node->target = false;
+    for (Node* node : nodes_) {
+      node->target = false;
+      node->forget_captured();
+    }
   }
 
  private:
   std::vector<Node*> nodes_;
 };
 
-template <class T, class D>
-Tensor<T, D> take_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  Tensor<T, D> result = std::move(state->captured);
-  state->captured = {};
-  if (!result.body()) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
+  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
+}
+/// The gradient of input `number`, which may stand among the inputs again.
+template <class T, class D, std::size_t N>
+Tensor<T, D> take_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+  auto* const state = inputs[number].state();
+  bool again = false;
+  for (std::size_t k = number + 1; k < N; ++k) again = again || inputs[k].state() == state;
+  if (!state->captured.body()) fail_unused(number, state->shape);
+  Tensor<T, D> result = again ? state->captured : std::exchange(state->captured, {});
   return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
 }
-template <class T, class D>
-Variable<T, D> take_recorded_gradient(Variable<T, D> const& input, std::size_t number) {
-  auto* const state = input.state();
-  state->captured = {};
-  if (!state->captured_recorded) {
-    fail<GradientError>("grad: input ", number, " of shape ", state->shape, " was not used for the output: it has no gradient; leave it out, or use it");
-  }
-  Variable<T, D> result = std::move(*state->captured_recorded);
-  delete std::exchange(state->captured_recorded, nullptr);
-  return result;
+template <class T, class D, std::size_t N>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+  auto* const state = inputs[number].state();
+  if (!state->captured_recorded) fail_unused(number, state->shape);
+  return *state->captured_recorded;
 }
 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, std::vector<Node*> const& inputs, bool keeps_graph) {
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
   if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    if (!inputs[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
-  }
-  Targets const targets(inputs);
+  check_not_in_hook("grad");
+  check_view(root);
   Node* const root_node = root.state();
   uint64_t const run = next_gradient_run();
   mark_way_to_targets(&root_node, 1, run);
@@ -108,19 +112,21 @@ template <class Y, class S, class V, std::size_t N>
 auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_graph) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
-  run_grad(y, seed, nodes, keeps_graph);
+  Targets const targets(std::move(nodes));
+  run_grad(y, seed, targets, keeps_graph);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs[Ks], Ks)...};
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 template <class Y, class S, class V, std::size_t N>
 auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
   std::vector<Node*> nodes;
   for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
   use_lanes<device_of<V>>();
-  run_grad<true>(y, seed, nodes, true);
+  run_grad<true>(y, seed, targets, true);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<V, N>{take_recorded_gradient(inputs[Ks], Ks)...};
+    return std::array<V, N>{take_recorded_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 
@@ -134,7 +140,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
 ///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
-/// Cost      only what lies between the output and the inputs is computed. The graph is used up, unless retain_graph or
+/// Cost      only what lies between the output and the inputs is computed. What the graph saved is given back, unless retain_graph or
 ///           create_graph is given.
 template <class E, class T, class D>
   requires differentiable<E>

@@ -42,11 +42,12 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 
   Section(F const& function, Vs const&... from) : edges{}, f(function), saved(Saved<value_of<Vs>, device_of<Vs>>(from.value())...), generator(default_generator()) {
     name = "Checkpoint";
+    calls_others = true;
     inputs = edges;
     input_count = count;
+    (check_view(from), ...);
     int k = 0;
     auto const connect = [&](auto const& v) {
-      check_view(v);
       if (v.requires_grad()) {
         auto* const state = v.state();
         edges[k] = state;
@@ -82,23 +83,24 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
   template <std::size_t... Is, std::size_t... Ks>
   void run(Flow& flow, std::index_sequence<Is...>, std::index_sequence<Ks...>) {
     std::tuple<Vs...> const leaves{Vs(std::get<Is>(saved).tensor(), edges[Is] != nullptr)...};
+    std::vector<Node*> targets, roots;
+    if (flow.for_targets()) {  // then grad() is nobody's business
+      (targets.push_back(edges[Is] ? std::get<Is>(leaves).state() : nullptr), ...);
+      std::erase(targets, nullptr);
+    }
+    Targets const marked(std::move(targets));
     {
       enable_grad const recording;
       auto const outputs = [&] {
         GeneratorAgain const again(generator);
         return section_outputs(std::apply(f, leaves));
       }();
-      std::vector<Node*> targets, roots;
-      if (flow.for_targets()) {  // then grad() is nobody's business
-        (targets.push_back(edges[Is] ? std::get<Is>(leaves).state() : nullptr), ...);
-        std::erase(targets, nullptr);
+      if (flow.for_targets()) {  // by the number of that grad(): what it has marked stays so
         (roots.push_back(std::get<Ks>(outputs).state()), ...);
+        mark_way_to_targets(roots.data(), static_cast<int>(roots.size()), flow.number());
       }
-      Targets const marked(targets);
-      uint64_t const number = flow.for_targets() ? next_gradient_run() : 0;
-      if (number != 0) mark_way_to_targets(roots.data(), static_cast<int>(roots.size()), number);
       no_grad const computing;
-      Flow inner(false, false, number);
+      Flow inner(flow.keeps_graph(), false, flow.number());
       auto const start = [&](auto const& y, auto const& gradient) {
         if (y.requires_grad() && gradient.body()) y.state()->add(inner, gradient);
       };
@@ -124,7 +126,7 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 /// f takes Variables and gives a Variable, a formula, or a std::tuple of them; it is kept by value, so that what it refers to must live until the
 /// backward has run. It must do the same both times; what the default generator draws (dropout) is the same.
 /// Throws    GradientError from a backward pass when an input was written in place since; for a second derivative.
-/// Gradient  of the inputs, and of Variables that f refers to.
+/// Gradient  of the inputs, and of Variables that f refers to: a grad() of what the section belongs to runs it again, whatever it asks for.
 /// Source    T. Chen et al., Training deep nets with sublinear memory cost, arXiv:1604.06174.
 template <class F, class... Es>
   requires(sizeof...(Es) > 0 && (differentiable<Es> && ...))

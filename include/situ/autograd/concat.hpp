@@ -36,6 +36,7 @@ auto joined_input(E const& e, Tensor<T, D> const& part) {
 /// Where the parts lie along an axis: the first indices, and the end. Stacked parts have an index each, and not the axis.
 struct JoinRule {
   using twice = void;
+  static constexpr bool stateless = true;
   int axis;
   bool stacked;
   std::vector<int64_t> ends;
@@ -75,8 +76,9 @@ struct RecordedList final : State<T, D> {
     this->inputs = edges.data();
     this->input_count = static_cast<int>(count);
     this->requires_grad = true;
+    this->saves_nothing = is_stateless<Rule>;
+    for (std::size_t k = 0; k < count; ++k) check_view(from[k]);
     for (std::size_t k = 0; k < count; ++k) {
-      check_view(from[k]);
       auto* const state = from[k].state();
       if (!state->requires_grad) continue;
       edges[k] = state;
@@ -86,7 +88,7 @@ struct RecordedList final : State<T, D> {
   }
   ~RecordedList() override { drop_inputs(*this); }
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     for (std::size_t k = 0; k < edges.size(); ++k) {
       Into<T, D> const into(flow, edges[k]);
       if (flow.creates_graph()) rule.send(*this->incoming_recorded, k, into);

@@ -291,15 +291,14 @@ struct FormulaState final : State<T, D>, FormulaParts {
     std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
     char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
     auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
-    state->name = name;
-    state->payload = block + own;
+    state->name = name, state->payload = block + own;
     state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
     state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
     state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
     state->input_count = code.slots;
     for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
     for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
-    state->requires_grad = true;
+    state->requires_grad = true, state->saves_nothing = code.kept == 0 && !code.destroy;
     return state;
   }
   ~FormulaState() override {
@@ -320,7 +319,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
   }
 
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     OperationName const guard(this->name);
     for (int k = 0; k < kept_count; ++k) {
       if (Body const* const body = this->FormulaParts::kept[k].body()) check_unchanged(body->storage.head(), versions[k], body->layout.shape);
@@ -415,6 +414,7 @@ struct differentiable_rule {
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
+  static constexpr bool stateless = !Read && std::is_trivially_destructible_v<Seed>;
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}

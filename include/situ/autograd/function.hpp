@@ -251,6 +251,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
     name = node_name<Op>();
     inputs = edges;
     input_count = count;
+    (check_view(arguments), ...);
     int k = 0;
     (connect(k, arguments), ...);
   }
@@ -328,7 +329,7 @@ struct OutputOf final : State<T, D> {
   }
   ~OutputOf() override { drop_inputs(*this); }
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     if (flow.wants(edge[0])) static_cast<Op*>(edge[0])->template take<K>(flow, this->incoming);
   }
   void release() noexcept override {

@@ -123,14 +123,15 @@ template <class Y, class... Vs>
 std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> const& inputs) {
   std::vector<Node*> nodes;
   for_each_checked(inputs, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
+  Targets const targets(std::move(nodes));
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
-    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), nodes, true);
+    run_grad(y, Tensor<value_of<Y>, device_of<Y>>(seed, y.shape()), targets, true);
   }
   std::vector<double> row;
   for_each_checked(inputs, [&](std::size_t, auto const& input) {
-    auto const gradient = std::exchange(input.state()->captured, {});
+    auto const& gradient = input.state()->captured;
     auto const values = gradient.body() ? gradient.to_vector() : std::vector<double>(static_cast<std::size_t>(input.size()));
     row.insert(row.end(), values.begin(), values.end());
   });
@@ -261,16 +262,12 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    run_grad<true>(total, one_gradient<double, D>({}), nodes, true);
+    Targets const targets(std::move(nodes));
+    run_grad<true>(total, one_gradient<double, D>({}), targets, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
-      auto* const recorded_gradient = std::exchange(input.state()->captured_recorded, nullptr);
-      input.state()->captured = {};
-      if (!recorded_gradient) {
-        gradients.emplace_back(zeros<double>(input.shape(), D{}), false);
-        return;
-      }
-      gradients.push_back(std::move(*recorded_gradient));
-      delete recorded_gradient;
+      auto const* const recorded_gradient = input.state()->captured_recorded;
+      if (recorded_gradient) gradients.push_back(*recorded_gradient);
+      else gradients.emplace_back(zeros<double>(input.shape(), D{}), false);
     });
     return gradients;
   };

@@ -202,7 +202,7 @@ template <class X, class M, class V>
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
 }
 template <class X, class M, class V, class Error = detail::recorded_apart_t<X, M>>
   requires detail::strange_recorded_operands<X, M>

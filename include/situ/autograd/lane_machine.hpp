@@ -107,7 +107,7 @@ struct LaneState final : State<C, D> {
   }
   ~LaneState() override { drop_inputs(*this); }
   SITU_SELDOM void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     OperationName const guard(this->name);
     using L = Lane<C, D>;
     bool const records = flow.creates_graph();

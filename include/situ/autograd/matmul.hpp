@@ -156,14 +156,14 @@ template <class G>
 SITU_NOINLINE G seen_as(G const& g, Shape const& shape) {
   return g.shape() == shape ? g : g.reshape(shape);
 }
-/// g where y is positive, else 0.
+/// 0 where y is 0 or less, else g.
 template <class G, class Y>
 G where_positive(Y const& y, G const& g) {
   if constexpr (is_lane<G>) {
     G const zero(0);
-    return select(G::of(y) > zero, g, zero);
+    return select(G::of(y) <= zero, zero, g);
   } else {
-    return G(where(y > 0, g, 0));
+    return G(where(y <= 0, 0, g));
   }
 }
 

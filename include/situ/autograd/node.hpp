@@ -27,9 +27,11 @@ struct Node {
   bool queued = false;    ///< a gradient has reached it
   bool target = false;    ///< of grad(): its gradient is kept apart
   bool released = false;  ///< its backward has run, and what it saved is gone
+  bool saves_nothing = false;  ///< its backward may run again: there is nothing to be given back
   bool hooked = false;    ///< somebody wants to see its gradient first
   bool requires_grad = false;
   bool is_view = false;   ///< its value lies in that of another Variable
+  bool calls_others = false;  ///< its backward may reach Variables that are not among its inputs
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value
@@ -45,8 +47,10 @@ struct Node {
   virtual void call_hooks() = 0;
   /// Passes on the gradient that has arrived.
   virtual void backward(Flow& flow) = 0;
-  /// Keeps a copy of the gradient that has arrived, for grad().
+  /// Keeps a copy of the gradient that has arrived, for grad(), on top of what is kept.
   virtual void capture() = 0;
+  /// Forgets what was kept.
+  virtual void forget_captured() noexcept {}
   /// Forgets what has arrived: the pass was given up.
   virtual void forget() noexcept = 0;
   /// Gives back what was saved for backward.
@@ -173,6 +177,12 @@ class NodeHeap {
   int sign_;
 };
 
+/// Whether the calling thread is in a hook that a grad() calls. A pass that began there would meet what that grad() has marked and added.
+SITU_PROCESS_STATE constinit thread_local bool in_hook_of_grad = false;
+inline void check_not_in_hook(char const* who) {
+  if (SITU_UNLIKELY(in_hook_of_grad)) fail<GradientError>(who, ": a hook that is called by grad cannot start a pass; call ", who, " after that grad");
+}
+
 /// One backward pass.
 class Flow {
  public:
@@ -187,9 +197,11 @@ class Flow {
 
   /// Whether the gradient of an input is to be computed.
   bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
+  bool keeps_graph() const { return keeps_graph_; }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
   bool for_targets() const { return run_ != 0; }
+  uint64_t number() const { return run_; }
   /// The node whose backward runs.
   Node* running() const { return running_; }
 
@@ -213,8 +225,8 @@ class Flow {
         Node* node;
         ~Forget() { node->forget(); }
       } const forget{node};
-      if (SITU_UNLIKELY(node->hooked)) node->call_hooks();
-      if (node->target) node->capture();
+      if (SITU_UNLIKELY(node->hooked)) call_hooks(*node);
+      if (node->target && run_ != 0) node->capture();
       if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
       if (SITU_UNLIKELY(node->released)) {
         fail<GradientError>("backward: what ", node->name ? node->name : "a leaf",
@@ -223,11 +235,18 @@ class Flow {
       running_ = node;
       running_operation = node->name;
       node->backward(*this);
-      if (!keeps_graph_ && node->name) node->release();
+      if (!keeps_graph_ && node->name && !node->saves_nothing) node->release();
     }
   }
 
  private:
+  __attribute__((noinline, cold)) void call_hooks(Node& node) const {
+    struct Within {
+      bool before;
+      ~Within() { in_hook_of_grad = before; }
+    } const within{std::exchange(in_hook_of_grad, run_ != 0)};
+    node.call_hooks();
+  }
   SITU_NOINLINE bool leads_to_target(Node const& input) const { return input.mark == 2 * run_ + 1 || (input.target && input.mark == 2 * run_); }
 
   NodeHeap waiting_{true};
@@ -242,15 +261,19 @@ SITU_PROCESS_STATE uint64_t next_gradient_run() {
   return __atomic_add_fetch(&runs, 1, __ATOMIC_RELAXED);
 }
 
-/// Marks every node below `root` by `run`: 2 run + 1 where an input is a target or leads to one.
+/// Marks every node below the roots by `run`: 2 run + 1 where an input is a target or leads to one, as what calls others may, and what was given back may have.
+/// What `run` has marked before stays so.
+/// Throws    GradientError where another pass is under way: it would take what this one adds.
 inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   NodeHeap found(false);
+  bool busy = false;
   std::vector<Node*> open(roots, roots + count);
   while (!open.empty()) {
     Node* const node = open.back();
     open.pop_back();
-    if (node->mark == 2 * run) continue;
+    if (node->mark / 2 == run) continue;
     node->mark = 2 * run;
+    busy = busy || node->queued;
     found.push(node);
     for (int k = 0; k < node->input_count; ++k) {
       if (node->inputs[k]) open.push_back(node->inputs[k]);
@@ -258,12 +281,14 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   }
   while (!found.empty()) {  // the inputs come before what was made of them
     Node* const node = found.pop();
+    if (node->calls_others || node->released) node->mark = 2 * run + 1;
     for (int k = 0; k < node->input_count; ++k) {
       Node const* const input = node->inputs[k];
       if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
     }
     drop(node);
   }
+  if (busy) fail<GradientError>("grad: a backward pass that has come by here is still running; call grad after it, or of a formula that shares nothing with it");
 }
 
 SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;

@@ -46,6 +46,7 @@ struct State : Node {
   Variable<T, D>* incoming_recorded = nullptr;  ///< the same under create_graph
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
+  int hooks_called = 0;   ///< passes that call them now
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -63,7 +64,7 @@ struct State : Node {
   SITU_NOINLINE ~State() override {
     forget_recorded(incoming_recorded);
     forget_recorded(captured_recorded);
-    while (hooks) remove_hook(hooks->number);
+    while (hooks) delete std::exchange(hooks, hooks->next);
   }
 
   /// Adds to what has arrived. Memory that others see is not written.
@@ -87,13 +88,38 @@ struct State : Node {
   }
   __attribute__((noinline, cold)) void add_recorded_sum(Flow& flow, Variable<T, D> const& gradient) { add_recorded(flow, summed_to(gradient, shape)); }
 
+  /// A hook may start a pass of its own that comes by here, and may remove hooks: itself, too.
   void call_hooks() override {
-    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->call(incoming);
+    struct Calling {
+      State& state;
+      Tensor<T, D> gradient;
+      Variable<T, D>* recorded;
+      explicit Calling(State& s) : state(s), gradient(std::move(s.incoming)), recorded(std::exchange(s.incoming_recorded, nullptr)) {
+        state.incoming = {};
+        ++state.hooks_called;
+        if (recorded) gradient = recorded->value();
+      }
+      ~Calling() {
+        state.forget();
+        state.incoming = std::move(gradient);
+        state.incoming_recorded = recorded;
+        if (--state.hooks_called == 0) state.drop_removed_hooks();
+      }
+    } calling{*this};
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) {
+      if (!hook->removed) hook->call(calling.gradient, calling.recorded);
+    }
   }
+  /// Sections that are run again may give a gradient in several parts; recorded ones come at once.
   void capture() override {
-    captured = incoming;
-    captured_recorded = std::exchange(incoming_recorded, nullptr);
-    if (captured_recorded) incoming_recorded = new Variable<T, D>(*captured_recorded);
+    captured = captured.body() ? Tensor<T, D>(captured + incoming) : incoming;
+    if (!incoming_recorded) return;
+    forget_recorded(captured_recorded);
+    captured_recorded = new Variable<T, D>(*incoming_recorded);
+  }
+  void forget_captured() noexcept override {
+    captured = {};
+    forget_recorded(captured_recorded);
   }
   void forget() noexcept override {
     incoming = {};
@@ -113,6 +139,10 @@ struct State : Node {
       has_grad = true;
     }
   }
+  /// For the user who asked for it; a grad() is nobody's business.
+  void keep_retained(Flow const& flow) {
+    if (SITU_UNLIKELY(retains_grad) && !flow.for_targets()) keep_grad(false);
+  }
   /// Whether nobody can tell when a gradient is written.
   static bool is_own(Tensor<T, D> const& gradient) {
     return gradient.is_contiguous() && gradient.use_count() == 1 && gradient.storage_head() && gradient.storage_head()->allocated_here;
@@ -126,15 +156,18 @@ struct State : Node {
     return ++hook->number;
   }
   void remove_hook(int64_t number) noexcept {
-    for (Hook<T, D>** at = &hooks; *at; at = &(*at)->next) {
-      if ((*at)->number != number) continue;
-      delete std::exchange(*at, (*at)->next);
-      break;
-    }
-    hooked = hooks != nullptr;
+    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
+    if (hooks_called == 0) drop_removed_hooks();
   }
 
  private:
+  void drop_removed_hooks() noexcept {
+    for (Hook<T, D>** at = &hooks; *at;) {
+      if ((*at)->removed) delete std::exchange(*at, (*at)->next);
+      else at = &(*at)->next;
+    }
+    hooked = hooks != nullptr;
+  }
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
 };
 
@@ -259,6 +292,10 @@ class Saved {
   fail<GradientError>("grad: ", operation, " has no second derivative here; call grad without create_graph");
 }
 
+/// Whether a rule reads nothing but the gradient: numbers and shapes at most.
+template <class Rule>
+inline constexpr bool is_stateless = std::is_trivially_destructible_v<Rule> || requires { requires Rule::stateless; };
+
 /// The result of an operation on Variables of the types Vs: a node with the operation's backward in it.
 template <class T, class D, class Rule, class... Vs>
 struct Recorded final : State<T, D> {
@@ -273,13 +310,14 @@ struct Recorded final : State<T, D> {
   /// From the inputs' states, null where an input is a constant.
   Recorded(char const* operation, Tensor<T, D>&& result, Rule&& r, decltype(std::declval<Vs>().state())... from) noexcept
       : State<T, D>(operation, std::move(result), edges, count), rule(std::move(r)) {
+    this->saves_nothing = is_stateless<Rule>;
     int k = 0;
     ((from && from->requires_grad ? connect_input(*this, k, from) : void(), ++k), ...);
   }
   ~Recorded() override {}  // release() has been called
 
   void backward(Flow& flow) override {
-    if (this->retains_grad) this->keep_grad(false);
+    this->keep_retained(flow);
     if (SITU_UNLIKELY(flow.creates_graph())) send_recorded(flow, std::make_index_sequence<sizeof...(Vs)>{});
     else send(flow, std::make_index_sequence<sizeof...(Vs)>{});
   }

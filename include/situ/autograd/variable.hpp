@@ -74,16 +74,26 @@ template <class T, class D>
 struct Hook {
   Hook* next = nullptr;
   int64_t number = 0;
+  bool removed = false;
   virtual ~Hook() = default;
-  virtual void call(Tensor<T, D>& gradient) = 0;
+  /// `recorded`: under create_graph.
+  virtual void call(Tensor<T, D>& gradient, bool recorded) = 0;
 };
 template <class T, class D, class F>
 struct HookOf final : Hook<T, D> {
   F f;
   explicit HookOf(F&& function) : f(std::move(function)) {}
-  void call(Tensor<T, D>& gradient) override {
-    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) f(std::as_const(gradient));
-    else gradient = Tensor<T, D>(f(std::as_const(gradient)));
+  void call(Tensor<T, D>& gradient, [[maybe_unused]] bool recorded) override {
+    if constexpr (std::is_void_v<decltype(f(std::as_const(gradient)))>) {
+      f(std::as_const(gradient));
+    } else {
+      if (recorded) fail<GradientError>("grad: a hook that replaces a gradient has no derivative; call grad without create_graph, or return nothing from the hook");
+      Tensor<T, D> other(f(std::as_const(gradient)));
+      if (!(other.shape() == gradient.shape())) {
+        fail<GradientError>("backward: a hook gave a gradient of shape ", other.shape(), " for a Variable of shape ", gradient.shape(), "; it must have that shape");
+      }
+      gradient = std::move(other);
+    }
   }
 };
 
@@ -188,7 +198,7 @@ class Variable {
   char const* grad_fn() const { return state_->name; }
 
   /// Computes the gradients of everything that this one number was made of, and adds them to their `grad()`.
-  /// Throws    GradientError when it has no history, has more than one element, when the graph was used up by a backward before, or
+  /// Throws    GradientError when it has no history, has more than one element, when a backward before has given back what is needed, or
   ///           when something that is needed was written in place.
   /// Cost      one kernel for each formula; memory that was saved is given back on the way, unless retain_graph is asked for.
   void backward() const { start_backward(false); }
@@ -206,7 +216,8 @@ class Variable {
   }
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
-  /// Gives a number for remove_hook.
+  /// Gives a number for remove_hook, which f may call.
+  /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
     check_requires_grad("register_hook");

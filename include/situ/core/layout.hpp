@@ -203,6 +203,16 @@ SITU_NOINLINE inline Layout expanded(Layout const& from, Shape to, char const* w
   return result;
 }
 
+/// With as many axes in front as `from` has more, if those have one index.
+SITU_NOINLINE inline Layout led_by_ones(Layout const& to, Shape const& from) {
+  Layout result = to;
+  for (int k = 0; k < from.rank() - to.rank(); ++k) {
+    if (from[k] != 1) return to;
+    result = unsqueezed(result, 0);
+  }
+  return result;
+}
+
 /// Throws ShapeError where `from` does not broadcast to `to`.
 SITU_NOINLINE inline void check_expands(Shape const& from, Shape const& to, char const* who) { (void)expanded(Layout(from), to, who); }
 

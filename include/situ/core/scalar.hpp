@@ -59,6 +59,22 @@ SITU_HOST_DEVICE constexpr uint16_t bfloat_bits(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// The float that a number is rounded to on its way to a 16-bit float. A double is rounded to odd: where it lies between two floats, to the one
+/// whose last bit is set. That one lies on the same side of every 16-bit float, and of every middle between two, so that only the second rounding counts.
+template <class From>
+SITU_HOST_DEVICE constexpr float float_to_round(From value) {
+  auto const nearest = static_cast<float>(value);
+  if constexpr (std::is_floating_point_v<From> && sizeof(From) > sizeof(float)) {
+    auto const back = static_cast<From>(nearest);
+    auto const bits = bits_to<uint32_t>(nearest);
+    if (back == value || value != value || (bits & 1u)) return nearest;
+    bool const further = (value < 0 ? -value : value) > (back < 0 ? -back : back);
+    return bits_to<float>(further ? bits + 1 : bits - 1);
+  } else {
+    return nearest;
+  }
+}
+
 }  // namespace detail
 
 /// IEEE 754 binary16, stored as 16 bits. Arithmetic is done in float and rounded when it is stored.
@@ -68,7 +84,7 @@ struct float16 {
   template <class U>
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) float16(U value)
-      : bits(detail::half_bits(static_cast<float>(value))) {}
+      : bits(detail::half_bits(detail::float_to_round(value))) {}
   SITU_HOST_DEVICE constexpr operator float() const { return detail::half_value(bits); }
 };
 
@@ -79,7 +95,7 @@ struct bfloat16 {
   template <class U>
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) bfloat16(U value)
-      : bits(detail::bfloat_bits(static_cast<float>(value))) {}
+      : bits(detail::bfloat_bits(detail::float_to_round(value))) {}
   SITU_HOST_DEVICE constexpr operator float() const {
     return detail::bits_to<float>(static_cast<uint32_t>(bits) << 16);
   }
@@ -229,7 +245,7 @@ template <class To, class From>
 SITU_HOST_DEVICE constexpr To convert_scalar(From const& from) {
   if constexpr (std::is_same_v<To, From>) return from;
   else if constexpr (is_one_of<From, float16, bfloat16>) return convert_scalar<To>(static_cast<float>(from));
-  else if constexpr (is_one_of<To, float16, bfloat16>) return To(static_cast<float>(from));
+  else if constexpr (is_one_of<To, float16, bfloat16>) return To(from);
   else if constexpr (std::is_same_v<To, bool>) return from != From(0);
   else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     constexpr To low = least_integer<To>, high = greatest_integer<To>;
@@ -240,6 +256,13 @@ SITU_HOST_DEVICE constexpr To convert_scalar(From const& from) {
   } else {
     return static_cast<To>(from);
   }
+}
+
+/// A number as an element of T is computed with, for one that is then stored.
+template <class T, class From>
+SITU_HOST_DEVICE constexpr compute_t<T> compute_scalar(From const& from) {
+  if constexpr (is_one_of<T, float16, bfloat16> && std::is_arithmetic_v<From>) return float_to_round(from);
+  else return convert_scalar<compute_t<T>>(from);
 }
 
 }  // namespace detail

@@ -32,10 +32,11 @@ struct IndexBounds {
   char const* operation;
   int64_t extent;
   int32_t axis;
+  bool counts_from_end = true;  ///< negative indices do; else they are out of range
 
-  /// Counts a negative index from the end; whether it is in range.
+  /// Counts a negative index from the end where that is meant; whether it is in range.
   SITU_HOST_DEVICE bool resolve(int64_t& index) const {
-    if (index < 0) index += extent;
+    if (index < 0 && counts_from_end) index += extent;
     return static_cast<uint64_t>(index) < static_cast<uint64_t>(extent);
   }
 };

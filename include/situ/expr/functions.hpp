@@ -140,23 +140,23 @@ SITU_INLINE auto make_binary(L&& l, R&& r) {
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
 
 SITU_OPERATOR(+, add, arithmetic, 1, sum_of(a, b), X(T(1)), X(T(1)))
-SITU_OPERATOR(-, subtract, arithmetic, 1, difference_of(a, b), X(T(1)), X(T(-1)))
+SITU_OPERATOR(-, subtract, numeric, 1, difference_of(a, b), X(T(1)), X(T(-1)))
 SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
 /// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, arithmetic, 20, math::remainder(a, b), X(T(1)), -math::floor(a / b))
+SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor(a / b))
 SITU_BINARY_NAME(remainder, remainder)
 /// floor(a / b); an integer divisor of 0 gives 0.
-SITU_BINARY(floor_divide, arithmetic, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
+SITU_BINARY(floor_divide, numeric, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
 /// The remainder with the dividend's sign, as C's fmod.
-SITU_BINARY(fmod, arithmetic, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
+SITU_BINARY(fmod, numeric, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
 /// The smaller one; NaN where either is NaN.
-SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a < b, a == b, X(T(1))), tie_share(b < a, a == b, X(T(1))))
+SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
 /// The larger one; NaN where either is NaN.
-SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
+SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X(T(1))), tie_share(b < a, a == b, X(T(1))))
 /// a to the power of b, with C99's special cases; integers to a negative power give 0 unless a is 1 or -1.
-SITU_BINARY(pow, arithmetic, 80, power_of(a, b),
+SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
             select(a == X(T(0)), X(T(0)), y * math::log(a)))
 /// The angle of the point (b, a) from the first axis, in (-pi, pi].
@@ -186,8 +186,8 @@ SITU_DISCRETE(||, logical_or, logical, , a | b)
 SITU_DISCRETE(&, bitwise_and, bitwise, , a & b)
 SITU_DISCRETE(|, bitwise_or, bitwise, , a | b)
 SITU_DISCRETE(^, bitwise_xor, bitwise, , a ^ b)
-SITU_DISCRETE(<<, shift_left, bitwise, , detail::shifted_left(a, b))
-SITU_DISCRETE(>>, shift_right, bitwise, , detail::shifted_right(a, b))
+SITU_DISCRETE(<<, shift_left, shifts, , detail::shifted_left(a, b))
+SITU_DISCRETE(>>, shift_right, shifts, , detail::shifted_right(a, b))
 
 // ---- functions of one operand -------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ struct negative {
   static constexpr char const* name = "operator-";
   static constexpr int cost = 1;
   template <class... Ts>
-  using types = detail::arithmetic<Ts...>;
+  using types = detail::numeric<Ts...>;
   template <class X>
   SITU_VALUE(X const& x) {
     return negative_of(x);
@@ -283,7 +283,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
-SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), one_where<X>(x > SITU_CONSTANT(0)))
+SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), detail::on_its_own(select(x <= SITU_CONSTANT(0), SITU_CONSTANT(0), SITU_CONSTANT(1))))
 /// x * sigmoid(x)
 SITU_UNARY(silu, real_valued, 40, math::silu(x), silu_slope(x))
 /// log(1 + exp(x))
@@ -364,7 +364,7 @@ SITU_PREDICATE(isfinite, true)
 SITU_TERNARY_FUNCTOR(where, choice, 1, chosen(a, b, c), SITU_CONSTANT(0), one_where<X>(a), SITU_CONSTANT(1) - one_where<X>(a))
 SITU_TERNARY_FUNCTOR(clamp, arithmetic, 2, minimum_of(maximum_of(a, b), c),
                      select(a >= b, one_where<X>(a <= c), SITU_CONSTANT(0)), select(a < b, one_where<X>(b < c), SITU_CONSTANT(0)),
-                     select(a > c, SITU_CONSTANT(1), one_where<X>(b >= c)))
+                     select(a > c, SITU_CONSTANT(1), one_where<X>(b > c)))
 SITU_TERNARY_FUNCTOR(lerp, real_valued, 2, lerp_of(a, b, c), SITU_CONSTANT(1) - c, c, b - a)
 
 namespace detail {

@@ -129,7 +129,6 @@ SITU_HOST_DEVICE SITU_INLINE auto sum_of(X const& a, Z const& b) {
 }
 template <class X, class Z>
 SITU_HOST_DEVICE SITU_INLINE auto difference_of(X const& a, Z const& b) {
-  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not subtracted; use a ^ b, or cast one to a number");
   return detail::subtracted(a, b);
 }
 template <class X, class Z>
@@ -139,7 +138,6 @@ SITU_HOST_DEVICE SITU_INLINE auto product_of(X const& a, Z const& b) {
 }
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE auto negative_of(X const& x) {
-  static_assert(!detail::bool_lanes<X>, "situ: bool tensors are not negated with -; use !x");
   if constexpr (detail::integer_lanes<X>) return detail::subtracted(X(detail::lane_value_t<X>(0)), x);
   else return -x;
 }
@@ -194,10 +192,10 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
   if constexpr (detail::integer_lanes<X>) return detail::integer_power(a, b);
   else return math::pow(a, b);
 }
-/// The share of the gradient that an operand gets: all where it was chosen, half at a tie.
+/// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
-SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& chosen, M2 const& tie, X const& one) {
-  return detail::on_its_own(select(chosen, one, detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), one - one))));
+SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& passed_over, M2 const& tie, X const& one) {
+  return detail::on_its_own(select(tie, one * X(detail::lane_value_t<X>(0.5)), detail::on_its_own(select(passed_over, one - one, one))));
 }
 /// 1 where m holds, else 0.
 template <class X, class M>

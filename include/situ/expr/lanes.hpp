@@ -120,6 +120,17 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   return select(below, I(low), select(above, I(high), result));
 }
 
+/// Doubles as floats that are then rounded to 16 bits: see float_to_round.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> floats_to_round(pack<double, N, Isa> const& x) {
+  using U = pack<uint32_t, N, Isa>;
+  auto const nearest = convert_unchecked<float>(x);
+  auto const back = convert_unchecked<double>(nearest);
+  U const bits = bitcast<uint32_t>(nearest);
+  U const other = select((x < pack<double, N, Isa>(0.0)) ^ (x > back), bits + U(1u), bits - U(1u));
+  return bitcast<float>(select((back != x) & (x == x) & ((bits & U(1u)) == U(0u)), other, bits));
+}
+
 /// Lanes of element type From as lanes of element type To, with the conversions of C++ made total (see cast).
 template <class To, class From, class Isa, int N, class X>
 SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
@@ -134,6 +145,7 @@ SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
     using V = typename X::value_type;
     if constexpr (std::is_same_v<V, CTo>) return x;
     else if constexpr (std::is_floating_point_v<V> && std::is_integral_v<CTo>) return saturate<CTo>(x);
+    else if constexpr (std::is_same_v<V, double> && !std::is_same_v<To, CTo>) return floats_to_round(x);
     else return convert_unchecked<CTo>(x);
   }
 }

@@ -131,6 +131,7 @@ struct mapped {
   /// Device only, so that a function that cannot run on the device is an error at compile time.
   template <class... Xs>
   SITU_DEVICE auto device_value(Xs const&... x) const {
+    static_assert(!std::is_pointer_v<F>, "situ: map on Cuda takes a function object or an extended lambda: a pointer is to the host's function");
     if constexpr (detail::has_static_value<F, Xs...>) return F::value(x...);
     else return f(x...);
   }
@@ -211,7 +212,7 @@ struct all_mix<D, Ds...> {
 
 }  // namespace detail
 
-/// f applied to every element of broadcast operands: a lambda, a function object, or an entry with `static value`.
+/// f applied to every element of broadcast operands: a lambda, a function, a function object, or an entry with `static value`.
 ///
 ///     y_i = f(a_i, b_i, ...)
 ///
@@ -223,7 +224,7 @@ struct all_mix<D, Ds...> {
 template <class F, class... Xs>
   requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
            detail::all_mix<detail::operand_device_t<Xs>...>::value &&
-           detail::maps<std::remove_cvref_t<F>, detail::map_operand_t<Xs>...>)
+           detail::maps<std::decay_t<F>, detail::map_operand_t<Xs>...>)
 auto map(F&& f, Xs&&... xs) {
   auto held = []<class X>(X&& x) -> decltype(auto) {
     if constexpr (any_formula<X>) return static_cast<X&&>(x);
@@ -232,7 +233,7 @@ auto map(F&& f, Xs&&... xs) {
       return detail::Constant<T>{detail::convert_scalar<compute_t<T>>(x)};
     }
   };
-  return detail::make_map(functions::mapped<std::remove_cvref_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
+  return detail::make_map(functions::mapped<std::decay_t<F>>{static_cast<F&&>(f)}, held(static_cast<Xs&&>(xs))...);
 }
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
   requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)

@@ -157,8 +157,12 @@ struct common_device<D, Ds...> {
                                   std::conditional_t<std::is_void_v<D>, rest, result_device_t<std::conditional_t<std::is_void_v<D>, Cpu, D>>>>;
 };
 
+/// Of what is neither a formula nor a number there is none.
 template <class E>
-struct operand_device {
+struct operand_device {};
+template <class E>
+  requires requires { typename device_of<E>; }
+struct operand_device<E> {
   using type = device_of<E>;
 };
 template <class E>

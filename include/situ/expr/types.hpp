@@ -29,6 +29,16 @@ struct arithmetic {
   using operand = result;
 };
 
+/// As arithmetic, for what bools have not: `-`, `%`, pow. (Of bools it goes on with numbers, so that this is the only error.)
+template <class... Ts>
+struct numeric {
+  static_assert(!std::is_same_v<promoted_t<Ts...>, bool>,
+                "situ: bool tensors have no - % << >> floor_divide fmod pow; use ^ or !, or make numbers of them: cast<int32_t>(x)");
+  using result = std::conditional_t<std::is_same_v<promoted_t<Ts...>, bool>, int32_t, promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
+};
+
 /// As arithmetic, in float when all operands are integers: `/`, exp.
 template <class... Ts>
 struct real_valued {
@@ -59,6 +69,14 @@ struct bitwise : arithmetic<Ts...> {
   static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
 };
 
+/// Integers, which promote together: `<<`.
+template <class... Ts>
+struct shifts : numeric<Ts...>, bitwise<Ts...> {
+  using typename numeric<Ts...>::result;
+  template <int K>
+  using operand = typename numeric<Ts...>::template operand<K>;
+};
+
 /// A bool, then operands that promote together: where.
 template <class M, class... Ts>
 struct choice {
@@ -87,11 +105,15 @@ inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !st
 template <class X>
 inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
 
+/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones.
+template <class S>
+using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, int32_t, std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 4, int64_t, S>>;
+
 /// The element type that a number of type S takes beside operands of type T. Comparisons are made in a type that
 /// holds both, so that `bytes < 300` is what it says.
 template <bool Compares, class T, class S>
 using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
-                                           promote_t<T, typename canonical<S>::type>, weak_t<T, typename canonical<S>::type>>;
+                                           promote_t<T, typename canonical<holding_t<S>>::type>, weak_t<T, typename canonical<S>::type>>;
 
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>

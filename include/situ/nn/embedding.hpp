@@ -7,6 +7,10 @@
 #include <situ/nn/linear.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Input>
+struct an_Embedding_is_given_a_Tensor_of_integers;
+}  // namespace error
 namespace detail {
 
 /// Which rows of a table are looked up, and which of them is padding; -1 for none.
@@ -21,7 +25,7 @@ struct Lookup {
   Tensor<T, D> picked(Tensor<T, From> const& table) const {
     Shape result = shape;
     result.push_back(width);
-    return index_select(table, 0, index.tensor()).reshape(result);
+    return selected(table, 0, index.tensor(), "Embedding", false).reshape(result);
   }
   /// The opposite: each row of g added to that of its index, but to the padding's.
   template <class T>
@@ -87,8 +91,8 @@ struct embedding_options {
 ///
 /// Shape     indices (…) of any integer type → (…, embedding_dim); weight [num_embeddings, embedding_dim].
 /// Device    that of the weights.
-/// Throws    IndexError for an index that is no row, as index_select: at once on the host, from the next synchronisation of an asynchronous device. Negative
-///           ones count from the end. ShapeError for a padding_idx that is no row.
+/// Throws    IndexError for an index that is no row, also a negative one: at once on the host, from the next synchronisation of an asynchronous device.
+///           ShapeError for a padding_idx that is no row.
 /// Gradient  the rows of g, each added to that of its index. Twice differentiable.
 template <class T = float, class Device = Cpu>
 struct Embedding {
@@ -123,6 +127,10 @@ struct Embedding {
     detail::Lookup<value_of<I>, D> const lookup{detail::SavedConstant<value_of<I>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
     return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<I>, D>{lookup}, weight);
   }
+
+  template <class X, class Error = error::an_Embedding_is_given_a_Tensor_of_integers<X>>
+    requires(!detail::index_expression<X>)
+  void forward(X const&) const = delete;
 
   SITU_MODULE(weight, padding_)
 };

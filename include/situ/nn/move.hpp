@@ -121,7 +121,8 @@ R module_from(Ms&&... members) {
     return R(nn::from_members, static_cast<Ms&&>(members)...);
   } else {
     static_assert(std::is_aggregate_v<R>, "situ: to(net, device) makes a module of its members: an aggregate, or one with a constructor (nn::from_members_t, members...)");
-    return R{static_cast<Ms&&>(members)...};
+    if constexpr (std::is_aggregate_v<R>) return R{static_cast<Ms&&>(members)...};
+    else __builtin_unreachable();  // so that the sentence above is the only error
   }
 }
 

@@ -52,6 +52,9 @@ struct LayerNorm {
     if (given.elementwise_affine && given.bias) bias.emplace(zeros<T>(normalized).to(Device{}));
     fill_in();
   }
+  /// LayerNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
+  template <std::integral I, std::size_t N>
+  explicit LayerNorm(I const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   LayerNorm(from_members_t, std::optional<Variable<T, Device>> w, std::optional<Variable<T, Device>> b, Shape const& normalized, layer_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -90,6 +93,9 @@ struct RMSNorm {
     if (given.elementwise_affine) weight.emplace(ones<T>(normalized).to(Device{}));
     fill_in();
   }
+  /// RMSNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
+  template <std::integral I, std::size_t N>
+  explicit RMSNorm(I const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   RMSNorm(from_members_t, std::optional<Variable<T, Device>> w, Shape const& normalized, rms_norm_options const& given)
       : weight(std::move(w)), normalized_shape(normalized), options(given) {
     fill_in();

@@ -39,7 +39,9 @@ SITU_NOINLINE inline void join_part(Shape& joined, bool& started, Shape const& p
                        " in dimension ", d);
     }
   }
-  joined[k] += part[k];
+  if (__builtin_add_overflow(joined[k], part[k], &joined[k])) {
+    fail<ShapeError>(who, ": shape ", part, " cannot be joined along axis ", k, ": the axis would have more elements than can be addressed");
+  }
 }
 
 inline Shape joined_shape(Shape const* const* parts, int64_t count, int64_t axis, char const* who) {
@@ -166,6 +168,13 @@ auto stack_all(int64_t axis, Es const&... parts) {
   return stacked.result;
 }
 
+/// Throws ShapeError where an axis would be cut into more parts than a list of them can be for.
+inline void check_part_count(int64_t count, int64_t extent, char const* who) {
+  if (count > INT32_MAX) {
+    fail<ShapeError>(who, ": ", count, " parts of an axis of ", extent, extent == 1 ? " element" : " elements", " were asked for; there are at most ", INT32_MAX);
+  }
+}
+
 }  // namespace detail
 
 /// Tensors one behind the other along an existing axis.
@@ -254,6 +263,7 @@ auto split(E const& x, std::integral auto size, int64_t axis = 0) {
   if (step < 0 || (step == 0 && extent > 0)) {
     detail::fail<ShapeError>("split: slices of ", step, " indices cannot cover ", extent, "; a size is 1 or more");
   }
+  if (extent > 0) detail::check_part_count((extent - 1) / step + 1, extent, "split");
   std::vector<int64_t> sizes;
   for (int64_t left = extent; left > 0; left -= step) sizes.push_back(left < step ? left : step);
   if (extent == 0) sizes.push_back(0);
@@ -266,7 +276,10 @@ template <class E>
 auto chunk(E const& x, int64_t count, int64_t axis = 0) {
   int64_t const extent = x.shape()[detail::checked_axis(axis, x.rank(), x.shape(), "chunk")];
   if (count < 1) detail::fail<ShapeError>("chunk: ", count, " chunks were asked for; there is at least 1");
-  if (extent == 0) return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
+  if (extent == 0) {
+    detail::check_part_count(count, extent, "chunk");
+    return split(x, std::vector<int64_t>(static_cast<std::size_t>(count), 0), axis);
+  }
   return split(x, (extent - 1) / count + 1, axis);
 }
 

@@ -69,7 +69,7 @@ auto scatter_indices(E const& index) {
 template <class D>
 class IndexCheck {
  public:
-  IndexCheck(char const* operation, int64_t extent, int axis) : bounds_{&here_, operation, extent, axis} {
+  IndexCheck(char const* operation, int64_t extent, int axis, bool counts_from_end = true) : bounds_{&here_, operation, extent, axis, counts_from_end} {
     if constexpr (reports_faults_later<D>) bounds_.fault = device_traits<D>::fault();
   }
   IndexCheck(IndexCheck const&) = delete;
@@ -137,6 +137,27 @@ SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape 
   return k;
 }
 
+/// index_select for the operation `who`, where negative indices count from the end or are out of range.
+template <class X, class I>
+auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) {
+  using T = value_of<X>;
+  using D = result_device_t<device_of<X>>;
+  using kernels = typename device_traits<D>::kernels;
+  Shape const whole = x.shape();
+  int const k = selection_axis(axis, whole, index.shape());
+  auto const indices = packed_indices(index);
+  Shape shape = whole;
+  shape[k] = indices.size();
+  auto result = Tensor<T, D>::uninitialized(shape, who);
+  IndexCheck<D> check(who, whole[k], k, counts_from_end);
+  if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
+    auto const value = evaluated(x);
+    (void)launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
+  }
+  check.finish(indices, whole, counts_from_end);
+  return result;
+}
+
 }  // namespace detail
 
 /// Elements of x picked along one axis: for two axes,
@@ -202,22 +223,7 @@ void take(X const&, I const&) = delete;
 template <class X, class I>
   requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
 auto index_select(X const& x, int64_t axis, I const& index) {
-  using T = value_of<X>;
-  using D = detail::result_device_t<device_of<X>>;
-  using kernels = typename device_traits<D>::kernels;
-  Shape const whole = x.shape();
-  int const k = detail::selection_axis(axis, whole, index.shape());
-  auto const indices = detail::packed_indices(index);
-  Shape shape = whole;
-  shape[k] = indices.size();
-  auto result = Tensor<T, D>::uninitialized(shape, "index_select");
-  detail::IndexCheck<D> check("index_select", whole[k], k);
-  if (!detail::launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
-    auto const value = detail::evaluated(x);
-    (void)detail::launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
-  }
-  check.finish(indices, whole);
-  return result;
+  return detail::selected(x, axis, index, "index_select", true);
 }
 template <class X, class I, class Error = detail::apart_t<X, I>>
 void index_select(X const&, int64_t, I const&) = delete;
@@ -232,12 +238,27 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
     detail::fail<ShapeError>("repeat: ", counts.size(), " counts were given for axis ", k, " of shape ", x.shape(), ": one for each of its ", x.shape()[k],
                              " indices is needed");
   }
-  std::vector<int64_t> indices;
-  for (std::size_t j = 0; j < counts.size(); ++j) {
-    if (counts[j] < 0) detail::fail<ShapeError>("repeat: ", counts[j], " repetitions were asked for; a count is 0 or more");
-    indices.insert(indices.end(), static_cast<std::size_t>(counts[j]), static_cast<int64_t>(j));
+  Shape shape = x.shape();
+  shape[k] = 0;
+  for (int64_t count : counts) {
+    if (count < 0) detail::fail<ShapeError>("repeat: ", count, " repetitions were asked for; a count is 0 or more");
+    if (__builtin_add_overflow(shape[k], count, &shape[k])) {
+      detail::fail<ShapeError>("repeat: the counts for axis ", k, " of shape ", x.shape(), " add up to more elements than can be addressed");
+    }
   }
-  return index_select(x, k, Tensor<int64_t, D>(indices));
+  (void)detail::count_of(shape, "repeat", sizeof(value_of<X>));
+  auto const indices = Tensor<int64_t>::uninitialized({shape[k]}, "repeat");
+  int64_t* to = const_cast<int64_t*>(indices.data());
+  for (std::size_t j = 0; j < counts.size(); ++j) {
+    for (int64_t n = counts[j]; n > 0; --n) *to++ = static_cast<int64_t>(j);
+  }
+  if constexpr (std::is_same_v<D, Cpu>) {
+    return index_select(x, k, indices);
+  } else {
+    auto const there = Tensor<int64_t, D>::uninitialized(indices.shape(), "repeat");
+    if (there.size() > 0) device_traits<D>::copy_from_host(const_cast<int64_t*>(there.data()), indices.data(), static_cast<std::size_t>(there.size()) * sizeof(int64_t));
+    return index_select(x, k, there);
+  }
 }
 
 namespace detail {

@@ -94,9 +94,10 @@ struct FinishBody {
  private:
   template <class P>
   SITU_INLINE static P value(P const& x) {
-    if constexpr (integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned, the activation of an integer is not
+    if constexpr (std::is_signed_v<T> && integer<T> && !std::is_same_v<Activation, identity>) {  // sums are unsigned and wide, the activation is of a T
       using S = std::make_signed_t<C>;
-      return bitcast<C>(Activation::value(bitcast<S>(x)));
+      constexpr int above = 8 * static_cast<int>(sizeof(C) - sizeof(T));
+      return bitcast<C>(Activation::value((bitcast<S>(x) << above) >> above));
     } else {
       return Activation::value(x);
     }

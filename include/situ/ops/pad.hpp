@@ -97,21 +97,66 @@ auto pad_with(E const& x, Padding const& padding, F const& fill) {
   return result;
 }
 
+/// Whether a tensor of T is padded with numbers V.
+template <class T, class V>
+concept pads_with = floating<T> || !floating<typename canonical<V>::type>;
+
+/// A large result, padded with a constant, from a dense x: rows with a little before and behind each, and whole rows before and behind all of
+/// them. Empty where it is no such.
+template <class T, class D, class E>
+Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& constant, T value) {
+  if constexpr (is_immediate<D> && std::is_same_v<value_of<E>, T> && requires { x.storage(); }) {
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    Shape const &kept = padding.kept, &padded = padding.padded;
+    if (x.size() * size < cpu::streaming_bytes || !x.is_contiguous() || !(kept == x.shape())) return {};
+    int axis = kept.rank() - 1, outer = 0;  // the last axis that is padded, and the first one
+    while (axis > 0 && padded[axis] == kept[axis]) --axis;
+    while (outer < axis && padded[outer] == 1) ++outer;
+    for (int k = outer + 1; k < axis; ++k) {
+      if (padded[k] != kept[k]) return {};
+    }
+    constexpr int64_t most = 256;
+    int64_t const step = Layout(kept).strides[axis], before = padding.before[axis] * step, after = padding.after[axis] * step, length = kept[axis] * step;
+    if (before > most || after > most) return {};
+    auto result = Tensor<T, D>::uninitialized(padded, "pad");
+    T around[most];
+    for (int64_t k = 0; k < (before > after ? before : after); ++k) around[k] = value;
+    auto const *const edge = reinterpret_cast<char const*>(around), *const rows = reinterpret_cast<char const*>(x.data());
+    cpu::JoinedPiece const pieces[] = {{edge, 0, before * size}, {rows, length * size, length * size}, {edge, 0, after * size}};
+    bool const one_axis = outer == axis;
+    int64_t const above = one_axis ? 0 : padding.before[outer] * result.strides()[outer], below = one_axis ? 0 : padding.after[outer] * result.strides()[outer];
+    int const first = before > 0 ? 0 : 1;
+    if (!launch_join<D>(typename device_traits<D>::kernels{}, result.data() + above, x.size() / length, pieces + first, (after > 0 ? 3 : 2) - first)) return {};
+    write_into(result, Viewed{Layout(Shape{above}), 0}, constant);
+    write_into(result, Viewed{Layout(Shape{below}), result.size() - below}, constant);
+    return result;
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
-/// Cost      x is read once; one launch, and one more for each side that is padded.
+/// Dtype     that of x, which the value becomes: an integer that it does not hold wraps; floating values of integers and bools do not compile.
+/// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
 template <class E, number V = int>
-  requires expression<E>
+  requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   using T = value_of<E>;
   detail::Padding const padding(x.shape(), widths);
-  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))};
+  T const filling = detail::convert_scalar<T>(value);
+  detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
+  if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
     detail::write_into(result, part, constant);
   });
 }
+template <class E, number V, class Error = error::conversion_would_lose_values__use_cast<V, value_of<E>>>
+  requires(expression<E> && !detail::pads_with<value_of<E>, V>)
+void pad(E const&, std::vector<int64_t> const&, V) = delete;
+
 /// x with more elements around it, taken from x itself.
 /// Throws    ShapeError where an axis is too short: reflect adds fewer elements than there are, circular no more.
 template <class E>

@@ -8,6 +8,7 @@
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
+///     is_near(s, t, n)     whether s and t serve, although c was only a guess; without it none is made
 #pragma once
 
 #include <situ/ops/reducers.hpp>
@@ -88,7 +89,12 @@ struct variance : centred_base<variance<T>, double> {
     s = s + d * d;
     t = t + d;
   }
-  /// The centre was rounded: t tells by how much.
+  /// Whether sums about a guess have lost no digits: it is no further from the mean than the elements are in their root mean square.
+  SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
+    double const off = t / n, square = s / n - off * off;
+    return off * off <= square && square < __builtin_huge_val();
+  }
+  /// The centre was rounded, or guessed: t tells by how much.
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void part(X& mean, X& squares, X const& c, X const& s, X const& t, double n) {
     X const off = t * X(1 / n);

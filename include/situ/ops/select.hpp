@@ -83,7 +83,7 @@ template <class X, class M, class V>
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
 }
 template <class X, class M, class V, class Error = detail::apart_t<X, M>>
 void masked_fill(X const&, M const&, V) = delete;

@@ -29,7 +29,7 @@ struct arange_at {
   std::conditional_t<std::is_integral_v<T>, int64_t, double> start, step;
   SITU_HOST_DEVICE T operator()(int64_t i) const {
     if constexpr (std::is_integral_v<T>) return static_cast<T>(added(start, multiplied(step, i)));
-    else return T(static_cast<compute_t<T>>(start + step * static_cast<double>(i)));
+    else return convert_scalar<T>(start + step * static_cast<double>(i));
   }
 };
 template <class T>

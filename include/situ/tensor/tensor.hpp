@@ -152,11 +152,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   Tensor& operator=(S) & = delete;
 
   /// Writes in place: the left side is a temporary view, as in `x[1] = e` or `x(all(), 0) = 0`.
-  Tensor operator=(Tensor const& other) && { return assign(other); }
+  /// Axes of one index that the source has in front of this shape's are left out, as in PyTorch.
+  Tensor operator=(Tensor const& other) && { return write("assign", other, true); }
   template <class E>
     requires(detail::becomes<E, T, D> && !std::is_same_v<std::remove_cvref_t<E>, Tensor>)
   Tensor operator=(E&& e) && {
-    return assign(static_cast<E&&>(e));
+    return write("assign", e, true);
   }
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
@@ -184,7 +185,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
     begin_write("assign");
-    detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::convert_scalar<compute_t<T>>(value)});
+    detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::compute_scalar<T>(value)});
     return *this;
   }
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
@@ -403,10 +404,17 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     detail::before_write<D>(head());
   }
 
+  /// `leads`: axes of one index may lead the source's shape.
   template <class E>
-  Tensor& write(char const* who, E const& e) {
+  Tensor& write(char const* who, E const& e, bool leads = false) {
     Shape const& from = e.shape();
-    if (!detail::same_shape(from, shape())) detail::check_expands(from, shape(), who);
+    if (!detail::same_shape(from, shape())) {
+      if (leads && from.rank() > rank()) {
+        viewed({detail::led_by_ones(layout(), from), 0}).write(who, e);
+        return *this;
+      }
+      detail::check_expands(from, shape(), who);
+    }
     begin_write(who);
     if (overlaps_differently(e)) {
       detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));

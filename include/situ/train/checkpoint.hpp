@@ -28,8 +28,11 @@ class TrainingRun {
   TrainingRun& operator=(TrainingRun const&) = delete;
 
   /// Where the states are. `home`: the network that was given, where another one is trained; else empty.
-  /// Throws    IoError when there is a checkpoint to go on from that is of something else; nothing is changed then.
+  /// Throws    IoError when there is a checkpoint to go on from that is of something else, and for files that cannot be written; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
+    for (std::string const* each : {&options_.checkpoint, &options_.csv, &options_.svg}) {
+      if (!each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
+    }
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
     if (options_.restore_best) {
@@ -48,10 +51,9 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  /// `validated`: the validation loss was measured, so that NaN is what it has become.
-  [[gnu::cold]] void end_epoch(train::Epoch const& epoch, bool validated = false) {
+  [[gnu::cold]] void end_epoch(train::Epoch const& epoch) {
     history.epochs.push_back(train::Epoch(epoch));
-    if (is_better(epoch, validated)) {
+    if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
@@ -70,17 +72,17 @@ class TrainingRun {
   }
 
  private:
-  static constexpr int64_t columns = 8;
+  static constexpr int64_t columns = 9;
 
   [[gnu::cold]] static void copy_tensors(Tensors const& from, Tensors const& to) {
     for (std::size_t k = 0; k < from.size() && k < to.size(); ++k) copy_elements(from[k], to[k], "Trainer");
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
-  [[gnu::cold]] bool is_better(train::Epoch const& epoch, bool validated) const {
+  [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
     train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
-    double const now = validated ? epoch.validation_loss : epoch.judged(), best = validated ? earlier.validation_loss : earlier.judged();
+    double const now = epoch.judged(), best = epoch.validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
 
@@ -89,7 +91,8 @@ class TrainingRun {
     auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
     double* at = Tensor<double>(table).data();
     for (train::Epoch const& e : history.epochs) {
-      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples)};
+      double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples),
+                            static_cast<double>(e.validated + 2 * e.has_metric + 4 * e.has_gradient_norm)};
       std::memcpy(at, row, sizeof row);
       at += columns;
     }
@@ -110,7 +113,9 @@ class TrainingRun {
     default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
     double const* at = table.data();
     for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7])});
+      auto const measured = static_cast<int>(at[8]);
+      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
+                                (measured & 4) != 0});
     }
     for (auto const& pair : file.header.metadata) {
       if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());

@@ -13,7 +13,7 @@
 namespace situ::inline SITU_ABI {
 namespace train {
 
-/// One epoch. What was not measured is NaN.
+/// One epoch. What was not measured is NaN; and so is what was, and came to nothing.
 struct Epoch {
   int64_t number = 0;        ///< from 1 on
   double loss = 0;           ///< mean over the samples that were trained on
@@ -23,10 +23,13 @@ struct Epoch {
   double gradient_norm = 0;  ///< of the last step, before clipping; NaN where gradients are not clipped by norm
   double seconds = 0;        ///< of the training part
   int64_t samples = 0;
+  bool validated = false;      ///< validation_loss was measured
+  bool has_metric = false;     ///< metric was
+  bool has_gradient_norm = false;
 
   double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
   /// What an epoch is judged by: the validation loss, and the training loss where there is none.
-  double judged() const { return math::isnan(validation_loss) ? loss : validation_loss; }
+  double judged() const { return !validated && math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
 }  // namespace train
@@ -58,6 +61,14 @@ namespace detail {
   }
 }
 
+/// A text as a field of a table: in quotes where it would end the field.
+[[gnu::cold]] inline std::string csv_field(std::string const& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (char c : text) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
+}
+
 /// A panel of curves over the epochs.
 struct CurvePanel {
   struct Curve {
@@ -74,7 +85,7 @@ struct CurvePanel {
   [[gnu::cold]] bool empty() const {
     for (Curve const& curve : curves()) {
       for (double const y : curve.values) {
-        if (math::isfinite(y)) return false;
+        if (has_place(y)) return false;
       }
     }
     return true;
@@ -88,15 +99,19 @@ struct CurvePanel {
     for (Curve const& curve : curves()) {
       if (curve.values.size() > epochs) epochs = curve.values.size();
       for (double const y : curve.values) {
-        if (!math::isfinite(y)) continue;  // NaN and infinities have no place
+        if (!has_place(y)) continue;
         if (first || y < low) low = y;
         if (first || y > high) high = y;
         first = false;
       }
     }
-    double const step = tick(high > low ? (high - low) / 5 : (high != 0 ? (high < 0 ? -high : high) / 5 : 1));
+    // Where values differ by less than labels show, the axis is that of one value: ticks so close may not even differ as numbers.
+    double const size = -low > high ? -low : high, span = high - low;
+    bool const flat = !(span > 1e-5 * size && size > 1e-300);
+    double const step = tick(!flat ? span / 5 : size > 1e-300 ? size / 5 : 1);
     low = step * floor_of(low / step);
-    high = step * -floor_of(-(high > low ? high : low + step) / step);
+    high = step * -floor_of(-high / step);
+    if (!(high > low + step / 2)) high = low + step;
     auto const x_at = [&](double k) { return epochs > 1 ? left + (right - left) * k / static_cast<double>(epochs - 1) : (left + right) / 2; };
     auto const y_at = [&](double y) { return bottom - (bottom - top) * (y - low) / (high - low); };
     put(out, "<text x=\"%.9g\" y=\"20\" text-anchor=\"middle\" font-weight=\"bold\">", (left + right) / 2);
@@ -119,7 +134,7 @@ struct CurvePanel {
       int shown = 0;
       for (std::size_t k = 0; k < curve.values.size(); ++k) {
         double const y = curve.values[k];
-        if (!math::isfinite(y)) continue;  // the line goes on to the next epoch that was measured
+        if (!has_place(y)) continue;  // the line goes on to the next epoch that was measured
         put(points, shown++ ? "L%.1f %.1f" : "M%.1f %.1f", x_at(static_cast<double>(k)), y_at(y));
         if (curve.values.size() == 1) put(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n", x_at(0), y_at(y), curve.color);
       }
@@ -132,6 +147,8 @@ struct CurvePanel {
   }
 
  private:
+  /// NaN, infinities and what is about as large have none.
+  static bool has_place(double y) { return y > -1e300 && y < 1e300; }
   static double floor_of(double x) {
     auto const down = static_cast<double>(static_cast<int64_t>(x));
     return down > x ? down - 1 : down;
@@ -158,16 +175,19 @@ struct History {
   int64_t best_epoch = 0;      ///< the number of the one with the lowest validation loss (training loss where there is no validation); 0 before the first
   bool stopped_early = false;
 
-  /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured.
+  /// A table: epoch, loss, validation_loss, the metric, learning_rate, gradient_norm, seconds, samples_per_second; empty where nothing was measured, nan where
+  /// a loss has become that.
   [[gnu::cold]] std::string csv() const {
     detail::MessageText out;
-    detail::add_to(out, "epoch,loss,validation_loss,", metric_name, ",learning_rate,gradient_norm,seconds,samples_per_second\n");
+    detail::add_to(out, "epoch,loss,validation_loss,", detail::csv_field(metric_name), ",learning_rate,gradient_norm,seconds,samples_per_second\n");
     for (Epoch const& e : epochs) {
       detail::add_to(out, e.number);
       double const columns[] = {e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, e.samples_per_second()};
+      bool const measured[] = {e.samples > 0, e.validated, e.has_metric, true, e.has_gradient_norm, true, true};
       for (int k = 0; k < 7; ++k) {
         out.add(",");
-        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);  // what is not measured is empty
+        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);
+        else if (measured[k]) out.add("nan");
       }
       out.add("\n");
     }

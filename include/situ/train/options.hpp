@@ -46,6 +46,7 @@ namespace detail {
   need_option(o.clip_value >= 0, "clip_value", o.clip_value, "it cannot be negative");
   need_option(o.accumulate > 0, "accumulate", number(o.accumulate), "a step takes at least one batch");
   need_option(o.patience >= 0, "patience", number(o.patience), "it cannot be negative");
+  need_option(o.min_delta >= 0, "min_delta", o.min_delta, "it cannot be negative");
   need_option(o.workers >= 0, "workers", o.workers, "it cannot be negative");
   if (o.resume && o.checkpoint.empty()) fail_with<Error>({"Trainer: resume = true: name the checkpoint to go on from"});
 }

@@ -40,8 +40,8 @@ class Progress {
   [[gnu::cold]] void epoch(train::Epoch const& e, train::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
-    if (!math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
-    if (!math::isnan(e.metric)) std::fprintf(out_, "  %s %.4f", history.metric_name.c_str(), e.metric);
+    if (e.validated || !math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
+    if (e.has_metric || !math::isnan(e.metric)) std::fprintf(out_, "  %s %.4f", history.metric_name.c_str(), e.metric);
     std::fprintf(out_, "  %.3g samples/s\n", e.samples_per_second());
     std::fflush(out_);
   }

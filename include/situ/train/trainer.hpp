@@ -135,8 +135,8 @@ class Trainer {
   /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
   ///                        float16: the same, with the loss scaled
   ///
-  /// Throws    what these throw; IoError for a checkpoint that does not fit, before anything is changed. A network that lives elsewhere than on the device is
-  ///           then as after the last epoch that was finished, one that is trained itself as after the last step.
+  /// Throws    what these throw; IoError for a checkpoint that does not fit and for files that cannot be written, before anything is changed. A network that
+  ///           lives elsewhere than on the device is then as after the last epoch that was finished, one that is trained itself as after the last step.
   /// In the end the network is in the mode of evaluation, as after net.eval().
   template <floating Compute = float, any_module Net, class Training, class Validation, class Loss, class MakeOptimizer, class Metric = none_t,
             class MakeSchedule = none_t>
@@ -255,12 +255,11 @@ class Trainer {
       }
       epoch.loss = epoch.samples > 0 ? losses.mean() : not_measured;
       epoch.seconds = detail::seconds_now() - started;
-      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item());
+      if (norm.size() == 1) epoch.gradient_norm = static_cast<double>(norm.item()), epoch.has_gradient_norm = true;
       optimizer.zero_grad();
-      bool validated = false;
-      if constexpr (!std::is_same_v<Validation, none_t>) validated = validate<Compute>(model, device, validation, loss_of, metric, epoch);
+      if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
-      run.end_epoch(epoch, validated);
+      run.end_epoch(epoch);
     }
     run.end();
     model.eval();
@@ -268,9 +267,9 @@ class Trainer {
     return std::move(run.history);
   }
 
-  /// Loss and metric on the validation part, without recording; false where it has no samples.
+  /// Loss and metric on the validation part, without recording; nothing where it has no samples.
   template <class Compute, class Model, class D, class Validation, class Loss, class Metric>
-  bool validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
+  void validate(Model& model, D device, Validation const& validation, Loss const& loss_of, Metric const& metric, Epoch& epoch) const {
     no_grad const guard;
     model.eval();
     data::DataLoader batches{validation, {.batch_size = options_.batch_size, .workers = options_.workers}, device};
@@ -287,10 +286,9 @@ class Trainer {
       if constexpr (!std::is_same_v<Metric, none_t>) metrics.add(detail::number_of(metric(output.value(), y)), x.size(0));
       seen += x.size(0);
     }
-    if (seen == 0) return false;
-    epoch.validation_loss = losses.mean();
-    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean();
-    return true;
+    if (seen == 0) return;
+    epoch.validation_loss = losses.mean(), epoch.validated = true;
+    if constexpr (!std::is_same_v<Metric, none_t>) epoch.metric = metrics.mean(), epoch.has_metric = true;
   }
 
   TrainerOptions options_;

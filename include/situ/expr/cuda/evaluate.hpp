@@ -185,7 +185,7 @@ struct Evaluator {
     if constexpr (functions::is_mapped<Op>) {
       return convert_scalar<compute_t<R>>(node.op.device_value(static_cast<typename Ts::value_type>(xs)...));
     } else if constexpr (functions::is_cast<Op>) {
-      compute_t<R> const y = convert_scalar<compute_t<R>>(Op::value(xs...));
+      compute_t<R> const y = compute_scalar<R>(Op::value(xs...));
       return from_word<R>(to_word<R>(y));
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));

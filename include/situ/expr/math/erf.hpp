@@ -89,7 +89,7 @@ struct scalar_gelu_tanh {
   static double value(double x) {
     if (x < -50) return -0.0;
     if (x > 50) return x;
-    long double const y = x;
+    long double const y = static_cast<long double>(x);
     return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
   }
 };

@@ -96,7 +96,7 @@ inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 struct scalar_softplus {
   static double value(double x) {
     long double const y = SITU_LIBM(log1pl)(SITU_LIBM(expl)(-SITU_LIBM(fabsl)(static_cast<long double>(x))));
-    return static_cast<double>(x > 0 ? x + y : y);
+    return static_cast<double>(x > 0 ? static_cast<long double>(x) + y : y);
   }
 };
 

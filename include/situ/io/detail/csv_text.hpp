@@ -119,6 +119,7 @@ class CsvText {
     while (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') ++at_;
     char const* last = at_;
     if (last != first && last[-1] == '\r' && (at_ == end_ || *at_ == '\n')) --last;
+    if (first != last && std::memchr(first, '\r', static_cast<std::size_t>(last - first))) fail_carriage_return();
     while (first != last && (*first == ' ' || *first == '\t')) ++first;
     while (first != last && (last[-1] == ' ' || last[-1] == '\t')) --last;
     end_field();
@@ -157,10 +158,14 @@ class CsvText {
     }
     at_ = first;
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n'))) && *at_ != delimiter_) ++at_;
+    if (at_ != end_ && *at_ == '\r') fail_carriage_return();
     if (at_ != end_ && *at_ != delimiter_ && *at_ != '\n') fail(line_, text(": '", std::string(1, *at_), "' found after a quoted field; the delimiter or the end of the line is needed"));
     end_field();
     return unquoted_;
   }
+
+  /// A file whose lines end with \r alone would be one line, its header.
+  [[noreturn]] SITU_NOINLINE void fail_carriage_return() const { fail(line_, ": a carriage return found within the line; lines end with \\n or \\r\\n"); }
 
   FileContext context_;
   char const *at_, *end_;

@@ -182,6 +182,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
   int64_t batches = 1;
   for (int axis = 0; axis < rank; ++axis) {
     kernel.sizes[axis] = sizes[axis], kernel.a[axis] = (is_row ? b : a)[axis], kernel.b[axis] = (is_row ? a : b)[axis], kernel.c[axis] = c[axis];
+    if (one.k == 0) kernel.a[axis] = kernel.b[axis] = 0;
     batches *= sizes[axis];
   }
   if constexpr (is_product_type<T>) {

@@ -220,6 +220,7 @@ template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
   int64_t const windows = c.pixels.windows.outputs();
   if (images * c.groups * c.outputs * windows == 0) return;
+  if (!c.pixels.image) c.pixels.image = c.pixels.end = c.result;  // images without elements are never read, but places in them are computed
   if constexpr (std::is_same_v<T, compute_t<T>>) {
     if (c.channels == 1 && c.outputs == 1) {
       int64_t const work = windows * c.depth();

@@ -63,7 +63,7 @@ struct DirectConvolution {
   static bool is_flat(Convolution<T> const& c) { return c.pixels.windows.x.windows < 2 * vector && c.pixels.windows.y.stride == 1; }
   static bool suits(Convolution<T> const& c) {
     Windows const& w = c.pixels.windows;
-    if (w.x.stride != 1 || c.outputs < 4) return false;
+    if (w.x.stride != 1 || c.outputs < 4 || c.channels == 0) return false;
     return is_flat(c) ? c.depth() <= most_flat_depth && w.outputs() >= vector : c.depth() <= most_depth && w.x.windows >= vector;
   }
   /// Bands of rows, the same for any number of threads.

@@ -213,7 +213,7 @@ struct FewRowsBody {
     C const *a = block.a, *b = block.b;
     C* c = block.c;
     int64_t const next_a = block.next_a, next_b = block.next_b, next_c = block.next_c, b_k = block.b_k, last = block.rows * side - lanes;
-    V x[side], rows, factors;
+    V x[side], rows, factors{};
     for (int64_t t = block.count; t > 0; --t) {
       (repeat(x[K], b + K * b_k), ...);
       for (int64_t i = 0; i < last + lanes; i += lanes) {

@@ -188,6 +188,29 @@ struct ReduceKernel {
     run.origin = 0;
   }
 
+  /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.
+  class RowTotals {
+   public:
+    SITU_INLINE void add(Total const& row) {
+      waiting_[depth_++] = row;
+      for (int64_t k = ++rows_; (k & 1) == 0; k >>= 1) merge_last();
+    }
+    SITU_INLINE Total merge() {
+      if (depth_ == 0) return empty();
+      while (depth_ > 1) merge_last();
+      return merged(empty(), waiting_[0]);
+    }
+
+   private:
+    SITU_INLINE void merge_last() {
+      --depth_;
+      waiting_[depth_ - 1] = merged(waiting_[depth_ - 1], waiting_[depth_]);
+    }
+    Total waiting_[64];
+    int64_t rows_ = 0;
+    int depth_ = 0;
+  };
+
   void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     ReduceSpace::Rows const rows = space.rows_of(plan, part);
@@ -196,7 +219,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     int64_t const longest = evaluation.longest(row_run);
-    Total total = empty();
+    RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
@@ -212,17 +235,17 @@ struct ReduceKernel {
           reducers::indexed<A> found;
           bound.code->row(bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
-          total = merged(total, widened(found));
+          totals.add(widened(found));
         } else {
           A sum;
           int64_t const row_bytes[operands] = {};
           bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
-          total = merged(total, widened(sum));
+          totals.add(widened(sum));
         }
         i += count;
       }
     }
-    deliver(output, part, total);
+    deliver(output, part, totals.merge());
   }
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.

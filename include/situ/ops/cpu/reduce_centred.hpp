@@ -21,41 +21,34 @@ struct CentredRow {
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
+    C s, t;
+    if constexpr (guesses) {
+      if (count >= 32 * N) {
+        P some(R::none());
+        for (int k = 1; k < 8; k += 2) some = R::gather(some, P::load(x + k * count / 8));
+        E const c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+        sums_about<Isa>(x, count, c, s, t);
+        if (SITU_LIKELY(R::is_near(s, t, static_cast<C>(count)))) {
+          R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
+          return 0;
+        }
+      }
+    }
     P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
     int64_t i = 0;
     for (; i + 4 * N <= count; i += 4 * N) {
-      ask_for_half<Isa>(x + count + i / 2);
+      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
       gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    E last[N];
-    int64_t const whole = i;
     if (i < count) {
+      E last[N];
       for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
       first[0] = R::gather(first[0], P::load(last));
     }
-    E lanes[N], other[N];
-    R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3])).store(lanes);
-    for (int half = N / 2; half > 0; half /= 2) {
-      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
-    }
-    E const c = R::centre(lanes[0], static_cast<E>(count));
-    P const around(c), none(E(0));
-    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
-    for (i = 0; i + 4 * N <= whole; i += 4 * N) {
-      ask_for_half<Isa>(x + count + (count + i) / 2);
-      spread_chains(s, t, x + i, around, Chains{});
-    }
-    for (; i < whole; i += N) R::spread(s[0], t[0], P::load(x + i), around);
-    if (i < count) {
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(s[0], t[0], P::load(last), around);
-    }
-    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
-    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
-    C total_s = 0, total_t = 0;
-    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
-    R::part(*centre, *spread, static_cast<C>(c), total_s, total_t, static_cast<C>(count));
+    E const c = R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+    sums_about<Isa>(x, count, c, s, t);
+    R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
     return 0;
   }
 
@@ -69,10 +62,45 @@ struct CentredRow {
   SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
     (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
   }
-  /// Each pass over the row asks for half of what comes next, which most often follows: so the memory works all the time.
+  /// Whether a centre is guessed from some elements first, so that most rows are read once.
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
+
+  template <int N, class P>
+  SITU_INLINE static E fold(P const& all) {
+    E lanes[N];
+    all.store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
+    }
+    return lanes[0];
+  }
   template <class Isa>
-  SITU_INLINE static void ask_for_half(E const* next) {
-    for (int byte = 0; byte < 2 * Isa::bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
+  SITU_INLINE static void sums_about(E const* x, int64_t count, E c, C& total_s, C& total_t) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    using P = pack<E, N, Isa>;
+    P const around(c), none(E(0));
+    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N) {
+      if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
+      else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
+      spread_chains(s, t, x + i, around, Chains{});
+    }
+    for (; i + N <= count; i += N) R::spread(s[0], t[0], P::load(x + i), around);
+    E lanes[N], other[N];
+    if (i < count) {
+      for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
+      R::spread(s[0], t[0], P::load(lanes), around);
+    }
+    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
+    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
+    total_s = total_t = 0;
+    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
+  }
+  /// What comes next most often follows: a pass over the row asks for it, each of two passes for half of it. So the memory works all the time.
+  template <int Bytes>
+  SITU_INLINE static void ask_for(E const* next) {
+    for (int byte = 0; byte < Bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
   }
 };
 

@@ -147,8 +147,8 @@ struct ScanBody {
         int64_t const whole = room ? rounded : n / N * N;
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
-          if (flags & 4) ask_for<block * N>(run, i + block * N);
           for (int k = 0; k < packs; ++k) {
+            if (flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
             fronts[k] = S::combine(base, chain);
