@@ -38477,7 +38477,7 @@ class Variable {
   }
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
-  /// Gives a number for remove_hook, which f may call.
+  /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
   /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
@@ -42180,7 +42180,8 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
-///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
+///           gradient or was not used, when the graph was used up, or something that is needed was written in place; when it is called by a hook
+///           of another grad, or while a backward is under way in the same graph.
 /// Cost      only what lies between the output and the inputs is computed. What the graph saved is given back, unless retain_graph or
 ///           create_graph is given.
 template <class E, class T, class D>

@@ -139,7 +139,8 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
-///           gradient or was not used, when the graph was used up, or something that is needed was written in place.
+///           gradient or was not used, when the graph was used up, or something that is needed was written in place; when it is called by a hook
+///           of another grad, or while a backward is under way in the same graph.
 /// Cost      only what lies between the output and the inputs is computed. What the graph saved is given back, unless retain_graph or
 ///           create_graph is given.
 template <class E, class T, class D>

@@ -216,7 +216,7 @@ class Variable {
   }
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
-  /// Gives a number for remove_hook, which f may call.
+  /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
   /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
