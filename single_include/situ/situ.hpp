@@ -1092,6 +1092,12 @@ SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_
   return result;
 }
 
+/// x[index]: of the first axis.
+SITU_NOINLINE inline Viewed index_first(Layout const& from, int64_t index) {
+  if (from.rank() == 0) fail<IndexError>("operator[]: index ", index, " was given for shape ", from.shape, ": it has no axes");
+  return select_view(from, 0, index, "operator[]");
+}
+
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
 SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {
@@ -4938,6 +4944,7 @@ class AnyDevice {
     requires(std::is_empty_v<D>)
   constexpr AnyDevice(D) : AnyDevice(kind::other, 0) {
     name_ = &device_traits<D>::name;
+    synchronize_ = &device_traits<D>::synchronize;
   }
   /// For situ's own use: devices that it does not know have no name there.
   explicit constexpr AnyDevice(detail::Place const& place) : AnyDevice(place.kind, place.ordinal) {}
@@ -4949,6 +4956,10 @@ class AnyDevice {
   constexpr int ordinal() const { return ordinal_; }
   constexpr bool is_cuda() const { return kind_ == kind::cuda; }
   constexpr detail::Place place() const { return {kind_, ordinal_}; }
+  /// For situ's own use: waits for a device that the user has added.
+  void synchronize_own() const {
+    if (synchronize_) synchronize_();
+  }
 
   friend bool operator==(AnyDevice const& a, AnyDevice const& b) {
     if (a.kind_ != b.kind_ || a.ordinal_ != b.ordinal_) return false;
@@ -4969,6 +4980,7 @@ class AnyDevice {
   kind kind_ = kind::cpu;
   int ordinal_ = 0;
   std::string (*name_)() = nullptr;  ///< of a device that situ does not know
+  void (*synchronize_)() = nullptr;
 };
 
 /// A device prints as its name: std::cout << x.device().
@@ -7510,7 +7522,8 @@ class ProfileRange {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/device/query.hpp>
-/// Questions about GPUs, and about every device's memory. They work in every build: without CUDA there is no GPU, and it holds nothing.
+/// Questions about GPUs, and about every device's memory. They work in every build: without CUDA there is no GPU, and it holds nothing. And
+/// waiting for a device that is known only at run time.
 ///
 /// A device is a tag (`Cuda<0>{}`, `Cpu{}`), an AnyDevice, or the number of a GPU. *Allocated* is what tensors and operations in flight
 /// hold; on the host the heads of the tensors are part of it. *Reserved* is that and what situ keeps for the next allocation.
@@ -7713,6 +7726,33 @@ inline std::string memory_summary(int i = 0) { return memory_summary(AnyDevice::
 inline void check_launches(bool on) noexcept { (void)detail::set_launch_checks(on); }
 
 }  // namespace gpu
+
+inline namespace SITU_ABI_CUDA {
+
+/// As synchronize of a tag, for a device that is known only at run time. Throws DeviceUnavailable when it is not there.
+inline void synchronize(AnyDevice const& d) {
+  switch (d.type()) {
+    case AnyDevice::kind::cuda:
+#if defined(SITU_WITH_CUDA)
+      detail::cuda::require_device(d.ordinal());
+      detail::cuda::runtime_of<0>::synchronize(d.ordinal());
+      detail::cuda::streams_of<0>::end_called();
+      detail::throw_failures(detail::cuda::process_state().stream_driver, d.ordinal());
+      detail::cuda::check_fault(d.ordinal());
+      break;
+#else
+      detail::fail<DeviceUnavailable>(d, ": there is no such device: this program was built without CUDA");
+#endif
+    case AnyDevice::kind::emulated:
+      detail::emulated::synchronize(d.ordinal());
+      detail::throw_failures(detail::emulated::driver(), d.ordinal());
+      break;
+    default: d.synchronize_own();
+  }
+  detail::free_what_copies_left();
+}
+
+}  // namespace SITU_ABI_CUDA
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/device/transfer_log.hpp>
@@ -9725,10 +9765,9 @@ SITU_INLINE bool collect_places(E const& e, void** data) {
   return contiguous;
 }
 
-/// Collects the layouts of the output and the inputs.
+/// Collects the layouts of the inputs, from layouts[1] on.
 template <class E>
-SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** layouts) {
-  layouts[0] = &out;
+SITU_INLINE void collect_layouts(E const& e, Layout const** layouts) {
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) { layouts[o++] = &leaf.layout(); });
 }
@@ -9736,9 +9775,24 @@ SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** l
 /// Both; returns whether all operands are contiguous and of the output's shape.
 template <class E>
 SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  collect_layouts(e, out, layouts);
+  layouts[0] = &out;
+  collect_layouts(e, layouts);
   Shape const* const shape = shape_of(e);
   return collect_places(e, data) && out_is_contiguous && is_uniform(e) && (!shape || same_shape(*shape, out.shape));
+}
+
+/// The size of an element of input number k of a tree.
+template <class T, int K>
+constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
+  return k == K ? static_cast<int>(sizeof(T)) : 0;
+}
+template <class Leaf>
+constexpr int input_size(std::type_identity<Leaf>, int) {
+  return 0;
+}
+template <class Op, class... Ts>
+constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
+  return (0 + ... + input_size(std::type_identity<Ts>{}, k));
 }
 
 }  // namespace detail
@@ -9901,23 +9955,27 @@ inline void finish_streaming() {
 #endif
 }
 
-/// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
-/// then see no other values than those of the tensors.
-template <int N, class T, int K, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Input<T, K>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
-  if (run.mask[K + 1] == 0) return;
-  T const* const from = static_cast<T const*>(run.data[K + 1]) + i;
-  T* const to = reinterpret_cast<T*>(buffers[K + 1]);
-  T const last = from[count - 1];
-  for (int k = 0; k < N; ++k) to[k] = last;
-  copy_short(to, from, count * static_cast<int64_t>(sizeof(T)));
-  run.data[K + 1] = to;
+/// The sizes of the inputs' elements, in numbers from 1 on.
+template <int Operands>
+struct InputSizes {
+  int of[Operands];
+};
+template <class Tree, int Operands>
+inline constexpr InputSizes<Operands> input_sizes = []<int... Ks>(std::integer_sequence<int, Ks...>) {
+  return InputSizes<Operands>{{0, input_size(std::type_identity<Tree>{}, Ks)...}};
+}(std::make_integer_sequence<int, Operands - 1>{});
+
+/// Lets `run` read the last `count` elements of every input, those from element i on and fewer than a pack, from `buffers`, with the last one repeated
+/// behind them. What is repeated in `run` is so in a buffer.
+template <int Operands>
+SITU_NOINLINE void buffer_tails(Run<Operands>& run, unsigned char (*buffers)[64], int const* sizes, int64_t i, int count) {
+  void const* from[Operands];
+  for (int o = 1; o < Operands; ++o) from[o] = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * sizes[o], run.data[o] = buffers[o];
+  load_tails<Operands>(current_instruction_set(), run.data, from, sizes, 0, count);
 }
-template <int N, class Leaf, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Leaf>, Run<Operands>&, unsigned char (*)[64], int64_t, int) {}
-template <int N, class Op, class... Ts, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Apply<Op, Ts...>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
-  (buffer_tail<N>(std::type_identity<Ts>{}, run, buffers, i, count), ...);
+template <class Tree, int Operands>
+SITU_INLINE void buffer_tail(Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
+  if constexpr (Operands > 1) buffer_tails(run, buffers, input_sizes<Tree, Operands>.of, i, count);
 }
 
 template <class Tree, class Out, int Operands>
@@ -9972,18 +10030,6 @@ struct ElementwiseBody {
     }
   }
 
-  template <class T, int K>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
-    return k == K ? static_cast<int>(sizeof(T)) : 0;
-  }
-  template <class Leaf>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Leaf>, int) {
-    return 0;
-  }
-  template <class Op, class... Ts>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
-    return (0 + ... + input_size(std::type_identity<Ts>{}, k));
-  }
 };
 
 }  // namespace detail::cpu
@@ -11087,20 +11133,6 @@ inline constexpr int widest_input<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// The size of an element of input k.
-template <class T, int K>
-constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
-  return k == K ? static_cast<int>(sizeof(T)) : 0;
-}
-template <class Leaf>
-constexpr int input_size(std::type_identity<Leaf>, int) {
-  return 0;
-}
-template <class Op, class... Ts>
-constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
-  return (0 + ... + input_size(std::type_identity<Ts>{}, k));
-}
-
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
 
@@ -11567,7 +11599,8 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, boo
     where.rank = 1;
     where.sizes[0] = layout.size();
     if (!where.contiguous) {
-      collect_layouts(e, layout, layouts);
+      layouts[0] = &layout;
+      collect_layouts(e, layouts);
       where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
       where.contiguous = where.rank == 1;
       for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
@@ -12801,12 +12834,8 @@ struct pieces {
   alignas(64) float coefficient[Degree + 1][16];
 };
 
-/// Whether numbers can be looked up in registers.
-template <int N, class Isa>
-inline constexpr bool has_tables = SITU_MATH_X86_ASM && Isa::fma && Isa::bytes >= 32 && in_register<float, N, Isa>;
-
 #if SITU_MATH_X86_ASM
-/// table[index mod 16]. Only where has_tables.
+/// table[index mod 16]. Only where has_avx512.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, float const (&table)[16]) {
   constexpr int lanes = Isa::bytes / 4;
@@ -12820,13 +12849,6 @@ SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, floa
     __builtin_memcpy(&from, &index.v, sizeof(index.v));
   }
   __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=v"(r) : "v"(from), "vm"(values));
-  if constexpr (lanes == 8) {  // of two halves; bit 3 of the index tells which
-    auto const which = register_of(typename situ::detail::vector_of<int32_t, lanes>::type(from) << 28);
-    register_of upper;
-    __builtin_memcpy(&values, table + lanes, sizeof values);
-    __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=x"(upper) : "x"(from), "xm"(values));
-    __asm__("vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}" : "=x"(r) : "x"(r), "x"(upper), "x"(which));
-  }
   if constexpr (N == lanes) {
     return pack<float, N, Isa>(r);
   } else {
@@ -13531,6 +13553,24 @@ SITU_INLINE pack<T, N, Isa> silu_anywhere(pack<T, N, Isa> const& x) {
   return with_sign_of(x, times_sigmoid(g, x < P(T(0)), split_exp(a)));
 }
 
+/// tanh(x) where products are fused.
+///
+///     h = (1 − e^(−2|x|)) / 2 = (1 − 2^n) / 2 − 2^n q,   tanh(x) = ±h / (1 − h)
+///
+/// with n = round(−2|x| / ln 2), r = −|x| − n ln(2) / 2 and q = r + r² p(r). What the rounding of ln 2 adds grows with n, and counts for less as fast.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> tanh_by_expm1(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const c = at_least(negative_magnitude(x), -9.1f), half(0.5f);
+  P const shifted = keep_order(multiply_add(c, P(2.88539008f), P(round_magic<float> + 127.0f)));
+  P const n = keep_order(shifted - P(round_magic<float> + 127.0f));
+  P const r = fused(n, P(-0.346573591f), c);
+  P const s = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+  P const p = horner(r, 0.0441666134f, 0.133941308f, 0.33335048f, 0.666659951f, 0.999999821f);
+  P const h = fused<sign::minus>(s, multiply_add(r * r, p, r), keep_order(multiply_add(s, -half, half)));
+  return with_sign_of(x, divide(h, P(1.0f) - h));
+}
+
 }  // namespace detail
 
 /// 1 / (1 + e⁻ˣ), also where that is denormal.
@@ -13603,12 +13643,14 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 /// Hyperbolic tangent.
 ///
 ///     with tables in registers:  ± a polynomial in |x| for each of 16 intervals
+///     where products are fused:  (e^(2x) − 1) / (e^(2x) + 1)
 ///     elsewhere, |x| < 0.6:      x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
+  if constexpr (Isa::fma && !detail::has_avx512<float, N, Isa>) return detail::tanh_by_expm1(x);
   P const a = detail::magnitude(x);
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
@@ -13864,20 +13906,76 @@ SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, piec
 }  // namespace detail
 #endif
 
-/// x Φ(x), Φ the normal distribution: gelu in its exact form.
+namespace detail {
+/// Φ(−a) = 2^n r (1 + t + q), r = c + v rest, Φ the normal distribution, for 0 <= a <= 4.75; `shifted` holds n in its low bits.
 ///
-/// Where numbers can be looked up in registers, Φ comes from a table of polynomials, but for the left tail.
+///     r = exp(b²/2) Φ(−b) + (b − a) / √(2π),   2^n (1 + t + q) = exp(−b²/2),   b = (a + 3) − 3
+///
+/// b is a as far as it can be told from v = (b − 3) / (b + 3), in which the first term of r is a polynomial, erring by 2^-27.7. What b, b² and
+/// the quotient lose in rounding is kept: the slope of Φ takes the first, the exponential the others. Only where Isa::fma.
+template <class P>
+struct normal_tail_parts {
+  P c, v, rest, r, t, q, shifted, square, lost;
+};
+inline constexpr float normal_tail_end = 4.75f, normal_tail_clamp = 6.5f;  // from the latter on, 1 − Φ(−a) and the slope of gelu are 1
+template <int N, class Isa>
+SITU_INLINE normal_tail_parts<pack<float, N, Isa>> normal_tail(pack<float, N, Isa> const& a) {
+  using P = pack<float, N, Isa>;
+  P const three(3.0f), magic(round_magic<float>);
+  P const d = keep_order(a + three), b = keep_order(d - three), lost = keep_order(b - a);
+  P const upper = keep_order(d - P(6.0f)), v = divide(upper, d), remainder = fused<sign::minus>(v, d, upper);
+  P const half = b * P(0.5f), square = keep_order(b * half), square_low = fused<sign::plus, sign::minus>(b, half, square);
+  P const shifted = keep_order(multiply_add(square, P(-1.44269504f), magic)), n = keep_order(shifted - magic);
+  P const low = multiply_add(remainder, P(-0.36f), multiply_add(n, P(2.12194440e-4f), -square_low));
+  P const t = fused(n, P(-0.693359375f), -square);
+  P const last = horner(v, 4.91530336e-05f, 0.000101725098f, -0.000353616255f, -0.000987985055f, 0.00290581677f, 0.00613264926f, -0.0462133959f,
+                        0.123225003f);
+  P const rest = fused(last, v, P(-0.206402615f));
+  P const c = multiply_add(lost, P(0.398942280f), P(0.121513948f));
+  return {c, v, rest, multiply_add(v, rest, c), t, exp_rest(keep_order(t + low), low), shifted, square, lost};
+}
+/// gelu(x) for x >= −normal_tail_end: max(x, 0) − a Φ(−a), a = |x|.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_by_tail(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), normal_tail_clamp);
+  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
+  P const f = c + fused(v, rest, fused(r, t, r * q));  // r (1 + t + q) without the rounding of r
+  auto const bits = bitcast<int32_t>(f) + (bitcast<int32_t>(shifted) << 23);
+  return fused<sign::minus>(a, bitcast<float>(bits), at_least(x, -0.0f));
+}
+/// gelu_slope(x) for x >= −normal_tail_end: s = Φ(−a) − a φ(a), φ the normal density, for x < 0, otherwise 1 − s.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope_by_tail(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), normal_tail_clamp), one(1.0f);
+  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
+  P const exact = multiply_add(square + square, lost, a);  // a exp(−a²/2) = exact exp(−b²/2)
+  P const g = multiply_add(exact, P(-0.398942280f), r);
+  P const power = bitcast<float>((bitcast<int32_t>(shifted) + pack<int32_t, N, Isa>(127)) << 23);
+  P const s = multiply_add(g, t + q, g) * power;
+  return select(x > P(0.0f), one - s, s);
+}
+}  // namespace detail
+
+/// x Φ(x), Φ the normal distribution: gelu in its exact form; by a table with AVX-512.
 ///
 /// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
 #if SITU_MATH_X86_ASM
-  if constexpr (detail::has_tables<N, Isa>) {
-    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    P const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
   }
 #endif
+  if constexpr (Isa::fma) {
+    P const y = detail::gelu_by_tail(x);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::normal_tail_end))) return select(x < P(-detail::normal_tail_end), detail::gelu_anywhere(x), y);
+    return y;
+  }
   return detail::gelu_anywhere(x);
 }
 
@@ -13958,6 +14056,12 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
     return y;
   }
 #endif
+  if constexpr (Isa::fma) {
+    using P = pack<float, N, Isa>;
+    P const y = detail::gelu_slope_by_tail(x);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::normal_tail_end))) return select(x < P(-detail::normal_tail_end), detail::gelu_slope_anywhere(x), y);
+    return y;
+  }
   return detail::gelu_slope_anywhere(x);
 }
 // The same for doubles, with longer polynomials and without tables.
@@ -14754,12 +14858,13 @@ SITU_INLINE pack<T, N, Isa> shifted_right(pack<T, N, Isa> const& a, pack<T, N, I
   return each_lane([](T x, T n) { return shifted_right(x, n); }, a, b);
 }
 
-/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series.
+/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series. -inf and inf at 0 and -0, NaN at the
+/// other poles.
 SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x);
-    if (turns == 0.0) return __builtin_nan("");
+    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
+    if (turns == 0.0) return x == 0.0 ? -1 / x : __builtin_nan("");
     result = -pi / math::tan(pi * turns);
     x = 1 - x;
   }
@@ -15292,11 +15397,14 @@ struct where_context<B, C> {
   using type = number_alone_t<std::common_type_t<std::remove_cvref_t<B>, std::remove_cvref_t<C>>>;
 };
 
-/// Operands after the first ones that were given: numbers become constants of the common type.
+/// Operands after the first ones that were given: numbers become constants of the common type, which may be the result.
 template <class Context, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
-  else return operand<false, Context>(x);
+  else {
+    using C = number_beside_t<false, Context, std::remove_cvref_t<X>>;
+    return Constant<C>{compute_scalar<C>(x)};
+  }
 }
 
 template <class A, class B, class C>
@@ -15756,7 +15864,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   SITU_VIEW(slice, (int64_t axis, int64_t start, end_t, int64_t step = 1),
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
-  SITU_VIEW(operator[], (int64_t index), viewed(detail::select_view(layout(), 0, index, "operator[]")))
+  SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
 #undef SITU_VIEW
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
@@ -16155,13 +16263,17 @@ auto pin(E const& e, detail::CallSite site = detail::CallSite::here()) {
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Fills a fresh tensor with f(index), where f is a function object that runs on every device.
+/// Writes f(index) to a fresh tensor, where f is a function object that runs on every device.
+template <class T, class D, class F>
+void fill_with(Tensor<T, D>& fresh, F f) {
+  using Tree = Apply<functions::mapped<F>, Index>;
+  Tree const tree{{f}, {Index{}, {}}};
+  evaluate_tree<D>(fresh.data(), fresh.size(), tree);
+}
 template <element T, device D, class F>
 Tensor<T, D> generate(Shape const& shape, F f, char const* who) {
   Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, who);
-  using Tree = Apply<functions::mapped<F>, Index>;
-  Tree const tree{{f}, {Index{}, {}}};
-  evaluate_tree<D>(result.data(), result.size(), tree);
+  fill_with(result, f);
   return result;
 }
 
@@ -17331,7 +17443,7 @@ auto meshgrid(std::initializer_list<Tensor<T, D>> rows, indexing order = indexin
 ///
 /// Shape     the shape comes before the generator, the device tag last; without a generator the default one draws, which manual_seed seeds.
 /// Device    the numbers are made on the device; enqueued, not waited for.
-/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has.
+/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has. The generator stays as it was then.
 /// Cost      one allocation and one launch.
 
 
@@ -18038,26 +18150,43 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
-/// Throws ShapeError where whole numbers from `least` to `most` are no values of T.
+/// The largest finite value of a floating type.
+template <class T>
+inline constexpr double most_of = std::is_same_v<T, float16> ? 65504 : std::is_same_v<T, double> ? std::numeric_limits<double>::max()
+                                : std::is_same_v<T, float> ? 0x1.fffffep127 : 0x1.fep127;
+
+/// Throws ShapeError where whole numbers from `least` to `most` are no values of T, or are beyond its largest.
 template <element T>
 void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, [[maybe_unused]] char const* who) {
-  if constexpr (!floating<T>) {
-    constexpr int64_t lowest = std::numeric_limits<T>::lowest(), highest = std::numeric_limits<T>::max();
+  if constexpr (!floating<T> || std::is_same_v<T, float16>) {
+    constexpr int64_t lowest = floating<T> ? -65504 : static_cast<int64_t>(std::numeric_limits<T>::lowest()), highest = floating<T> ? 65504 : static_cast<int64_t>(std::numeric_limits<T>::max());
     if (least < lowest || most > highest) fail<ShapeError>(who, ": numbers from ", least, " to ", most, " were asked for; ", dtype_name<T>(), " holds ", lowest, " to ", highest);
   }
 }
 
-/// A fresh tensor of random numbers.
-template <device D, class F>
-Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
-  using T = typename F::element;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    auto result = Tensor<T, D>::uninitialized(shape, who);
-    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
-    return result;
+/// `high`, or where a floating T rounds high - 1 up to it, the end of the integers up to the largest T below it.
+template <class T>
+int64_t end_of_integers(int64_t low, int64_t high) {
+  if constexpr (floating<T>) {
+    int64_t const below = static_cast<int64_t>(largest_below<T>(static_cast<double>(high), static_cast<double>(low)));
+    return below >= low && below < high - 1 && convert_scalar<int64_t>(convert_scalar<T>(high - 1)) >= high ? below + 1 : high;
   } else {
-    return generate<T, D>(shape, numbers, who);
+    return high;
   }
+}
+
+/// A fresh tensor of the numbers of the generator's next call; where there can be no such tensor, that call is not used up.
+template <device D, class F>
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+  using T = typename F::element;
+  auto result = Tensor<T, D>::uninitialized(shape, who);
+  numbers.stream = next_stream(generator);
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
+  } else {
+    fill_with(result, numbers);
+  }
+  return result;
 }
 
 }  // namespace detail
@@ -18069,7 +18198,7 @@ inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> rand(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{detail::next_stream(generator)}, "rand");
+  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{}, generator, "rand");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -18081,7 +18210,7 @@ Tensor<T, D> rand(Shape const& shape, D device = {}) {
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> randn(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{detail::next_stream(generator)}, "randn");
+  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{}, generator, "randn");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -18089,7 +18218,7 @@ Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
 
-/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite, and
+/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite in T, and
 /// high - low is finite in the type of the arithmetic (float for 16-bit types).
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -18098,11 +18227,11 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  if (double const most = std::numeric_limits<C>::max(); low < -most || high > most || high - low > most) {
-    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<C>(), " spans");
+  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > std::numeric_limits<C>::max()) {
+    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<T>(), " spans");
   }
-  detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
-  return detail::random_tensor<D>(shape, numbers, "uniform");
+  detail::uniform_numbers<T> const numbers{{}, static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
+  return detail::random_tensor<D>(shape, numbers, generator, "uniform");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -18116,8 +18245,8 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> normal(double mean, double deviation, Shape const& shape, Generator& generator, D = {}) {
   if (!(deviation >= 0)) detail::fail<ShapeError>("normal: the standard deviation is ", deviation, "; it must not be negative");
   using C = compute_t<T>;
-  detail::normal_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false};
-  return detail::random_tensor<D>(shape, numbers, "normal");
+  detail::normal_numbers<T> const numbers{{}, static_cast<C>(deviation), static_cast<C>(mean), false};
+  return detail::random_tensor<D>(shape, numbers, generator, "normal");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -18125,13 +18254,14 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
   return normal<T>(mean, deviation, shape, detail::default_generator(), device);
 }
 
-/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them (floats round them).
+/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them. Floats round them, and
+/// give no integer that would be rounded to high.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
   detail::check_holds<T>(low, high - 1, "randint");
-  uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
+  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(low);
+  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, low, span}, generator, "randint");
 }
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
@@ -18142,9 +18272,10 @@ Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
-  detail::RandomStream const stream = detail::next_stream(generator);
-  if (p == 0) return detail::filled<T, D>(shape, 0, "bernoulli");
-  return detail::random_tensor<D>(shape, detail::coins<T>{stream, detail::Chance::of(p)}, "bernoulli");
+  if (p > 0) return detail::random_tensor<D>(shape, detail::coins<T>{{}, detail::Chance::of(p)}, generator, "bernoulli");
+  auto result = detail::filled<T, D>(shape, 0, "bernoulli");
+  generator.next_call();
+  return result;
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
@@ -18341,10 +18472,11 @@ struct TileSizes {
   int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
   int high, low;  ///< rows of a tile
   bool masked;    ///< tiles of one vector may have fewer columns
+  bool prefers_packed;  ///< packed panels are multiplied faster than rows that lie apart
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>, Isa::bytes == 32};
 
 /// How many rows the next panel has when `left` are to be covered.
 constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
@@ -18506,8 +18638,20 @@ struct BlockBody {
     // Of those rows that are missing, the last two take the place. Of two rows one address is computed, the other is base + index * scale.
     int64_t const a_i = rows < 2 ? 0 : place.a_i, c_i = rows < 2 ? 0 : block.c_i, last_pair = rows < 2 ? 0 : rows - 2;
     int64_t const pair[] = {(R < last_pair ? R : last_pair)...};
-    C const* p[] = {(place.a + pair[R] * a_i)...};
-    for (int64_t k = block.depth; k > 0; --k) {
+    int64_t k = block.depth;
+    C const* a = place.a;
+    // With 16 registers there is no room to decode much beside twelve products: in packed panels, whose steps are known, four passes of
+    // the loop are one, and no address is computed in them.
+    if constexpr (tile_sizes<C, Isa>.prefers_packed && Vectors == 2 && Rows == tile_sizes<C, Isa>.high) {
+      if (block.a_packed && block.b_packed && rows == Rows) {
+        constexpr int together = 4;
+        for (; k >= together; k -= together, a += together * Rows, b += together * width) {
+          several<Isa, Rows, Lanes>(sums, a, b, std::make_integer_sequence<int, together>{}, std::integer_sequence<int, R...>{});
+        }
+      }
+    }
+    C const* p[] = {(a + pair[R] * a_i)...};
+    for (; k > 0; --k) {
       V x[Vectors];
       if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
       if constexpr (masked) last.load(x[Vectors - 1], b + (width - Lanes));
@@ -18555,6 +18699,18 @@ struct BlockBody {
       add_product_of_all<Isa, C>(sums[0], x[0], a);
       add_product_of_all<Isa, C>(sums[1], x[1], a);
     }
+  }
+  /// So many steps in packed panels.
+  template <class Isa, int Rows, int Lanes, class V, int... K, int... R>
+  SITU_INLINE static void several(V (&sums)[Rows][2], C const* a, C const* b, std::integer_sequence<int, K...>, std::integer_sequence<int, R...> rows) {
+    (one_of_several<Isa, Rows, Lanes>(sums, a + K * Rows, b + K * 2 * Lanes, rows), ...);
+  }
+  template <class Isa, int Rows, int Lanes, class V, int... R>
+  SITU_INLINE static void one_of_several(V (&sums)[Rows][2], C const* a, C const* b, std::integer_sequence<int, R...>) {
+    V x[2];
+    __builtin_memcpy(&x[0], b, sizeof(V));
+    __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
+    (step<Isa>(sums[R], a + R, x), ...);
   }
   template <class Isa, class V, int Vectors, class Last>
   SITU_INLINE static void add(V (&sums)[Vectors], C const* c, Last const& last) {
@@ -18662,6 +18818,15 @@ struct PackBody {
           for (int64_t r = 0; r < 4; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
         }
       }
+      if (i + 2 <= count) {
+        T const* const row = from + i * step_i;
+        int64_t k = 0;
+        for (; k + 4 <= depth; k += 4) transpose_two<Isa>(to + k * width + i, width, row + k, step_i);
+        for (; k < depth; ++k) {
+          for (int64_t r = 0; r < 2; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
+        }
+        i += 2;
+      }
     }
     for (; i < count; ++i) {
       for (int64_t k = 0; k < depth; ++k) to[k * width + i] = static_cast<C>(from[i * step_i + k * step_k]);
@@ -18688,6 +18853,17 @@ struct PackBody {
     __builtin_memcpy(to + width, &c1, sizeof(V));
     __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
     __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+  }
+  /// Two by four.
+  template <class Isa>
+  SITU_INLINE static void transpose_two(C* to, int64_t width, T const* from, int64_t step) {
+    using V = typename pack<C, 4, Isa>::vector;
+    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
+    V const low{r0[0], r1[0], r0[1], r1[1]}, high{r0[2], r1[2], r0[3], r1[3]};
+    __builtin_memcpy(to, &low, sizeof(V) / 2);
+    __builtin_memcpy(to + width, reinterpret_cast<char const*>(&low) + sizeof(V) / 2, sizeof(V) / 2);
+    __builtin_memcpy(to + 2 * width, &high, sizeof(V) / 2);
+    __builtin_memcpy(to + 3 * width, reinterpret_cast<char const*>(&high) + sizeof(V) / 2, sizeof(V) / 2);
   }
 };
 
@@ -19071,11 +19247,11 @@ struct Multiplication {
   }
 
   /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other.
-  bool reads_a(int64_t columns) const {
+  bool reads_a(int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
     int64_t const step_i = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T)), step_k = (p.a_k < 0 ? -p.a_k : p.a_k) * static_cast<int64_t>(sizeof(T));
-    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= 2 * block_columns;
+    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= (sizes.prefers_packed ? 128 : 2 * block_columns);
     if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
@@ -19148,9 +19324,9 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(j1 - j0), block.b_packed = !reads_b(block.rows);
+      block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? (block.rows + sizes.high) * deepest + 64 : 0;
+      int64_t const space_a = block.a_packed ? ((block.rows + sizes.high) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
@@ -21768,25 +21944,15 @@ struct ReductionPlaces {
   }
 };
 
-/// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
-template <class Reducer, class E>
-void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, typename Reducer::result* data, E const& e, unsigned reduced) {
-  constexpr int operands = leaf_count<E> + 1;
-  auto& where = program.where;
-  where.data[0] = data;
-  where.contiguous = false;
-  Layout const* layouts[operands] = {};
-  int o = 1;
-  for_each_leaf(e, [&](auto const& leaf) {
-    where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o++] = &leaf.layout();
-  });
-  ReductionPlaces places{where.sizes, &where.strides[0][0]};
-  places.bind(layouts, operands, e.shape(), reduced, requires { Reducer::order_matters; });
+/// Binds a reduction over the axes whose bit is set in `reduced` to its inputs' layouts, numbers 1 to operands - 1. Programs are those of all devices.
+template <class Reducer, class P>
+void bind_places(P& program, Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced) {
+  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
+  places.bind(layouts, operands, shape, reduced, requires { Reducer::order_matters; });
   program.outputs = places.outputs;
   program.count = places.count;
   program.kept_rank = places.kept_rank;
-  where.rank = places.rank;
+  program.where.rank = places.rank;
 }
 
 }  // namespace detail
@@ -22310,7 +22476,8 @@ struct CentredStrip {
 };
 
 /// The kernel of a centred reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
-template <class P>
+/// What reduces `Whole` shapes has rows alone.
+template <class P, bool Whole>
 struct CentredKernel {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
@@ -22346,8 +22513,13 @@ struct CentredKernel {
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(centres + numbers);
     ReduceFeed feed;
     for (int64_t unit = first; unit < last; ++unit) {
-      if (plan.by_strips) run_strip(space, feed, buffer, centres, scratch, unit);
-      else run_rows(space, feed, buffer, scratch, unit);
+      if constexpr (!Whole) {
+        if (plan.by_strips) {
+          run_strip(space, feed, buffer, centres, scratch, unit);
+          continue;
+        }
+      }
+      run_rows(space, feed, buffer, scratch, unit);
     }
   }
 
@@ -22582,14 +22754,14 @@ struct CombineBody {
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
           int64_t const start = i;
           P const zero = keep_order(P(A(0)));
-          P odd = zero, even = zero;
+          P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
           for (; i < stop; i += 4 * N) {
             quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-            quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-            quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-            quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
           }
-          if (SITU_LIKELY(!any_of(math::isnan(odd + even)))) {
+          if (SITU_LIKELY(!any_of(math::isnan((odd + odd2) + (odd3 + odd4))))) {
             quickly(b, odd, c, zero);
             quickly(d, odd, e, zero);
             quickly(b, odd, d, zero);
@@ -22615,15 +22787,15 @@ struct CombineBody {
         a = R::combine(a, apart(b));
         if (i >= n) break;
         tail = static_cast<int>(n - i);  // once more, on padded copies
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        buffer_tail<Tree>(run, buffers, i, tail);
         i = 0, n = N;
       }
       return folded<R>(a);
     }
   };
 
-  /// `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
-  /// apart, operand by operand. The rows that come next are asked for at the same time: the hardware does not foresee them.
+  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand. The rows that come next are asked for at the same time.
   struct Strip {
     template <class Isa>
     SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
@@ -22632,20 +22804,25 @@ struct CombineBody {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       int64_t i = 0;
-      if (rows == together) {
+      for (int first = 0; first + together <= rows; first += together) {
         Run<Operands> at[together];
+        int64_t bytes[Operands];
+        bool near = false;
+        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
         for (int row = 0; row < together; ++row) {
           at[row] = run;
-          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
+          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + (first + row) * bytes[o];
         }
-        int64_t bytes[Operands];
-        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
-        for (; i + N <= run.count; i += N) {
-          P const sum = joined<Isa, N>(tree, at, bytes, i, std::make_integer_sequence<int, together>{});
+        constexpr std::make_integer_sequence<int, together> all{};
+        constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
+        bool const asks = Isa::bytes == 64 || near;  // where rows are pages long, most processors foresee what comes next
+        for (i = 0; i + N <= run.count; i += N) {
+          if (asks && i % line == 0) ask_for_next(at, bytes, i, all);
+          P const sum = joined<Isa, N>(tree, at, i, all);
           R::combine(P::load(strip + i), sum).store(strip + i);
         }
-        if (i == run.count) return 0;
       }
+      if (i == run.count && rows >= together) return 0;
       for (int row = 0; row < rows; ++row) {  // of several rows the last columns
         add_row<Isa, N>(tree, run, strip, i);
         if (row + 1 == rows) break;
@@ -22655,12 +22832,15 @@ struct CombineBody {
     }
 
     template <class Isa, int N, int... Row>
-    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
-      (ask_for_next(at[Row], bytes, i), ...);
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
       pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
       auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
       if constexpr (together == 4) return first;
       else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
+    }
+    template <int... Row>
+    SITU_INLINE static void ask_for_next(Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
+      (ask_for_next(at[Row], bytes, i), ...);
     }
     SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
       for (int o = 1; o < Operands; ++o) {
@@ -22677,7 +22857,7 @@ struct CombineBody {
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
         strip += i;
         i = 0, n = N;
       }
@@ -22728,40 +22908,38 @@ struct IndexBody {
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
       reducers::indexed<A> found{A(0), -1};
+      bool located = true;  // else `found` has the index of its block's first element
       int64_t i = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       while (i + 4 * N <= run.count) {
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
         int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
-        P b = none, c = none, d = none, e = none, odd = zero, even = zero;
+        P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-          quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-          quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-          quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+          quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+          quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+          quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
         }
-        if (SITU_UNLIKELY(is_odd(odd + even))) {
-          found = merged(found, search<Isa, N>(tree, run, start, stop));
+        if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
+          auto const odd_one = search<Isa, N>(tree, run, start, stop);
+          if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one, located = true;
           continue;
         }
         quickly(b, odd, c, zero);
         quickly(d, odd, e, zero);
         quickly(b, odd, d, zero);
-        A lanes[N];
-        b.store(lanes);
-        A best = lanes[0];
-        for (int k = 1; k < N; ++k) best = (sign > 0 ? lanes[k] > best : lanes[k] < best) ? lanes[k] : best;
-        if (found.index >= 0 && !Wide::beats(best, found.value)) continue;
-        found.value = best;
-        P const wanted(best);
-        int64_t at = start;
-        while (!any_of(value<Isa, N>(tree, run, at) == wanted)) at += N;
-        value<Isa, N>(tree, run, at).store(lanes);
-        for (int k = N - 1; k >= 0; --k) {
-          if (lanes[k] == best) found.index = at + k;
-        }
+        A const best = folded<Best>(b);
+        if (found.index < 0 || Wide::beats(best, found.value)) found = {best, start}, located = false;
       }
-      if (i < run.count) found = merged(found, search<Isa, N>(tree, run, i, run.count));
+      if (i < run.count) {
+        auto const last = search<Isa, N>(tree, run, i, run.count);
+        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
+      }
+      if (!located) {  // among values that are computed anew: under -ffast-math these may differ from those above
+        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N);
+        found = search<Isa, N>(tree, run, found.index, found.index + (whole < 256 * N ? whole : 256 * N));
+      }
       *result = found;
     }
 
@@ -22789,7 +22967,7 @@ struct IndexBody {
           here = here + Q(static_cast<I>(N));
         }
         if (i >= n) break;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
         i = 0, n = N;
       }
       A values[N];
@@ -22849,7 +23027,7 @@ struct IndexBody {
       for (int r = 0; r < rows; ++r) {
         alignas(64) unsigned char buffers[Operands][64];
         Run<Operands> tail = at;
-        buffer_tail<N>(std::type_identity<Tree>{}, tail, buffers, i, static_cast<int>(run.count - i));
+        buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
         search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
         for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
@@ -22934,10 +23112,11 @@ struct ReduceCode {
   TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
-/// A reduction with its tree forgotten. Trivially copyable.
-template <class R_, int Leaves, int TreeBytes>
+/// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
+template <class R_, int Leaves, int TreeBytes, bool Whole>
 struct BoundReduction {
   using reducer = R_;
+  static constexpr bool whole = Whole;
   static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
@@ -22978,7 +23157,8 @@ inline constexpr typename Bound::Code reduce_code = [] {
   using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  if constexpr (!Bound::whole) code.strip = &reduce_strip<Body, Read, Run<operands>>;
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
     code.evaluate = tree_loops<Tree, Value, Bound::operands>;
@@ -23054,7 +23234,9 @@ struct ReduceKernel {
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
     ReduceFeed feed;
     Evaluation evaluation(bound);
-    if (plan.by_strips) {
+    if constexpr (P::whole) {
+      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+    } else if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
       for (int64_t unit = first; unit < last;) {
@@ -23117,7 +23299,7 @@ struct ReduceKernel {
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
-    int64_t const longest = evaluation.longest(row_run);
+    int64_t const longest = evaluation.longest(indexed ? int64_t{1} << 24 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -23225,13 +23407,15 @@ struct ReduceKernel {
     int const together = bound.code->together;
     if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
-    if (row % space.sizes[last] + together > space.sizes[last]) return 1;
+    int64_t const left = space.sizes[last] - row % space.sizes[last], rows = left < end - row ? left : end - row;
+    if (rows < together) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
       row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
-    return together;
+    if constexpr (indexed) return together;
+    else return static_cast<int>(rows - rows % together);
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
@@ -23284,30 +23468,14 @@ SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, in
 
 namespace detail {
 
-/// Runs a bound reduction on D, which has the CPU's kernels.
-template <class D, class P>
+/// Runs a bound reduction of a centred reducer on D, which has the CPU's kernels. Whole: over all axes.
+template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
-  using Tree = typename P::tree_type;
   if (program.outputs == 0) return;
-  if constexpr (reducers::centred<typename P::reducer>) {
-    constexpr int64_t cost = cost_of<Tree> + 2;
-    constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
-    cpu::CentredKernel<P> kernel(program);
-    cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
-  } else {
-    using Bound = cpu::BoundReduction<typename P::reducer, P::leaves, cpu::tree_bytes<Tree>>;
-    auto const& code = cpu::reduce_code<Bound, Tree>;
-    cpu::ReduceKernel<Bound> kernel;
-    kernel.bound.where = program.where;
-    kernel.bound.kept_rank = program.kept_rank;
-    kernel.bound.outputs = program.outputs;
-    kernel.bound.count = program.count;
-    kernel.bound.parameter = program.parameter;
-    kernel.bound.code = &code;
-    kernel.bound.formula = code.formula;
-    ::new (static_cast<void*>(kernel.bound.tree)) Tree(program.tree);
-    cpu::launch_reduction<D>(kernel, code.grain, program.where.data[0], program.outputs, program.count, program.parameter);
-  }
+  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
+  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  cpu::CentredKernel<P, Whole> kernel(program);
+  cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
 }
 
 }  // namespace detail
@@ -23717,7 +23885,7 @@ namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
 /// Runs a bound reduction on D, which has CUDA's kernels: one launch, or two; enqueued on the device's current stream.
-template <class D, class P>
+template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   using Total = typename R::total;
@@ -23764,7 +23932,7 @@ namespace detail {
 
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
-template <class D, class P>
+template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const&) {
   static_assert(compiled_by_nvcc<P>, "situ: reducing_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
@@ -23798,15 +23966,64 @@ SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, 
   return shape;
 }
 
-template <class Reducer, class E>
-auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
-  using D = result_device_t<device_of<E>>;
-  auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
-  ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
-  program.parameter = parameter;
-  bind_reduction(program, result.data(), e, reduced);
-  launch_reduce<D>(typename device_traits<D>::kernels{}, program);
+/// All axes, known as such when a reduction is compiled.
+struct AllAxes {
+  unsigned bits;
+  constexpr operator unsigned() const { return bits; }
+};
+inline AllAxes all_axes(Shape const& shape) { return {(1u << shape.rank()) - 1u}; }
+
+/// The CPU's reductions of formulas of so many tensors: a formula's own are its kernels alone.
+template <class D, class Bound>
+SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
+  using R = typename Bound::reducer;
+  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
+  cpu::ReduceKernel<Bound> kernel;
+  auto& bound = kernel.bound;
+  bound.where.data[0] = result.data();
+  Layout const* layouts[Bound::operands];
+  for (int o = 1; o < Bound::operands; ++o) {
+    Body const* const body = bodies[o - 1];
+    bound.where.data[o] = body ? body->first : nullptr;
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  bound.where.contiguous = false;
+  bind_places<R>(bound, layouts, Bound::operands, shape, reduced);
+  bound.parameter = parameter;
+  bound.code = &code;
+  bound.formula = code.formula;
+  __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
+  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
   return result;
+}
+
+/// Axes: unsigned, a set of bits, or AllAxes.
+template <class Reducer, class E, class Axes>
+auto reduce(E const& e, Axes reduced, bool keep, [[maybe_unused]] double parameter = 0) {
+  using D = result_device_t<device_of<E>>;
+  using Kernels = typename device_traits<D>::kernels;
+  using Tree = tree_of<E>;
+  constexpr bool whole = std::is_same_v<Axes, AllAxes>;
+  constexpr int leaves = leaf_count<E>;
+  if constexpr (std::is_same_v<Kernels, cpu_kernels> && !reducers::centred<Reducer>) {
+    using Bound = cpu::BoundReduction<Reducer, leaves, cpu::tree_bytes<Tree>, whole>;
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<leaves> bodies;
+    collect_bodies(e, bodies);
+    return reduce_bound<D, Bound>(cpu::reduce_code<Bound, Tree>, &tree, bodies.of, e.shape(), reduced, keep, parameter);
+  } else {
+    auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
+    ReduceProgram<Reducer, Tree, leaves> program(lower<0>(e));
+    program.parameter = parameter;
+    program.where.contiguous = false;
+    collect_places(e, program.where.data);
+    program.where.data[0] = result.data();
+    Layout const* layouts[leaves + 1];
+    collect_layouts(e, layouts);
+    bind_places<Reducer>(program, layouts, leaves + 1, e.shape(), reduced);
+    launch_reduce<D, whole>(Kernels{}, program);
+    return result;
+  }
 }
 
 /// x in a floating type: x itself when it has one.
@@ -23815,8 +24032,6 @@ decltype(auto) as_floating(E const& e) {
   if constexpr (floating<value_of<E>>) return (e);
   else return cast<float>(e);
 }
-
-inline unsigned all_axes(Shape const& shape) { return (1u << shape.rank()) - 1u; }
 
 /// x as truth values: what is not 0. NaN is not 0.
 template <class E>
@@ -23918,12 +24133,12 @@ struct norm_options {
 
 namespace detail {
 
-template <class E>
-auto variance_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto variance_of(E const& e, Axes axes, bool keep, var_options const& options) {
   return reduce<reducers::variance<value_of<E>>>(e, axes, keep, options.correction);
 }
-template <class E>
-auto deviation_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto deviation_of(E const& e, Axes axes, bool keep, var_options const& options) {
   return reduce<reducers::deviation<value_of<E>>>(e, axes, keep, options.correction);
 }
 
@@ -23953,8 +24168,8 @@ struct norm_term {
 
 namespace detail {
 
-template <class E>
-auto p_norm_of(E const& e, unsigned axes, bool keep, norm_options const& options) {
+template <class E, class Axes>
+auto p_norm_of(E const& e, Axes axes, bool keep, norm_options const& options) {
   using T = floating_t<value_of<E>>;
   auto const& x = as_floating(e);
   double const p = options.p;
@@ -28976,6 +29191,32 @@ inline MatrixShape square_shape(Shape const& shape, char const* who) {
   return result;
 }
 
+/// Whether there is no NaN and no infinity; looks at the bits, so that it holds under -ffast-math too.
+template <class T>
+bool all_finite(T const* x, int64_t count) {
+  using Bits = std::make_unsigned_t<signed_of_size<T>>;
+  constexpr Bits exponent = sizeof(T) == 4 ? Bits{0x7f800000u} : static_cast<Bits>(0x7ff0000000000000ull);
+  bool finite = true;
+  for (int64_t k = 0; k < count; ++k) finite &= (bits_to<Bits>(x[k]) & exponent) != exponent;
+  return finite;
+}
+
+/// The product of the pivots of an LU factorisation: 0 when one is 0, also where the product of the others overflows.
+template <class T>
+class PivotProduct {
+ public:
+  void multiply(T pivot) {
+    product_ *= pivot;
+    zero_ |= pivot == 0;
+    finite_ &= all_finite(&pivot, 1);
+  }
+  T value() const { return zero_ && finite_ ? T(0) : product_; }
+
+ private:
+  T product_ = 1;
+  bool zero_ = false, finite_ = true;
+};
+
 /// Which matrix of one batch stands beside matrix i of a batch that it is broadcast to.
 struct BatchMap {
   int rank = 0;
@@ -29106,16 +29347,6 @@ int64_t asked_for(T answer, char const* who) {
   return static_cast<int64_t>(elements);
 }
 
-/// Whether there is no NaN and no infinity; looks at the bits, so that it holds under -ffast-math too.
-template <class T>
-bool all_finite(T const* x, int64_t count) {
-  using Bits = std::make_unsigned_t<signed_of_size<T>>;
-  constexpr Bits exponent = sizeof(T) == 4 ? Bits{0x7f800000u} : static_cast<Bits>(0x7ff0000000000000ull);
-  bool finite = true;
-  for (int64_t k = 0; k < count; ++k) finite &= (bits_to<Bits>(x[k]) & exponent) != exponent;
-  return finite;
-}
-
 template <class T>
 void fill_identity(T* x, int64_t n) {
   for (int64_t k = 0; k < n * n; ++k) x[k] = k % (n + 1) == 0 ? T(1) : T(0);
@@ -29203,17 +29434,18 @@ struct Determinant {
     auto* const pivots = static_cast<integer*>(workspace);
     T* const matrix = a + i * n * n;
     Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
+    PivotProduct<T> product;
     T value = 1, magnitude = 0;
     for (int64_t k = 0; k < n; ++k) {
       T const pivot = pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)];
       if (det) {
-        value *= pivot;
+        product.multiply(pivot);
       } else {
         value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
         magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
       }
     }
-    if (det) det[i] = value;
+    if (det) det[i] = product.value();
     else sign[i] = value == 0 ? T(0) : value, logarithm[i] = magnitude;
   }
 };
@@ -29905,18 +30137,19 @@ struct Linalg<D, cuda_kernels> {
       device_traits<D>::copy_to_host(exchanges.data(), pivots.get(), numbers * sizeof(int));
     }
     for (int64_t i = 0; i < count; ++i) {
+      PivotProduct<T> product;
       T value = 1, magnitude = 0;
       for (int64_t k = 0; k < n; ++k) {
         std::size_t const at = static_cast<std::size_t>(i * n + k);
         T const pivot = exchanges[at] == k + 1 ? diagonal[at] : -diagonal[at];
         if (det) {
-          value *= pivot;
+          product.multiply(pivot);
         } else {
           value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
           magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
         }
       }
-      values[static_cast<std::size_t>(i)] = !det && value == 0 ? T(0) : value;
+      values[static_cast<std::size_t>(i)] = det ? product.value() : value == 0 ? T(0) : value;
       logarithms[static_cast<std::size_t>(i)] = magnitude;
     }
     device_traits<D>::copy_from_host(det ? det : sign, values.data(), values.size() * sizeof(T));
@@ -30401,7 +30634,7 @@ SITU_NO_MATRIX(Tensor, det)
 ///
 /// Shape     (..., n, n) → two times (...).
 /// Cost      as det.
-/// Gradient  ∂x = ∂logabsdet x⁻ᵀ.
+/// Gradient  ∂x = ∂logabsdet x⁻ᵀ; none of the sign.
 template <class E>
   requires detail::matrices<E>
 auto slogdet(E const& x) {
@@ -32284,8 +32517,11 @@ decltype(auto) real_elements(E const& e) {
   else return cast<float>(e);
 }
 
-/// An axis as a set of bits. Throws ShapeError.
-inline unsigned one_axis(int64_t axis, Shape const& shape, char const* who) { return 1u << checked_axis(axis, shape.rank(), shape, who); }
+/// An axis as a set of bits, none for 0 and -1 of a shape without axes. Throws ShapeError.
+inline unsigned one_axis(int64_t axis, Shape const& shape, char const* who) {
+  if (shape.rank() == 0 && (axis == 0 || axis == -1)) return 0;
+  return 1u << checked_axis(axis, shape.rank(), shape, who);
+}
 
 /// A fresh tensor from an operation on the rows of e that run along the axes whose bit is set.
 template <template <class> class Op, class E>
@@ -33702,7 +33938,7 @@ struct ScanBody {
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
           for (int k = 0; k < packs; ++k) {
-            if (flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);
+            if (Isa::bytes == 64 && flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);  // others foresee it themselves, and lose by being told
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
             fronts[k] = S::combine(base, chain);
@@ -33717,7 +33953,7 @@ struct ScanBody {
         if (i >= n) continue;
         alignas(64) unsigned char buffers[Operands][64];
         int const tail = static_cast<int>(n - i);
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        buffer_tail<Tree>(run, buffers, i, tail);
         scanned<S>(value<L, Isa, N>(tree, run, 0)).store(scans);
         if (writes) {
           alignas(64) Out last[N];
@@ -33816,7 +34052,7 @@ struct ScanBody {
         Run<Operands> at = run;
         alignas(64) unsigned char buffers[Operands][64];
         for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + row * bytes[o];
-        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, 0, count);
+        buffer_tail<Tree>(at, buffers, 0, count);
         chain = S::combine(chain, value<A, Isa, N>(tree, at, 0));
         if (!writes) continue;
         alignas(64) Out last[N];
@@ -36427,13 +36663,13 @@ namespace situ::inline SITU_ABI {
 ///
 /// Dtype     int64 unless another type is written.
 /// Device    the same permutation on every device; enqueued, not waited for.
-/// Throws    ShapeError when n is negative, or an integer type does not hold n - 1.
+/// Throws    ShapeError when n is negative, or n - 1 is beyond an integer type or float16.
 /// Cost      that of argsort of n random keys of 64 bits.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
   detail::check_holds<T>(0, n - 1, "randperm");
-  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{detail::next_stream(generator), INT64_MIN, UINT64_MAX}, "randperm");
+  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{{}, INT64_MIN, UINT64_MAX}, generator, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
 }
@@ -37202,7 +37438,7 @@ namespace situ::inline SITU_ABI {
 /// Shape     that of x; `axis` counts from the end when it is negative.
 /// Dtype     floats as they are, 16-bit ones computed in float; integers and bools give float.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis.
+/// Throws    ShapeError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
 /// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
 ///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
@@ -38302,7 +38538,7 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x);
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads = true);
 template <class T, class D, class InPlace, class Recorded, class X>
 void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>
@@ -41405,7 +41641,7 @@ struct differentiable_rule {
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
-  static constexpr bool stateless = !Read && std::is_trivially_destructible_v<Seed>;
+  static constexpr bool stateless = !Read && is_stateless<Seed>;
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}
@@ -41596,9 +41832,13 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
+/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x) {
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
   Tensor<T, D> target = part.value();
+  if constexpr (any_formula<X>) {
+    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+  }
   if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
@@ -41632,7 +41872,7 @@ void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace cons
     else in_place(target, x);
   } else {
     check_write<X>(whole, x);
-    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)));  // a clone, because x's gradient may need what is written over
+    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)), false);  // a clone, because x's gradient may need what is written over
   }
 }
 
@@ -41900,12 +42140,12 @@ struct extreme_norm_gradient : ReducedAxes {
   }
 };
 
-template <class E>
-auto recorded_sum(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_sum(E const& x, Axes axes, bool keep) {
   return record_on<false>("Sum", reduce<reducers::sum<value_of<E>>>(x, axes, keep), x, sum_gradient{{x.shape(), axes}});
 }
-template <class E>
-auto recorded_mean(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_mean(E const& x, Axes axes, bool keep) {
   return record_on<false>("Mean", reduce<reducers::mean<value_of<E>>>(x, axes, keep), x, mean_gradient{{x.shape(), axes}});
 }
 /// A reduction whose gradient reads x and the result.
@@ -41913,40 +42153,40 @@ template <template <class, class> class Gradient, class E, class T, class D>
 auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, unsigned axes) {
   return record_on<true>(name, y, x, Gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y)});
 }
-template <class E>
-auto recorded_max(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_max(E const& x, Axes axes, bool keep) {
   return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_min(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_min(E const& x, Axes axes, bool keep) {
   return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_prod(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_prod(E const& x, Axes axes, bool keep) {
   return recorded_with_result<prod_gradient>("Prod", reduce<reducers::prod<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_logsumexp(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_logsumexp(E const& x, Axes axes, bool keep) {
   return recorded_with_result<logsumexp_gradient>("Logsumexp", reduce<reducers::logsumexp<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_norm(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_norm(E const& x, Axes axes, bool keep) {
   return recorded_with_result<euclid_gradient>("Norm", reduce<reducers::root_of_sum<value_of<E>>>(square(values_of(x)), axes, keep), x, axes);
 }
-template <class E>
-auto recorded_p_norm(E const& x, unsigned axes, bool keep, norm_options const& options) {
+template <class E, class Axes>
+auto recorded_p_norm(E const& x, Axes axes, bool keep, norm_options const& options) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = p_norm_of(values_of(x), axes, keep, options);
   if (math::isinf(options.p)) return recorded_with_result<extreme_norm_gradient>("Norm", y, x, axes);
   return record_on<true>("Norm", y, x, p_norm_gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y), options.p});
 }
-template <class E>
-auto recorded_var(E const& x, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto recorded_var(E const& x, Axes axes, bool keep, var_options const& options) {
   return record_on<true>("Var", variance_of(x, axes, keep, options), x, var_gradient<value_of<E>>{{x.shape(), axes}, options.correction});
 }
-template <class E>
-auto recorded_stddev(E const& x, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto recorded_stddev(E const& x, Axes axes, bool keep, var_options const& options) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = deviation_of(x, axes, keep, options);
@@ -42246,6 +42486,7 @@ namespace detail {
 /// A seed of record_on that reads the result's gradient alone, by a function of tensors and of Variables.
 template <class F>
 struct linear_seed {
+  static constexpr bool stateless = is_stateless<F>;
   F f;
   template <class G, class X>
   auto operator()(G const& g, X const&) const {
@@ -42330,6 +42571,7 @@ inline Shape opposite(Shape const& shifts) {
 
 /// What pad added is taken away, and what it took away is 0.
 struct unpad {
+  static constexpr bool stateless = true;
   std::vector<int64_t> widths;
   template <class G>
   G operator()(G const& g) const {
@@ -42350,6 +42592,7 @@ struct unpad {
 };
 /// What pad took from inside is added there: from the last axis to the first.
 struct unpad_mirrored {
+  static constexpr bool stateless = true;
   Shape kept;
   std::vector<int64_t> widths;
   pad_mode mode;
@@ -45177,7 +45420,7 @@ void masked_select(X const&, M const&) = delete;
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/autograd/linalg.hpp>
-/// Linear algebra of Variables: solve, inv, det, cholesky.
+/// Linear algebra of Variables: solve, inv, det, slogdet, cholesky.
 ///
 /// Shapes, dtypes, devices and what is thrown are those of ops/linalg.hpp. Gradients need the same options and libraries.
 /// Source    M. B. Giles, Collected matrix derivative results for forward and reverse mode algorithmic differentiation, 2008;
@@ -45542,7 +45785,7 @@ struct EinsumRule {
 template <class A>
 auto einsum_step(EinsumStep const& step, A const& a) {
   auto value = einsum(step.forward(), a.value());
-  return record("Einsum", std::move(value), EinsumRule<Saved<value_of<A>, device_of<A>>>{step, {}, {a.shape(), {}}}, a);
+  return record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a);
 }
 template <class A, class B>
 auto einsum_step(EinsumStep const& step, A const& a, B const& b) {
@@ -45684,14 +45927,15 @@ struct InverseRule {
   }
 };
 
-/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ.
+/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ. NaN where a matrix holds NaN or infinity.
 template <class T, class D>
 Tensor<T, D> cofactors(Tensor<T, D> const& x) {
-  auto const [u, s, vh] = svd(x);
+  Tensor<bool, D> const finite = all(isfinite(x), {-2, -1}, keepdim);
+  auto const [u, s, vh] = svd(where(finite, x, 0));
   int64_t const n = x.shape().back();
   Tensor<T, D> const others = prod(where(eye<bool>(n, D{}), 1, s.unsqueeze(-2)), -1);
   Tensor<T, D> const signs = det(u) * det(vh);
-  return matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh);
+  return where(finite, matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh), std::numeric_limits<T>::quiet_NaN());
 }
 /// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
 template <class T, class D, class DX>
@@ -45716,6 +45960,21 @@ struct DeterminantRule {
       return into.add(each(g) * cofactors(Tensor<T, D>(x.tensor())));
     }
     into.add(each(g) * each(y.tensor()) * inverse.transpose(-2, -1));
+  }
+};
+
+/// y = log |det x|:   ∂L/∂x = g x⁻ᵀ
+template <class T, class D, class DX>
+struct LogDeterminantRule {
+  using twice = void;
+  Saved<T, DX> x;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(g.unsqueeze(-1).unsqueeze(-1) * inv(record_transfer<D>(x.variable())).transpose(-2, -1));
+  }
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(g.unsqueeze(-1).unsqueeze(-1) * inv(x.tensor()).transpose(-2, -1));
   }
 };
 
@@ -45783,6 +46042,25 @@ auto det(E const& x_) {
   return detail::record("Det", std::move(y), detail::DeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
 }
 
+/// What slogdet gives: auto [sign, logabsdet] = slogdet(x).
+template <class T, class D>
+struct SlogdetVariable {
+  Tensor<T, D> sign;
+  Variable<T, D> logabsdet;
+};
+/// The determinant as its sign and the logarithm of its magnitude. The sign is constant.
+///
+/// Gradient  ∂L/∂x = g x⁻ᵀ: an inverse, which throws LinalgError where a matrix is singular. Twice differentiable.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto slogdet(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto [sign, logabsdet] = slogdet(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(sign)>;
+  return SlogdetVariable<T, D>{std::move(sign), detail::record("Slogdet", std::move(logabsdet), detail::LogDeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x)}, x)};
+}
+
 /// The Cholesky factor of symmetric positive definite matrices.
 ///
 /// Gradient  symmetric, as PyTorch's: l⁻ᵀ Φ l⁻¹ with Φ = ½ (tril(lᵀ g) + its strict lower triangle, transposed).
@@ -45803,6 +46081,7 @@ auto cholesky(E const& x_, TriangleOptions const& options = {}) {
   Variable<value_of<E>, device_of<E>> NAME(E const&, auto const&...) = delete;
 SITU_NO_RECORDED_MATRIX(inv)
 SITU_NO_RECORDED_MATRIX(det)
+SITU_NO_RECORDED_MATRIX(slogdet)
 SITU_NO_RECORDED_MATRIX(cholesky)
 #undef SITU_NO_RECORDED_MATRIX
 template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
@@ -48239,9 +48518,10 @@ struct DrawnNumbers {
   }
 };
 template <class F>
-auto drawn(Shape const& shape, F const& numbers, char const* who) {
+auto drawn(Shape const& shape, F numbers, Generator& generator, char const* who) {
   using T = typename F::element;
   Tensor<T> result = Tensor<T>::uninitialized(shape, who);
+  numbers.stream = next_stream(generator);
   if (result.size() > 0) device_traits<Cpu>::launch(DrawnNumbers<F>{numbers, result.data()}, result.size(), 1 << 12);
   return result;
 }
@@ -48252,13 +48532,13 @@ Tensor<T> drawn_uniform(double low, double high, Shape const& shape, Generator& 
     fail<ShapeError>(who, ": from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  return drawn(shape, uniform_numbers<T>{next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), largest_below<T>(high, low), false}, who);
+  return drawn(shape, uniform_numbers<T>{{}, static_cast<C>(high - low), static_cast<C>(low), largest_below<T>(high, low), false}, generator, who);
 }
 template <class T>
 Tensor<T> drawn_normal(double mean, double deviation, Shape const& shape, Generator& generator, char const* who) {
   if (!(deviation >= 0)) fail<ShapeError>(who, ": the standard deviation is ", deviation, "; it must not be negative");
   using C = compute_t<T>;
-  return drawn(shape, normal_numbers<T>{next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false}, who);
+  return drawn(shape, normal_numbers<T>{{}, static_cast<C>(deviation), static_cast<C>(mean), false}, generator, who);
 }
 template <class T>
 Tensor<T> drawn_constant(double value, Shape const& shape, char const* who) {

@@ -42,6 +42,8 @@ Case const cases[] = {
     {"inv", {2, 3, 3}, {1}, [](V const& a, V const&) -> V { return inv(regular(a)); }},
     {"det", {2, 3, 3}, {1}, [](V const& a, V const&) -> V { return det(a); }},
     {"det of small ones", {1, 1}, {1}, [](V const& a, V const&) -> V { return det(a); }},
+    {"slogdet", {2, 3, 3}, {1}, [](V const& a, V const&) -> V { return slogdet(a).logabsdet; }},
+    {"slogdet of small ones", {1, 1}, {1}, [](V const& a, V const&) -> V { return slogdet(a).logabsdet; }},
     {"cholesky", {2, 3, 3}, {1}, [](V const& a, V const&) -> V { return cholesky(matmul(a, a.transpose(-2, -1)) + eye<double>(3)); }},
     {"cholesky, upper", {3, 3}, {1}, [](V const& a, V const&) -> V { return cholesky(matmul(a, a.t()) + eye<double>(3), {.upper = true}); }},
 };
@@ -72,6 +74,27 @@ TEST_CASE("the determinant of singular matrices has a gradient") {
   CHECK(max(abs(rank_one.grad())).item() < 1e-12);
 }
 
+TEST_CASE("beside a singular matrix, one that holds NaN has NaN for a gradient, and the others theirs") {
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  V const x{{{1., 2.}, {2., 4.}}, {{nan, 0.}, {0., 1.}}, {{3., 1.}, {0., 2.}}};
+  sum(det(x)).backward();
+  CHECK(allclose(x.grad()[0], Tensor<double>{{4., -2.}, {-2., 1.}}, {.rtol = 1e-12, .atol = 1e-12}));
+  CHECK(situ_test::shown(x.grad().item(1, 0, 0)).find("nan") != std::string::npos);
+  CHECK(allclose(x.grad()[2], Tensor<double>{{2., 0.}, {-1., 3.}}, {.rtol = 1e-12, .atol = 1e-12}));
+}
+
+TEST_CASE("the logarithm of a determinant that is no double has a gradient, and its sign has none") {
+  V const x(eye<double>(3) * 1e200 + Tensor<double>{{0., 3e200, 0.}, {0., 0., 0.}, {0., 0., -2e200}});
+  auto const [sign, logabsdet] = slogdet(x);
+  CHECK(sign.item() == -1);
+  CHECK(logabsdet.item() == doctest::Approx(3 * std::log(1e200)));
+  logabsdet.backward();
+  CHECK(allclose(x.grad() * 1e200, Tensor<double>{{1., 0., 0.}, {-3., 1., 0.}, {0., 0., -1.}}, {.rtol = 1e-12}));
+  V const singular{{1., 2.}, {2., 4.}};
+  V const y = slogdet(singular).logabsdet;
+  CHECK_THROWS_AS(y.backward(), LinalgError);
+}
+
 TEST_CASE("the gradient of cholesky is symmetric, as PyTorch's") {
   // torch 1.13: a = [[4, 2], [2, 3]]; (torch.linalg.cholesky(a) * [[1, 2], [3, 4]]).sum().backward()
   V const a{{4., 2.}, {2., 3.}};
@@ -83,8 +106,8 @@ TEST_CASE("linear algebra on a device with a memory of its own") {
   auto const run = []<class D>(D) {
     auto const a = leaf<double, D>({2, 3, 3}), b = leaf<double, D>({3, 2}, layout::contiguous, 2);
     Variable<double, D> const m(a + eye<double>(3, D{}) * 4);
-    (sum(solve(m, b)) + sum(inv(m)) + sum(det(m))).value();
-    Variable<double, D>(sum(solve(m, b)) + sum(inv(m)) + sum(det(m))).backward();
+    (sum(solve(m, b)) + sum(inv(m)) + sum(det(m)) + sum(slogdet(m).logabsdet)).value();
+    Variable<double, D>(sum(solve(m, b)) + sum(inv(m)) + sum(det(m)) + sum(slogdet(m).logabsdet)).backward();
     return std::pair(a.grad().cpu(), b.grad().cpu());
   };
   auto const host = run(Cpu{}), other = run(Emulated<0>{});

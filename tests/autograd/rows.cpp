@@ -111,6 +111,13 @@ TEST_CASE("statistics of rows that are far from 0 and close together lose no dig
   });
 }
 
+TEST_CASE("softmax of one number without axes does not depend on it") {
+  Variable<double> const x{full<double>({}, 3)};
+  (softmax(x, 0) * 5 + log_softmax(x * x, -1)).backward();
+  CHECK(x.grad().shape() == Shape{});
+  CHECK(x.grad().item() == 0);
+}
+
 TEST_CASE("16-bit floats are computed in float") {
   Variable x{Tensor<float16>{{1, 2, 4}, {0, 1, 0}}};
   Variable w{Tensor<float>{1, 2, 1}};

@@ -191,6 +191,29 @@ TEST_CASE("a backward notices that what it needs was written") {
                                          "write to a clone() of it, or after the backward") == "");
 }
 
+TEST_CASE("what is written may have axes of one index in front that the part has not") {
+  V const e(Tensor<double>{{7., 8., 9.}});
+  V y = matrix() * 1;
+  y[0] = e;
+  y(1, 2) = square(e(all(), range(0, 1)));
+  CHECK(y.to_vector() == Row{7, 8, 9, 4, 5, 49});
+  sum(y * y).backward();
+  CHECK(e.grad().to_vector() == Row{14 + 2 * 49 * 14, 16, 18});
+  no_grad const guard;
+  y[1] = e;
+  CHECK(y.to_vector() == Row{7, 8, 9, 7, 8, 9});
+  CHECK(situ_test::thrown<ShapeError>([&] { y[0] = matrix(); }, "assign: shape [2, 3] cannot be expanded to [3]: it has more dimensions") == "");
+}
+
+TEST_CASE("a part is changed by what its axes are enough for, recorded or not") {
+  V y = matrix() * 1;
+  V const e(Tensor<double>{{7., 8., 9.}});
+  CHECK_THROWS_AS(y[0] += e, ShapeError);
+  no_grad const guard;
+  CHECK_THROWS_AS(y[0] += e, ShapeError);
+  CHECK(y.to_vector() == Row{1, 2, 3, 4, 5, 6});
+}
+
 TEST_CASE("a part that is only read is a Variable") {
   V x = matrix();
   V const y = x[1];

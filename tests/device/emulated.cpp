@@ -1,10 +1,12 @@
 #include <situ/device/emulated/device.hpp>
+#include <situ/device/query.hpp>
 
 #include <doctest/doctest.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -185,6 +187,23 @@ TEST_CASE("synchronize waits for everything that is enqueued") {
   synchronize(Device{});
   CHECK(passed(gate) == 10);
   CHECK(x.item(1) == 9);
+}
+
+TEST_CASE("synchronize waits for a device that is known only at run time") {
+  Gate gate;
+  Float x = Tensor<float>{0, 0}.to(Device{});
+  for (int k = 0; k < 10; ++k) fill_late(gate, x, static_cast<float>(k));
+  open(gate);
+  synchronize(AnyDevice(Device{}));
+  CHECK(passed(gate) == 10);
+  synchronize(AnyDevice(Cpu{}));
+  CHECK_THROWS_AS(synchronize(AnyDevice(Emulated<77>{})), DeviceUnavailable);
+  Stream<Device> stream;
+  enqueue(stream, [] { throw std::runtime_error("failed on the way"); });
+  CHECK_THROWS_WITH_AS(synchronize(AnyDevice(Device{})), doctest::Contains("failed on the way"), std::runtime_error);
+#if !defined(SITU_WITH_CUDA)
+  CHECK_THROWS_AS(synchronize(AnyDevice::cuda(0)), DeviceUnavailable);
+#endif
 }
 
 TEST_CASE("a copy within the device is enqueued, a copy from the host is done when it returns") {

@@ -31,6 +31,10 @@ int main() {
       std::printf("sum of squares: %.9g instead of %.9g\n", static_cast<double>(sum), squares);
       ++failures;
     }
+  if (const int wrong = places_by_first(); wrong != 0) {
+    std::printf("%d places of a largest or smallest element are wrong\n", wrong);
+    ++failures;
+  }
   if (crossing_by_first() != 0) {
     std::printf("a tensor made in the second file is not itself in the first\n");
     ++failures;

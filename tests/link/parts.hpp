@@ -6,5 +6,8 @@
 std::vector<float> by_first(const std::vector<float>& x);
 std::vector<float> by_second(const std::vector<float>& x);
 
+// How many of its places of extrema are wrong.
+int places_by_first();
+
 // Where both see the same situ, a tensor crosses: made by the second, used by the first.
 int crossing_by_first();

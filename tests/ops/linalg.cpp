@@ -489,6 +489,8 @@ TEST_CASE_TEMPLATE("what cannot be done is told with its place in the batch", D,
   CHECK_THROWS_AS((void)cholesky(Tensor<double>{{4, 2}, {nan, 5}}.to(D{})), LinalgError);
   auto const is_nan = [](double x) { return situ_test::shown(x).find("nan") != std::string::npos; };  // under -ffast-math too
   CHECK(is_nan(det(Tensor<double>{{1, nan}, {2, 3}}.to(D{})).item()));
+  CHECK(is_nan(det(Tensor<double>{{nan, 1}, {0, 0}}.to(D{})).item()));
+  CHECK(det(Tensor<double>{{1e200, 0, 0}, {0, 1e200, 0}, {0, 0, 0}}.to(D{})).item() == 0);  // the product overflows before it meets the pivot of 0
   CHECK(is_nan(solve(Tensor<double>{{1, 0}, {0, nan}}.to(D{}), Tensor<double>{1, 2}.to(D{})).item(1)));
   CHECK(singular.to_vector() == before);
 }

@@ -111,6 +111,22 @@ TEST_CASE("sums longer than a block, and all sizes around those of tiles") {
   });
 }
 
+TEST_CASE("packed panels of any height and depth") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t m = 3; m <= 19; ++m) {
+      for (int64_t k : {5, 6, 7, 8, 11, 17}) {
+        auto const a = numbers<float>({m, k}, 1), b = numbers<float>({301, k}, 2);
+        auto const x = numbers<double>({m, k}, 3), y = numbers<double>({301, k}, 4);
+        auto const u = numbers<bfloat16>({m, k}, 5), v = numbers<bfloat16>({k, 301}, 6);
+        INFO("m ", m, ", k ", k);
+        CHECK(wrong_elements(matmul(a, b.t()).to_vector(), plain_product<float>(a, b.t()), k) == 0);
+        CHECK(wrong_elements(matmul(x, y.t()).to_vector(), plain_product<double>(x, y.t()), k) == 0);
+        CHECK(wrong_elements(matmul(u, v).to_vector(), plain_product(u, v), k) == 0);
+      }
+    }
+  });
+}
+
 TEST_CASE("large products in all their blocks") {
   auto const a = numbers<float>({2500, 70}, 1), b = numbers<float>({70, 900}, 2);
   CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 70) == 0);

@@ -281,6 +281,36 @@ TEST_CASE("dropout of a strided or broadcast formula drops the places that it dr
   });
 }
 
+TEST_CASE("a draw that fails leaves the generator as it was") {
+  Generator generator{7};
+  Shape const no_shape{2, -1};
+  CHECK_THROWS_AS(rand(no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(randn(no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(uniform(0, 1, no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(normal(0, 1, no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(randint(0, 2, no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(bernoulli(0.5, no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(bernoulli(0, no_shape, generator), ShapeError);
+  CHECK_THROWS_AS(rand({int64_t{1} << 61}, generator), Error);
+  CHECK(generator.calls() == 0);
+  (void)bernoulli(0, {2}, generator), (void)rand({0}, generator);
+  CHECK(generator.calls() == 2);
+}
+
+TEST_CASE("16-bit floats stay within what they hold, and below the bound") {
+  Generator generator{7};
+  CHECK(situ_test::thrown<ShapeError>([&] { uniform<float16>(-1e6, 1e6, {2}, generator); }, "uniform: from -1e+06 to 1e+06: that is more than float16 spans") == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { randint<float16>(0, 65506, {2}, generator); },
+                                      "randint: numbers from 0 to 65505 were asked for; float16 holds -65504 to 65504") == "");
+  CHECK(generator.calls() == 0);
+  CHECK(uniform<float16>(-65504, 65504, {2}).size() == 2);
+  CHECK(static_cast<float>(max(randint<float16>(2049, 4096, {20000}, generator)).item()) == 4094);
+  CHECK(static_cast<float>(max(randint<bfloat16>(0, 512, {20000}, generator)).item()) == 510);
+  CHECK(max(randint<float>(0, int64_t{1} << 40, {20000}, generator)).item() < 0x1p40f);
+  CHECK(max(randint<float>((int64_t{1} << 40) - 5, int64_t{1} << 40, {200}, generator)).item() <= 0x1p40f);  // there is no float in between
+  CHECK(static_cast<float>(max(randint<float16>(0, 65505, {200000}, generator)).item()) == 65504);
+}
+
 TEST_CASE("parameters that no distribution has are named") {
   auto const x = ones({3});
   CHECK(situ_test::thrown<ShapeError>([] { randint(5, 5, {2}); }, "randint: from 5 to 5: there is no integer in between; low must be less than high") == "");

@@ -157,6 +157,12 @@ TEST_CASE("softmax of nothing is nothing, and of one element 1") {
   CHECK(softmax(empty<float>({3, 0}), 1).shape() == Shape{3, 0});
   CHECK(softmax(Tensor<float>{-7}, 0).item() == 1);
   CHECK(log_softmax(numbers<float>({4, 1}), 1).item(2, 0) == 0);
+  for (int axis : {0, -1}) {
+    CHECK(softmax(full({}, -7.f), axis).shape() == Shape{});
+    CHECK(softmax(full({}, -7.f), axis).item() == 1);
+    CHECK(log_softmax(full({}, -7.f), axis).item() == 0);
+    CHECK(std::isnan(softmax(full({}, INFINITY), axis).item()));
+  }
 }
 
 TEST_CASE("softmax of a formula is one launch into one allocation") {
@@ -184,5 +190,6 @@ TEST_CASE("results do not depend on the number of threads") {
 TEST_CASE("an axis that is not there is named") {
   auto const x = numbers<float>({2, 3});
   CHECK(situ_test::thrown<ShapeError>([&] { softmax(x, 2); }, "softmax: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { softmax(full({}, 1.f), 1); }, "softmax: axis 1 is out of range for shape []: it has no axes") == "");
   CHECK(situ_test::thrown<ShapeError>([&] { log_softmax(x, -3); }, "log_softmax: axis -3 is out of range for shape [2, 3]: axes are -2 to 1") == "");
 }

@@ -73,7 +73,7 @@ TEST_CASE("wrong indices name the axis, the shape and what there is") {
   CHECK(thrown<IndexError>([&] { (void)x(all(), 3); }, "operator(): index 3 is out of range for axis 1 of shape [2, 3]: it has 3 elements") == "");
   CHECK(thrown<IndexError>([&] { (void)x(all(), all(), all()); }, "operator(): 3 axes are indexed of shape [2, 3]: it has 2") == "");
   CHECK(thrown<IndexError>([&] { (void)x(range(0, 2, 0)); }, "operator(): the step of axis 0 is 0; a step is positive or negative") == "");
-  CHECK(thrown<ShapeError>([&] { (void)full({}, 1)[0]; }, "operator[]: axis 0 is out of range for shape []: it has no axes") == "");
+  CHECK(thrown<IndexError>([&] { (void)full({}, 1)[0]; }, "operator[]: index 0 was given for shape []: it has no axes") == "");
   CHECK(thrown<IndexError>([&] { (void)zeros({0})[0]; }, "operator[]: index 0 is out of range for axis 0 of shape [0]: it has 0 elements") == "");
   CHECK(thrown<IndexError>([&] { x[-3] = 1; }, "operator[]: index -3 is out of range for axis 0 of shape [2, 3]: it has 2 elements") == "");
   CHECK(x.to_vector() == std::vector<float>(6));

@@ -17,6 +17,7 @@ namespace detail {
 /// A seed of record_on that reads the result's gradient alone, by a function of tensors and of Variables.
 template <class F>
 struct linear_seed {
+  static constexpr bool stateless = is_stateless<F>;
   F f;
   template <class G, class X>
   auto operator()(G const& g, X const&) const {
@@ -101,6 +102,7 @@ inline Shape opposite(Shape const& shifts) {
 
 /// What pad added is taken away, and what it took away is 0.
 struct unpad {
+  static constexpr bool stateless = true;
   std::vector<int64_t> widths;
   template <class G>
   G operator()(G const& g) const {
@@ -121,6 +123,7 @@ struct unpad {
 };
 /// What pad took from inside is added there: from the last axis to the first.
 struct unpad_mirrored {
+  static constexpr bool stateless = true;
   Shape kept;
   std::vector<int64_t> widths;
   pad_mode mode;

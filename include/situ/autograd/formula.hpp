@@ -414,7 +414,7 @@ struct differentiable_rule {
 struct final_rule {};
 template <class T, class D, bool Read, class Seed>
 struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>, result_device_t<D>>, differentiable_rule, final_rule> {
-  static constexpr bool stateless = !Read && std::is_trivially_destructible_v<Seed>;
+  static constexpr bool stateless = !Read && is_stateless<Seed>;
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}

@@ -1,4 +1,4 @@
-/// Linear algebra of Variables: solve, inv, det, cholesky.
+/// Linear algebra of Variables: solve, inv, det, slogdet, cholesky.
 ///
 /// Shapes, dtypes, devices and what is thrown are those of ops/linalg.hpp. Gradients need the same options and libraries.
 /// Source    M. B. Giles, Collected matrix derivative results for forward and reverse mode algorithmic differentiation, 2008;
@@ -69,14 +69,15 @@ struct InverseRule {
   }
 };
 
-/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ.
+/// The cofactors of matrices, singular ones too: det(u) det(vᵀ) u diag(Πⱼ≠ᵢ sⱼ) vᵀ. NaN where a matrix holds NaN or infinity.
 template <class T, class D>
 Tensor<T, D> cofactors(Tensor<T, D> const& x) {
-  auto const [u, s, vh] = svd(x);
+  Tensor<bool, D> const finite = all(isfinite(x), {-2, -1}, keepdim);
+  auto const [u, s, vh] = svd(where(finite, x, 0));
   int64_t const n = x.shape().back();
   Tensor<T, D> const others = prod(where(eye<bool>(n, D{}), 1, s.unsqueeze(-2)), -1);
   Tensor<T, D> const signs = det(u) * det(vh);
-  return matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh);
+  return where(finite, matmul(u * (others.unsqueeze(-2) * signs.unsqueeze(-1).unsqueeze(-1)), vh), std::numeric_limits<T>::quiet_NaN());
 }
 /// y = det x:   ∂L/∂x = g y x⁻ᵀ, which are g times the cofactors
 template <class T, class D, class DX>
@@ -101,6 +102,21 @@ struct DeterminantRule {
       return into.add(each(g) * cofactors(Tensor<T, D>(x.tensor())));
     }
     into.add(each(g) * each(y.tensor()) * inverse.transpose(-2, -1));
+  }
+};
+
+/// y = log |det x|:   ∂L/∂x = g x⁻ᵀ
+template <class T, class D, class DX>
+struct LogDeterminantRule {
+  using twice = void;
+  Saved<T, DX> x;
+  template <class Into>
+  void operator()(Variable<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(g.unsqueeze(-1).unsqueeze(-1) * inv(record_transfer<D>(x.variable())).transpose(-2, -1));
+  }
+  template <class Into>
+  void operator()(Tensor<T, D> const& g, Into const& into) const {
+    if (into.needed()) into.add(g.unsqueeze(-1).unsqueeze(-1) * inv(x.tensor()).transpose(-2, -1));
   }
 };
 
@@ -168,6 +184,25 @@ auto det(E const& x_) {
   return detail::record("Det", std::move(y), detail::DeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x), saved}, x);
 }
 
+/// What slogdet gives: auto [sign, logabsdet] = slogdet(x).
+template <class T, class D>
+struct SlogdetVariable {
+  Tensor<T, D> sign;
+  Variable<T, D> logabsdet;
+};
+/// The determinant as its sign and the logarithm of its magnitude. The sign is constant.
+///
+/// Gradient  ∂L/∂x = g x⁻ᵀ: an inverse, which throws LinalgError where a matrix is singular. Twice differentiable.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto slogdet(E const& x_) {
+  auto const x = detail::recorded(x_);
+  auto [sign, logabsdet] = slogdet(x.value());
+  using T = value_of<E>;
+  using D = device_of<decltype(sign)>;
+  return SlogdetVariable<T, D>{std::move(sign), detail::record("Slogdet", std::move(logabsdet), detail::LogDeterminantRule<T, D, device_of<decltype(x)>>{detail::saved_input(x)}, x)};
+}
+
 /// The Cholesky factor of symmetric positive definite matrices.
 ///
 /// Gradient  symmetric, as PyTorch's: l⁻ᵀ Φ l⁻¹ with Φ = ½ (tril(lᵀ g) + its strict lower triangle, transposed).
@@ -188,6 +223,7 @@ auto cholesky(E const& x_, TriangleOptions const& options = {}) {
   Variable<value_of<E>, device_of<E>> NAME(E const&, auto const&...) = delete;
 SITU_NO_RECORDED_MATRIX(inv)
 SITU_NO_RECORDED_MATRIX(det)
+SITU_NO_RECORDED_MATRIX(slogdet)
 SITU_NO_RECORDED_MATRIX(cholesky)
 #undef SITU_NO_RECORDED_MATRIX
 template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>

@@ -360,7 +360,7 @@ struct EinsumRule {
 template <class A>
 auto einsum_step(EinsumStep const& step, A const& a) {
   auto value = einsum(step.forward(), a.value());
-  return record("Einsum", std::move(value), EinsumRule<Saved<value_of<A>, device_of<A>>>{step, {}, {a.shape(), {}}}, a);
+  return record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a);
 }
 template <class A, class B>
 auto einsum_step(EinsumStep const& step, A const& a, B const& b) {

@@ -254,12 +254,12 @@ struct extreme_norm_gradient : ReducedAxes {
   }
 };
 
-template <class E>
-auto recorded_sum(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_sum(E const& x, Axes axes, bool keep) {
   return record_on<false>("Sum", reduce<reducers::sum<value_of<E>>>(x, axes, keep), x, sum_gradient{{x.shape(), axes}});
 }
-template <class E>
-auto recorded_mean(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_mean(E const& x, Axes axes, bool keep) {
   return record_on<false>("Mean", reduce<reducers::mean<value_of<E>>>(x, axes, keep), x, mean_gradient{{x.shape(), axes}});
 }
 /// A reduction whose gradient reads x and the result.
@@ -267,40 +267,40 @@ template <template <class, class> class Gradient, class E, class T, class D>
 auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, unsigned axes) {
   return record_on<true>(name, y, x, Gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y)});
 }
-template <class E>
-auto recorded_max(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_max(E const& x, Axes axes, bool keep) {
   return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_min(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_min(E const& x, Axes axes, bool keep) {
   return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_prod(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_prod(E const& x, Axes axes, bool keep) {
   return recorded_with_result<prod_gradient>("Prod", reduce<reducers::prod<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_logsumexp(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_logsumexp(E const& x, Axes axes, bool keep) {
   return recorded_with_result<logsumexp_gradient>("Logsumexp", reduce<reducers::logsumexp<value_of<E>>>(x, axes, keep), x, axes);
 }
-template <class E>
-auto recorded_norm(E const& x, unsigned axes, bool keep) {
+template <class E, class Axes>
+auto recorded_norm(E const& x, Axes axes, bool keep) {
   return recorded_with_result<euclid_gradient>("Norm", reduce<reducers::root_of_sum<value_of<E>>>(square(values_of(x)), axes, keep), x, axes);
 }
-template <class E>
-auto recorded_p_norm(E const& x, unsigned axes, bool keep, norm_options const& options) {
+template <class E, class Axes>
+auto recorded_p_norm(E const& x, Axes axes, bool keep, norm_options const& options) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = p_norm_of(values_of(x), axes, keep, options);
   if (math::isinf(options.p)) return recorded_with_result<extreme_norm_gradient>("Norm", y, x, axes);
   return record_on<true>("Norm", y, x, p_norm_gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y), options.p});
 }
-template <class E>
-auto recorded_var(E const& x, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto recorded_var(E const& x, Axes axes, bool keep, var_options const& options) {
   return record_on<true>("Var", variance_of(x, axes, keep, options), x, var_gradient<value_of<E>>{{x.shape(), axes}, options.correction});
 }
-template <class E>
-auto recorded_stddev(E const& x, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto recorded_stddev(E const& x, Axes axes, bool keep, var_options const& options) {
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = deviation_of(x, axes, keep, options);

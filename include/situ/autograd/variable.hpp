@@ -41,7 +41,7 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x);
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads = true);
 template <class T, class D, class InPlace, class Recorded, class X>
 void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>

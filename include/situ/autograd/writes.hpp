@@ -109,9 +109,13 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
+/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x) {
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
   Tensor<T, D> target = part.value();
+  if constexpr (any_formula<X>) {
+    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+  }
   if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
@@ -145,7 +149,7 @@ void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace cons
     else in_place(target, x);
   } else {
     check_write<X>(whole, x);
-    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)));  // a clone, because x's gradient may need what is written over
+    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)), false);  // a clone, because x's gradient may need what is written over
   }
 }
 

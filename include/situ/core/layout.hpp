@@ -95,6 +95,12 @@ SITU_NOINLINE inline Viewed select_view(Layout const& from, int64_t axis, int64_
   return result;
 }
 
+/// x[index]: of the first axis.
+SITU_NOINLINE inline Viewed index_first(Layout const& from, int64_t index) {
+  if (from.rank() == 0) fail<IndexError>("operator[]: index ", index, " was given for shape ", from.shape, ": it has no axes");
+  return select_view(from, 0, index, "operator[]");
+}
+
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
 SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {

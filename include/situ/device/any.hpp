@@ -32,6 +32,7 @@ class AnyDevice {
     requires(std::is_empty_v<D>)
   constexpr AnyDevice(D) : AnyDevice(kind::other, 0) {
     name_ = &device_traits<D>::name;
+    synchronize_ = &device_traits<D>::synchronize;
   }
   /// For situ's own use: devices that it does not know have no name there.
   explicit constexpr AnyDevice(detail::Place const& place) : AnyDevice(place.kind, place.ordinal) {}
@@ -43,6 +44,10 @@ class AnyDevice {
   constexpr int ordinal() const { return ordinal_; }
   constexpr bool is_cuda() const { return kind_ == kind::cuda; }
   constexpr detail::Place place() const { return {kind_, ordinal_}; }
+  /// For situ's own use: waits for a device that the user has added.
+  void synchronize_own() const {
+    if (synchronize_) synchronize_();
+  }
 
   friend bool operator==(AnyDevice const& a, AnyDevice const& b) {
     if (a.kind_ != b.kind_ || a.ordinal_ != b.ordinal_) return false;
@@ -63,6 +68,7 @@ class AnyDevice {
   kind kind_ = kind::cpu;
   int ordinal_ = 0;
   std::string (*name_)() = nullptr;  ///< of a device that situ does not know
+  void (*synchronize_)() = nullptr;
 };
 
 /// A device prints as its name: std::cout << x.device().

@@ -1,4 +1,5 @@
-/// Questions about GPUs, and about every device's memory. They work in every build: without CUDA there is no GPU, and it holds nothing.
+/// Questions about GPUs, and about every device's memory. They work in every build: without CUDA there is no GPU, and it holds nothing. And
+/// waiting for a device that is known only at run time.
 ///
 /// A device is a tag (`Cuda<0>{}`, `Cpu{}`), an AnyDevice, or the number of a GPU. *Allocated* is what tensors and operations in flight
 /// hold; on the host the heads of the tensors are part of it. *Reserved* is that and what situ keeps for the next allocation.
@@ -11,6 +12,7 @@
 #include <situ/device/cuda/memory.hpp>
 #include <situ/device/emulated/statistics.hpp>
 #include <situ/device/memory_statistics.hpp>
+#include <situ/device/stream.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace gpu {
@@ -167,4 +169,31 @@ inline std::string memory_summary(int i = 0) { return memory_summary(AnyDevice::
 inline void check_launches(bool on) noexcept { (void)detail::set_launch_checks(on); }
 
 }  // namespace gpu
+
+inline namespace SITU_ABI_CUDA {
+
+/// As synchronize of a tag, for a device that is known only at run time. Throws DeviceUnavailable when it is not there.
+inline void synchronize(AnyDevice const& d) {
+  switch (d.type()) {
+    case AnyDevice::kind::cuda:
+#if defined(SITU_WITH_CUDA)
+      detail::cuda::require_device(d.ordinal());
+      detail::cuda::runtime_of<0>::synchronize(d.ordinal());
+      detail::cuda::streams_of<0>::end_called();
+      detail::throw_failures(detail::cuda::process_state().stream_driver, d.ordinal());
+      detail::cuda::check_fault(d.ordinal());
+      break;
+#else
+      detail::fail<DeviceUnavailable>(d, ": there is no such device: this program was built without CUDA");
+#endif
+    case AnyDevice::kind::emulated:
+      detail::emulated::synchronize(d.ordinal());
+      detail::throw_failures(detail::emulated::driver(), d.ordinal());
+      break;
+    default: d.synchronize_own();
+  }
+  detail::free_what_copies_left();
+}
+
+}  // namespace SITU_ABI_CUDA
 }  // namespace situ::inline SITU_ABI

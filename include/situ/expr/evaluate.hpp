@@ -151,7 +151,8 @@ void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, boo
     where.rank = 1;
     where.sizes[0] = layout.size();
     if (!where.contiguous) {
-      collect_layouts(e, layout, layouts);
+      layouts[0] = &layout;
+      collect_layouts(e, layouts);
       where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
       where.contiguous = where.rank == 1;
       for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;

@@ -397,11 +397,14 @@ struct where_context<B, C> {
   using type = number_alone_t<std::common_type_t<std::remove_cvref_t<B>, std::remove_cvref_t<C>>>;
 };
 
-/// Operands after the first ones that were given: numbers become constants of the common type.
+/// Operands after the first ones that were given: numbers become constants of the common type, which may be the result.
 template <class Context, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
-  else return operand<false, Context>(x);
+  else {
+    using C = number_beside_t<false, Context, std::remove_cvref_t<X>>;
+    return Constant<C>{compute_scalar<C>(x)};
+  }
 }
 
 template <class A, class B, class C>

@@ -89,12 +89,13 @@ SITU_INLINE pack<T, N, Isa> shifted_right(pack<T, N, Isa> const& a, pack<T, N, I
   return each_lane([](T x, T n) { return shifted_right(x, n); }, a, b);
 }
 
-/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series.
+/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series. -inf and inf at 0 and -0, NaN at the
+/// other poles.
 SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x);
-    if (turns == 0.0) return __builtin_nan("");
+    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
+    if (turns == 0.0) return x == 0.0 ? -1 / x : __builtin_nan("");
     result = -pi / math::tan(pi * turns);
     x = 1 - x;
   }

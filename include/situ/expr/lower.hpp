@@ -238,10 +238,9 @@ SITU_INLINE bool collect_places(E const& e, void** data) {
   return contiguous;
 }
 
-/// Collects the layouts of the output and the inputs.
+/// Collects the layouts of the inputs, from layouts[1] on.
 template <class E>
-SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** layouts) {
-  layouts[0] = &out;
+SITU_INLINE void collect_layouts(E const& e, Layout const** layouts) {
   int o = 1;
   for_each_leaf(e, [&](auto const& leaf) { layouts[o++] = &leaf.layout(); });
 }
@@ -249,9 +248,24 @@ SITU_INLINE void collect_layouts(E const& e, Layout const& out, Layout const** l
 /// Both; returns whether all operands are contiguous and of the output's shape.
 template <class E>
 SITU_INLINE bool collect_operands(E const& e, Layout const& out, bool out_is_contiguous, void** data, Layout const** layouts) {
-  collect_layouts(e, out, layouts);
+  layouts[0] = &out;
+  collect_layouts(e, layouts);
   Shape const* const shape = shape_of(e);
   return collect_places(e, data) && out_is_contiguous && is_uniform(e) && (!shape || same_shape(*shape, out.shape));
+}
+
+/// The size of an element of input number k of a tree.
+template <class T, int K>
+constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
+  return k == K ? static_cast<int>(sizeof(T)) : 0;
+}
+template <class Leaf>
+constexpr int input_size(std::type_identity<Leaf>, int) {
+  return 0;
+}
+template <class Op, class... Ts>
+constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
+  return (0 + ... + input_size(std::type_identity<Ts>{}, k));
 }
 
 }  // namespace detail

@@ -56,9 +56,10 @@ struct DrawnNumbers {
   }
 };
 template <class F>
-auto drawn(Shape const& shape, F const& numbers, char const* who) {
+auto drawn(Shape const& shape, F numbers, Generator& generator, char const* who) {
   using T = typename F::element;
   Tensor<T> result = Tensor<T>::uninitialized(shape, who);
+  numbers.stream = next_stream(generator);
   if (result.size() > 0) device_traits<Cpu>::launch(DrawnNumbers<F>{numbers, result.data()}, result.size(), 1 << 12);
   return result;
 }
@@ -69,13 +70,13 @@ Tensor<T> drawn_uniform(double low, double high, Shape const& shape, Generator& 
     fail<ShapeError>(who, ": from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  return drawn(shape, uniform_numbers<T>{next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), largest_below<T>(high, low), false}, who);
+  return drawn(shape, uniform_numbers<T>{{}, static_cast<C>(high - low), static_cast<C>(low), largest_below<T>(high, low), false}, generator, who);
 }
 template <class T>
 Tensor<T> drawn_normal(double mean, double deviation, Shape const& shape, Generator& generator, char const* who) {
   if (!(deviation >= 0)) fail<ShapeError>(who, ": the standard deviation is ", deviation, "; it must not be negative");
   using C = compute_t<T>;
-  return drawn(shape, normal_numbers<T>{next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false}, who);
+  return drawn(shape, normal_numbers<T>{{}, static_cast<C>(deviation), static_cast<C>(mean), false}, generator, who);
 }
 template <class T>
 Tensor<T> drawn_constant(double value, Shape const& shape, char const* who) {

@@ -242,7 +242,7 @@ SITU_NO_MATRIX(Tensor, det)
 ///
 /// Shape     (..., n, n) → two times (...).
 /// Cost      as det.
-/// Gradient  ∂x = ∂logabsdet x⁻ᵀ.
+/// Gradient  ∂x = ∂logabsdet x⁻ᵀ; none of the sign.
 template <class E>
   requires detail::matrices<E>
 auto slogdet(E const& x) {

@@ -96,6 +96,32 @@ inline MatrixShape square_shape(Shape const& shape, char const* who) {
   return result;
 }
 
+/// Whether there is no NaN and no infinity; looks at the bits, so that it holds under -ffast-math too.
+template <class T>
+bool all_finite(T const* x, int64_t count) {
+  using Bits = std::make_unsigned_t<signed_of_size<T>>;
+  constexpr Bits exponent = sizeof(T) == 4 ? Bits{0x7f800000u} : static_cast<Bits>(0x7ff0000000000000ull);
+  bool finite = true;
+  for (int64_t k = 0; k < count; ++k) finite &= (bits_to<Bits>(x[k]) & exponent) != exponent;
+  return finite;
+}
+
+/// The product of the pivots of an LU factorisation: 0 when one is 0, also where the product of the others overflows.
+template <class T>
+class PivotProduct {
+ public:
+  void multiply(T pivot) {
+    product_ *= pivot;
+    zero_ |= pivot == 0;
+    finite_ &= all_finite(&pivot, 1);
+  }
+  T value() const { return zero_ && finite_ ? T(0) : product_; }
+
+ private:
+  T product_ = 1;
+  bool zero_ = false, finite_ = true;
+};
+
 /// Which matrix of one batch stands beside matrix i of a batch that it is broadcast to.
 struct BatchMap {
   int rank = 0;

@@ -8,7 +8,7 @@
 ///
 /// Shape     the shape comes before the generator, the device tag last; without a generator the default one draws, which manual_seed seeds.
 /// Device    the numbers are made on the device; enqueued, not waited for.
-/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has.
+/// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has. The generator stays as it was then.
 /// Cost      one allocation and one launch.
 #pragma once
 
@@ -51,26 +51,43 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
-/// Throws ShapeError where whole numbers from `least` to `most` are no values of T.
+/// The largest finite value of a floating type.
+template <class T>
+inline constexpr double most_of = std::is_same_v<T, float16> ? 65504 : std::is_same_v<T, double> ? std::numeric_limits<double>::max()
+                                : std::is_same_v<T, float> ? 0x1.fffffep127 : 0x1.fep127;
+
+/// Throws ShapeError where whole numbers from `least` to `most` are no values of T, or are beyond its largest.
 template <element T>
 void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, [[maybe_unused]] char const* who) {
-  if constexpr (!floating<T>) {
-    constexpr int64_t lowest = std::numeric_limits<T>::lowest(), highest = std::numeric_limits<T>::max();
+  if constexpr (!floating<T> || std::is_same_v<T, float16>) {
+    constexpr int64_t lowest = floating<T> ? -65504 : static_cast<int64_t>(std::numeric_limits<T>::lowest()), highest = floating<T> ? 65504 : static_cast<int64_t>(std::numeric_limits<T>::max());
     if (least < lowest || most > highest) fail<ShapeError>(who, ": numbers from ", least, " to ", most, " were asked for; ", dtype_name<T>(), " holds ", lowest, " to ", highest);
   }
 }
 
-/// A fresh tensor of random numbers.
-template <device D, class F>
-Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
-  using T = typename F::element;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    auto result = Tensor<T, D>::uninitialized(shape, who);
-    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
-    return result;
+/// `high`, or where a floating T rounds high - 1 up to it, the end of the integers up to the largest T below it.
+template <class T>
+int64_t end_of_integers(int64_t low, int64_t high) {
+  if constexpr (floating<T>) {
+    int64_t const below = static_cast<int64_t>(largest_below<T>(static_cast<double>(high), static_cast<double>(low)));
+    return below >= low && below < high - 1 && convert_scalar<int64_t>(convert_scalar<T>(high - 1)) >= high ? below + 1 : high;
   } else {
-    return generate<T, D>(shape, numbers, who);
+    return high;
   }
+}
+
+/// A fresh tensor of the numbers of the generator's next call; where there can be no such tensor, that call is not used up.
+template <device D, class F>
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+  using T = typename F::element;
+  auto result = Tensor<T, D>::uninitialized(shape, who);
+  numbers.stream = next_stream(generator);
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
+  } else {
+    fill_with(result, numbers);
+  }
+  return result;
 }
 
 }  // namespace detail
@@ -82,7 +99,7 @@ inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> rand(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{detail::next_stream(generator)}, "rand");
+  return detail::random_tensor<D>(shape, detail::uniform_numbers<T>{}, generator, "rand");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -94,7 +111,7 @@ Tensor<T, D> rand(Shape const& shape, D device = {}) {
 template <element T = float, device D = Cpu>
   requires floating<T>
 Tensor<T, D> randn(Shape const& shape, Generator& generator, D = {}) {
-  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{detail::next_stream(generator)}, "randn");
+  return detail::random_tensor<D>(shape, detail::normal_numbers<T>{}, generator, "randn");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -102,7 +119,7 @@ Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
 
-/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite, and
+/// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite in T, and
 /// high - low is finite in the type of the arithmetic (float for 16-bit types).
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -111,11 +128,11 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  if (double const most = std::numeric_limits<C>::max(); low < -most || high > most || high - low > most) {
-    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<C>(), " spans");
+  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > std::numeric_limits<C>::max()) {
+    detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<T>(), " spans");
   }
-  detail::uniform_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
-  return detail::random_tensor<D>(shape, numbers, "uniform");
+  detail::uniform_numbers<T> const numbers{{}, static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
+  return detail::random_tensor<D>(shape, numbers, generator, "uniform");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -129,8 +146,8 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> normal(double mean, double deviation, Shape const& shape, Generator& generator, D = {}) {
   if (!(deviation >= 0)) detail::fail<ShapeError>("normal: the standard deviation is ", deviation, "; it must not be negative");
   using C = compute_t<T>;
-  detail::normal_numbers<T> const numbers{detail::next_stream(generator), static_cast<C>(deviation), static_cast<C>(mean), false};
-  return detail::random_tensor<D>(shape, numbers, "normal");
+  detail::normal_numbers<T> const numbers{{}, static_cast<C>(deviation), static_cast<C>(mean), false};
+  return detail::random_tensor<D>(shape, numbers, generator, "normal");
 }
 template <element T = float, device D = Cpu>
   requires floating<T>
@@ -138,13 +155,14 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
   return normal<T>(mean, deviation, shape, detail::default_generator(), device);
 }
 
-/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them (floats round them).
+/// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them. Floats round them, and
+/// give no integer that would be rounded to high.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
   detail::check_holds<T>(low, high - 1, "randint");
-  uint64_t const span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{detail::next_stream(generator), low, span}, "randint");
+  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(low);
+  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, low, span}, generator, "randint");
 }
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
@@ -155,9 +173,10 @@ Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
-  detail::RandomStream const stream = detail::next_stream(generator);
-  if (p == 0) return detail::filled<T, D>(shape, 0, "bernoulli");
-  return detail::random_tensor<D>(shape, detail::coins<T>{stream, detail::Chance::of(p)}, "bernoulli");
+  if (p > 0) return detail::random_tensor<D>(shape, detail::coins<T>{{}, detail::Chance::of(p)}, generator, "bernoulli");
+  auto result = detail::filled<T, D>(shape, 0, "bernoulli");
+  generator.next_call();
+  return result;
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {

@@ -31,7 +31,7 @@ namespace detail {
 
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
-template <class D, class P>
+template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const&) {
   static_assert(compiled_by_nvcc<P>, "situ: reducing_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
@@ -65,15 +65,64 @@ SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, 
   return shape;
 }
 
-template <class Reducer, class E>
-auto reduce(E const& e, unsigned reduced, bool keep, [[maybe_unused]] double parameter = 0) {
-  using D = result_device_t<device_of<E>>;
-  auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
-  ReduceProgram<Reducer, tree_of<E>, leaf_count<E>> program(lower<0>(e));
-  program.parameter = parameter;
-  bind_reduction(program, result.data(), e, reduced);
-  launch_reduce<D>(typename device_traits<D>::kernels{}, program);
+/// All axes, known as such when a reduction is compiled.
+struct AllAxes {
+  unsigned bits;
+  constexpr operator unsigned() const { return bits; }
+};
+inline AllAxes all_axes(Shape const& shape) { return {(1u << shape.rank()) - 1u}; }
+
+/// The CPU's reductions of formulas of so many tensors: a formula's own are its kernels alone.
+template <class D, class Bound>
+SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
+  using R = typename Bound::reducer;
+  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
+  cpu::ReduceKernel<Bound> kernel;
+  auto& bound = kernel.bound;
+  bound.where.data[0] = result.data();
+  Layout const* layouts[Bound::operands];
+  for (int o = 1; o < Bound::operands; ++o) {
+    Body const* const body = bodies[o - 1];
+    bound.where.data[o] = body ? body->first : nullptr;
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  bound.where.contiguous = false;
+  bind_places<R>(bound, layouts, Bound::operands, shape, reduced);
+  bound.parameter = parameter;
+  bound.code = &code;
+  bound.formula = code.formula;
+  __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
+  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
   return result;
+}
+
+/// Axes: unsigned, a set of bits, or AllAxes.
+template <class Reducer, class E, class Axes>
+auto reduce(E const& e, Axes reduced, bool keep, [[maybe_unused]] double parameter = 0) {
+  using D = result_device_t<device_of<E>>;
+  using Kernels = typename device_traits<D>::kernels;
+  using Tree = tree_of<E>;
+  constexpr bool whole = std::is_same_v<Axes, AllAxes>;
+  constexpr int leaves = leaf_count<E>;
+  if constexpr (std::is_same_v<Kernels, cpu_kernels> && !reducers::centred<Reducer>) {
+    using Bound = cpu::BoundReduction<Reducer, leaves, cpu::tree_bytes<Tree>, whole>;
+    TreeBytesOf<Tree> tree(lower<0>(e));
+    LeafBodies<leaves> bodies;
+    collect_bodies(e, bodies);
+    return reduce_bound<D, Bound>(cpu::reduce_code<Bound, Tree>, &tree, bodies.of, e.shape(), reduced, keep, parameter);
+  } else {
+    auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
+    ReduceProgram<Reducer, Tree, leaves> program(lower<0>(e));
+    program.parameter = parameter;
+    program.where.contiguous = false;
+    collect_places(e, program.where.data);
+    program.where.data[0] = result.data();
+    Layout const* layouts[leaves + 1];
+    collect_layouts(e, layouts);
+    bind_places<Reducer>(program, layouts, leaves + 1, e.shape(), reduced);
+    launch_reduce<D, whole>(Kernels{}, program);
+    return result;
+  }
 }
 
 /// x in a floating type: x itself when it has one.
@@ -82,8 +131,6 @@ decltype(auto) as_floating(E const& e) {
   if constexpr (floating<value_of<E>>) return (e);
   else return cast<float>(e);
 }
-
-inline unsigned all_axes(Shape const& shape) { return (1u << shape.rank()) - 1u; }
 
 /// x as truth values: what is not 0. NaN is not 0.
 template <class E>
@@ -185,12 +232,12 @@ struct norm_options {
 
 namespace detail {
 
-template <class E>
-auto variance_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto variance_of(E const& e, Axes axes, bool keep, var_options const& options) {
   return reduce<reducers::variance<value_of<E>>>(e, axes, keep, options.correction);
 }
-template <class E>
-auto deviation_of(E const& e, unsigned axes, bool keep, var_options const& options) {
+template <class E, class Axes>
+auto deviation_of(E const& e, Axes axes, bool keep, var_options const& options) {
   return reduce<reducers::deviation<value_of<E>>>(e, axes, keep, options.correction);
 }
 
@@ -220,8 +267,8 @@ struct norm_term {
 
 namespace detail {
 
-template <class E>
-auto p_norm_of(E const& e, unsigned axes, bool keep, norm_options const& options) {
+template <class E, class Axes>
+auto p_norm_of(E const& e, Axes axes, bool keep, norm_options const& options) {
   using T = floating_t<value_of<E>>;
   auto const& x = as_floating(e);
   double const p = options.p;

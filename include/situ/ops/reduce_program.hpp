@@ -80,25 +80,15 @@ struct ReductionPlaces {
   }
 };
 
-/// Binds the reduction of `e` over the axes whose bit is set in `reduced` to an output at `data`.
-template <class Reducer, class E>
-void bind_reduction(ReduceProgram<Reducer, tree_of<E>, leaf_count<E>>& program, typename Reducer::result* data, E const& e, unsigned reduced) {
-  constexpr int operands = leaf_count<E> + 1;
-  auto& where = program.where;
-  where.data[0] = data;
-  where.contiguous = false;
-  Layout const* layouts[operands] = {};
-  int o = 1;
-  for_each_leaf(e, [&](auto const& leaf) {
-    where.data[o] = const_cast<void*>(static_cast<void const*>(leaf.data()));
-    layouts[o++] = &leaf.layout();
-  });
-  ReductionPlaces places{where.sizes, &where.strides[0][0]};
-  places.bind(layouts, operands, e.shape(), reduced, requires { Reducer::order_matters; });
+/// Binds a reduction over the axes whose bit is set in `reduced` to its inputs' layouts, numbers 1 to operands - 1. Programs are those of all devices.
+template <class Reducer, class P>
+void bind_places(P& program, Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced) {
+  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
+  places.bind(layouts, operands, shape, reduced, requires { Reducer::order_matters; });
   program.outputs = places.outputs;
   program.count = places.count;
   program.kept_rank = places.kept_rank;
-  where.rank = places.rank;
+  program.where.rank = places.rank;
 }
 
 }  // namespace detail

@@ -14,13 +14,13 @@ namespace situ::inline SITU_ABI {
 ///
 /// Dtype     int64 unless another type is written.
 /// Device    the same permutation on every device; enqueued, not waited for.
-/// Throws    ShapeError when n is negative, or an integer type does not hold n - 1.
+/// Throws    ShapeError when n is negative, or n - 1 is beyond an integer type or float16.
 /// Cost      that of argsort of n random keys of 64 bits.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
   detail::check_holds<T>(0, n - 1, "randperm");
-  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{detail::next_stream(generator), INT64_MIN, UINT64_MAX}, "randperm");
+  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{{}, INT64_MIN, UINT64_MAX}, generator, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
 }

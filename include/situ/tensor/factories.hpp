@@ -14,13 +14,17 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// Fills a fresh tensor with f(index), where f is a function object that runs on every device.
+/// Writes f(index) to a fresh tensor, where f is a function object that runs on every device.
+template <class T, class D, class F>
+void fill_with(Tensor<T, D>& fresh, F f) {
+  using Tree = Apply<functions::mapped<F>, Index>;
+  Tree const tree{{f}, {Index{}, {}}};
+  evaluate_tree<D>(fresh.data(), fresh.size(), tree);
+}
 template <element T, device D, class F>
 Tensor<T, D> generate(Shape const& shape, F f, char const* who) {
   Tensor<T, D> result = Tensor<T, D>::uninitialized(shape, who);
-  using Tree = Apply<functions::mapped<F>, Index>;
-  Tree const tree{{f}, {Index{}, {}}};
-  evaluate_tree<D>(result.data(), result.size(), tree);
+  fill_with(result, f);
   return result;
 }
 

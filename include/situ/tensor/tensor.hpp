@@ -265,7 +265,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   SITU_VIEW(slice, (int64_t axis, int64_t start, end_t, int64_t step = 1),
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
-  SITU_VIEW(operator[], (int64_t index), viewed(detail::select_view(layout(), 0, index, "operator[]")))
+  SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
 #undef SITU_VIEW
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.

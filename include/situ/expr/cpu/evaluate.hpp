@@ -163,23 +163,27 @@ inline void finish_streaming() {
 #endif
 }
 
-/// Copies the last `count` elements of every input, fewer than N, to `buffers`, and repeats the last one behind them: functions
-/// then see no other values than those of the tensors.
-template <int N, class T, int K, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Input<T, K>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
-  if (run.mask[K + 1] == 0) return;
-  T const* const from = static_cast<T const*>(run.data[K + 1]) + i;
-  T* const to = reinterpret_cast<T*>(buffers[K + 1]);
-  T const last = from[count - 1];
-  for (int k = 0; k < N; ++k) to[k] = last;
-  copy_short(to, from, count * static_cast<int64_t>(sizeof(T)));
-  run.data[K + 1] = to;
+/// The sizes of the inputs' elements, in numbers from 1 on.
+template <int Operands>
+struct InputSizes {
+  int of[Operands];
+};
+template <class Tree, int Operands>
+inline constexpr InputSizes<Operands> input_sizes = []<int... Ks>(std::integer_sequence<int, Ks...>) {
+  return InputSizes<Operands>{{0, input_size(std::type_identity<Tree>{}, Ks)...}};
+}(std::make_integer_sequence<int, Operands - 1>{});
+
+/// Lets `run` read the last `count` elements of every input, those from element i on and fewer than a pack, from `buffers`, with the last one repeated
+/// behind them. What is repeated in `run` is so in a buffer.
+template <int Operands>
+SITU_NOINLINE void buffer_tails(Run<Operands>& run, unsigned char (*buffers)[64], int const* sizes, int64_t i, int count) {
+  void const* from[Operands];
+  for (int o = 1; o < Operands; ++o) from[o] = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * sizes[o], run.data[o] = buffers[o];
+  load_tails<Operands>(current_instruction_set(), run.data, from, sizes, 0, count);
 }
-template <int N, class Leaf, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Leaf>, Run<Operands>&, unsigned char (*)[64], int64_t, int) {}
-template <int N, class Op, class... Ts, int Operands>
-SITU_INLINE void buffer_tail(std::type_identity<Apply<Op, Ts...>>, Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
-  (buffer_tail<N>(std::type_identity<Ts>{}, run, buffers, i, count), ...);
+template <class Tree, int Operands>
+SITU_INLINE void buffer_tail(Run<Operands>& run, unsigned char (*buffers)[64], int64_t i, int count) {
+  if constexpr (Operands > 1) buffer_tails(run, buffers, input_sizes<Tree, Operands>.of, i, count);
 }
 
 template <class Tree, class Out, int Operands>
@@ -234,18 +238,6 @@ struct ElementwiseBody {
     }
   }
 
-  template <class T, int K>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
-    return k == K ? static_cast<int>(sizeof(T)) : 0;
-  }
-  template <class Leaf>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Leaf>, int) {
-    return 0;
-  }
-  template <class Op, class... Ts>
-  SITU_INLINE static constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
-    return (0 + ... + input_size(std::type_identity<Ts>{}, k));
-  }
 };
 
 }  // namespace detail::cpu

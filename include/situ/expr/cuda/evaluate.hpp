@@ -216,20 +216,6 @@ inline constexpr int widest_input<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// The size of an element of input k.
-template <class T, int K>
-constexpr int input_size(std::type_identity<Input<T, K>>, int k) {
-  return k == K ? static_cast<int>(sizeof(T)) : 0;
-}
-template <class Leaf>
-constexpr int input_size(std::type_identity<Leaf>, int) {
-  return 0;
-}
-template <class Op, class... Ts>
-constexpr int input_size(std::type_identity<Apply<Op, Ts...>>, int k) {
-  return (0 + ... + input_size(std::type_identity<Ts>{}, k));
-}
-
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
 

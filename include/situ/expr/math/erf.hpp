@@ -207,20 +207,76 @@ SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, piec
 }  // namespace detail
 #endif
 
-/// x Φ(x), Φ the normal distribution: gelu in its exact form.
+namespace detail {
+/// Φ(−a) = 2^n r (1 + t + q), r = c + v rest, Φ the normal distribution, for 0 <= a <= 4.75; `shifted` holds n in its low bits.
 ///
-/// Where numbers can be looked up in registers, Φ comes from a table of polynomials, but for the left tail.
+///     r = exp(b²/2) Φ(−b) + (b − a) / √(2π),   2^n (1 + t + q) = exp(−b²/2),   b = (a + 3) − 3
+///
+/// b is a as far as it can be told from v = (b − 3) / (b + 3), in which the first term of r is a polynomial, erring by 2^-27.7. What b, b² and
+/// the quotient lose in rounding is kept: the slope of Φ takes the first, the exponential the others. Only where Isa::fma.
+template <class P>
+struct normal_tail_parts {
+  P c, v, rest, r, t, q, shifted, square, lost;
+};
+inline constexpr float normal_tail_end = 4.75f, normal_tail_clamp = 6.5f;  // from the latter on, 1 − Φ(−a) and the slope of gelu are 1
+template <int N, class Isa>
+SITU_INLINE normal_tail_parts<pack<float, N, Isa>> normal_tail(pack<float, N, Isa> const& a) {
+  using P = pack<float, N, Isa>;
+  P const three(3.0f), magic(round_magic<float>);
+  P const d = keep_order(a + three), b = keep_order(d - three), lost = keep_order(b - a);
+  P const upper = keep_order(d - P(6.0f)), v = divide(upper, d), remainder = fused<sign::minus>(v, d, upper);
+  P const half = b * P(0.5f), square = keep_order(b * half), square_low = fused<sign::plus, sign::minus>(b, half, square);
+  P const shifted = keep_order(multiply_add(square, P(-1.44269504f), magic)), n = keep_order(shifted - magic);
+  P const low = multiply_add(remainder, P(-0.36f), multiply_add(n, P(2.12194440e-4f), -square_low));
+  P const t = fused(n, P(-0.693359375f), -square);
+  P const last = horner(v, 4.91530336e-05f, 0.000101725098f, -0.000353616255f, -0.000987985055f, 0.00290581677f, 0.00613264926f, -0.0462133959f,
+                        0.123225003f);
+  P const rest = fused(last, v, P(-0.206402615f));
+  P const c = multiply_add(lost, P(0.398942280f), P(0.121513948f));
+  return {c, v, rest, multiply_add(v, rest, c), t, exp_rest(keep_order(t + low), low), shifted, square, lost};
+}
+/// gelu(x) for x >= −normal_tail_end: max(x, 0) − a Φ(−a), a = |x|.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_by_tail(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), normal_tail_clamp);
+  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
+  P const f = c + fused(v, rest, fused(r, t, r * q));  // r (1 + t + q) without the rounding of r
+  auto const bits = bitcast<int32_t>(f) + (bitcast<int32_t>(shifted) << 23);
+  return fused<sign::minus>(a, bitcast<float>(bits), at_least(x, -0.0f));
+}
+/// gelu_slope(x) for x >= −normal_tail_end: s = Φ(−a) − a φ(a), φ the normal density, for x < 0, otherwise 1 − s.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_slope_by_tail(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const a = at_most(magnitude(x), normal_tail_clamp), one(1.0f);
+  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
+  P const exact = multiply_add(square + square, lost, a);  // a exp(−a²/2) = exact exp(−b²/2)
+  P const g = multiply_add(exact, P(-0.398942280f), r);
+  P const power = bitcast<float>((bitcast<int32_t>(shifted) + pack<int32_t, N, Isa>(127)) << 23);
+  P const s = multiply_add(g, t + q, g) * power;
+  return select(x > P(0.0f), one - s, s);
+}
+}  // namespace detail
+
+/// x Φ(x), Φ the normal distribution: gelu in its exact form; by a table with AVX-512.
 ///
 /// Special   gelu(inf) = inf, gelu(−inf) = −0, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
 #if SITU_MATH_X86_ASM
-  if constexpr (detail::has_tables<N, Isa>) {
-    pack<float, N, Isa> const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
+  if constexpr (detail::has_avx512<float, N, Isa>) {
+    P const y = detail::gelu_by_table(x, detail::normal_pieces), bound(-detail::last_piece);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::last_piece))) return select(x < bound, detail::gelu_anywhere(x), y);
     return y;
   }
 #endif
+  if constexpr (Isa::fma) {
+    P const y = detail::gelu_by_tail(x);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::normal_tail_end))) return select(x < P(-detail::normal_tail_end), detail::gelu_anywhere(x), y);
+    return y;
+  }
   return detail::gelu_anywhere(x);
 }
 
@@ -301,6 +357,12 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
     return y;
   }
 #endif
+  if constexpr (Isa::fma) {
+    using P = pack<float, N, Isa>;
+    P const y = detail::gelu_slope_by_tail(x);
+    if (SITU_UNLIKELY(detail::any_below(x, -detail::normal_tail_end))) return select(x < P(-detail::normal_tail_end), detail::gelu_slope_anywhere(x), y);
+    return y;
+  }
   return detail::gelu_slope_anywhere(x);
 }
 // The same for doubles, with longer polynomials and without tables.

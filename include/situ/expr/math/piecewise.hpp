@@ -15,12 +15,8 @@ struct pieces {
   alignas(64) float coefficient[Degree + 1][16];
 };
 
-/// Whether numbers can be looked up in registers.
-template <int N, class Isa>
-inline constexpr bool has_tables = SITU_MATH_X86_ASM && Isa::fma && Isa::bytes >= 32 && in_register<float, N, Isa>;
-
 #if SITU_MATH_X86_ASM
-/// table[index mod 16]. Only where has_tables.
+/// table[index mod 16]. Only where has_avx512.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, float const (&table)[16]) {
   constexpr int lanes = Isa::bytes / 4;
@@ -34,13 +30,6 @@ SITU_INLINE pack<float, N, Isa> look_up(pack<int32_t, N, Isa> const& index, floa
     __builtin_memcpy(&from, &index.v, sizeof(index.v));
   }
   __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=v"(r) : "v"(from), "vm"(values));
-  if constexpr (lanes == 8) {  // of two halves; bit 3 of the index tells which
-    auto const which = register_of(typename situ::detail::vector_of<int32_t, lanes>::type(from) << 28);
-    register_of upper;
-    __builtin_memcpy(&values, table + lanes, sizeof values);
-    __asm__("vpermps {%2, %1, %0|%0, %1, %2}" : "=x"(upper) : "x"(from), "xm"(values));
-    __asm__("vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}" : "=x"(r) : "x"(r), "x"(upper), "x"(which));
-  }
   if constexpr (N == lanes) {
     return pack<float, N, Isa>(r);
   } else {

@@ -116,6 +116,24 @@ SITU_INLINE pack<T, N, Isa> silu_anywhere(pack<T, N, Isa> const& x) {
   return with_sign_of(x, times_sigmoid(g, x < P(T(0)), split_exp(a)));
 }
 
+/// tanh(x) where products are fused.
+///
+///     h = (1 − e^(−2|x|)) / 2 = (1 − 2^n) / 2 − 2^n q,   tanh(x) = ±h / (1 − h)
+///
+/// with n = round(−2|x| / ln 2), r = −|x| − n ln(2) / 2 and q = r + r² p(r). What the rounding of ln 2 adds grows with n, and counts for less as fast.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> tanh_by_expm1(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const c = at_least(negative_magnitude(x), -9.1f), half(0.5f);
+  P const shifted = keep_order(multiply_add(c, P(2.88539008f), P(round_magic<float> + 127.0f)));
+  P const n = keep_order(shifted - P(round_magic<float> + 127.0f));
+  P const r = fused(n, P(-0.346573591f), c);
+  P const s = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+  P const p = horner(r, 0.0441666134f, 0.133941308f, 0.33335048f, 0.666659951f, 0.999999821f);
+  P const h = fused<sign::minus>(s, multiply_add(r * r, p, r), keep_order(multiply_add(s, -half, half)));
+  return with_sign_of(x, divide(h, P(1.0f) - h));
+}
+
 }  // namespace detail
 
 /// 1 / (1 + e⁻ˣ), also where that is denormal.
@@ -188,12 +206,14 @@ SITU_INLINE pack<float, N, Isa> elu(pack<float, N, Isa> const& x, pack<float, N,
 /// Hyperbolic tangent.
 ///
 ///     with tables in registers:  ± a polynomial in |x| for each of 16 intervals
+///     where products are fused:  (e^(2x) − 1) / (e^(2x) + 1)
 ///     elsewhere, |x| < 0.6:      x + x³ p(x²),   otherwise ±(1 − 2 / (e^(2|x|) + 1))
 ///
 /// Special   tanh(±0) = ±0, tanh(±inf) = ±1, NaN stays.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tanh(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
+  if constexpr (Isa::fma && !detail::has_avx512<float, N, Isa>) return detail::tanh_by_expm1(x);
   P const a = detail::magnitude(x);
 #if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {

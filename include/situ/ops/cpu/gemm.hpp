@@ -195,11 +195,11 @@ struct Multiplication {
   }
 
   /// Whether A's panels are read where they lie: their lines must find place in the first cache beside each other.
-  bool reads_a(int64_t columns) const {
+  bool reads_a(int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
     if constexpr (!is_product_type<T>) return false;
     int64_t const step_i = (p.a_i < 0 ? -p.a_i : p.a_i) * static_cast<int64_t>(sizeof(T)), step_k = (p.a_k < 0 ? -p.a_k : p.a_k) * static_cast<int64_t>(sizeof(T));
-    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= 2 * block_columns;
+    if (p.a_k == 1 && step_i % 2048 != 0 && step_i <= 8192) return columns <= (sizes.prefers_packed ? 128 : 2 * block_columns);
     if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
@@ -272,9 +272,9 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(j1 - j0), block.b_packed = !reads_b(block.rows);
+      block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? (block.rows + sizes.high) * deepest + 64 : 0;
+      int64_t const space_a = block.a_packed ? ((block.rows + sizes.high) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());

@@ -41,10 +41,11 @@ struct TileSizes {
   int narrow;  ///< columns of the narrowest tile: half a vector where those are twice as fast
   int high, low;  ///< rows of a tile
   bool masked;    ///< tiles of one vector may have fewer columns
+  bool prefers_packed;  ///< packed panels are multiplied faster than rows that lie apart
 };
 template <class C, class Isa>
 inline constexpr TileSizes tile_sizes{Isa::bytes / static_cast<int>(sizeof(C)), Isa::bytes / static_cast<int>(sizeof(C)) / (Isa::bytes == 64 ? 2 : 1),
-                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>};
+                                      Isa::bytes == 64 || !SITU_X86 ? 12 : Isa::bytes == 32 ? 6 : 4, 4, has_masks<Isa>, Isa::bytes == 32};
 
 /// How many rows the next panel has when `left` are to be covered.
 constexpr int panel_rows(int64_t left, TileSizes const& sizes) {
@@ -206,8 +207,20 @@ struct BlockBody {
     // Of those rows that are missing, the last two take the place. Of two rows one address is computed, the other is base + index * scale.
     int64_t const a_i = rows < 2 ? 0 : place.a_i, c_i = rows < 2 ? 0 : block.c_i, last_pair = rows < 2 ? 0 : rows - 2;
     int64_t const pair[] = {(R < last_pair ? R : last_pair)...};
-    C const* p[] = {(place.a + pair[R] * a_i)...};
-    for (int64_t k = block.depth; k > 0; --k) {
+    int64_t k = block.depth;
+    C const* a = place.a;
+    // With 16 registers there is no room to decode much beside twelve products: in packed panels, whose steps are known, four passes of
+    // the loop are one, and no address is computed in them.
+    if constexpr (tile_sizes<C, Isa>.prefers_packed && Vectors == 2 && Rows == tile_sizes<C, Isa>.high) {
+      if (block.a_packed && block.b_packed && rows == Rows) {
+        constexpr int together = 4;
+        for (; k >= together; k -= together, a += together * Rows, b += together * width) {
+          several<Isa, Rows, Lanes>(sums, a, b, std::make_integer_sequence<int, together>{}, std::integer_sequence<int, R...>{});
+        }
+      }
+    }
+    C const* p[] = {(a + pair[R] * a_i)...};
+    for (; k > 0; --k) {
       V x[Vectors];
       if constexpr (Vectors == 2) __builtin_memcpy(&x[0], b, sizeof(V));
       if constexpr (masked) last.load(x[Vectors - 1], b + (width - Lanes));
@@ -255,6 +268,18 @@ struct BlockBody {
       add_product_of_all<Isa, C>(sums[0], x[0], a);
       add_product_of_all<Isa, C>(sums[1], x[1], a);
     }
+  }
+  /// So many steps in packed panels.
+  template <class Isa, int Rows, int Lanes, class V, int... K, int... R>
+  SITU_INLINE static void several(V (&sums)[Rows][2], C const* a, C const* b, std::integer_sequence<int, K...>, std::integer_sequence<int, R...> rows) {
+    (one_of_several<Isa, Rows, Lanes>(sums, a + K * Rows, b + K * 2 * Lanes, rows), ...);
+  }
+  template <class Isa, int Rows, int Lanes, class V, int... R>
+  SITU_INLINE static void one_of_several(V (&sums)[Rows][2], C const* a, C const* b, std::integer_sequence<int, R...>) {
+    V x[2];
+    __builtin_memcpy(&x[0], b, sizeof(V));
+    __builtin_memcpy(&x[1], b + Lanes, sizeof(V));
+    (step<Isa>(sums[R], a + R, x), ...);
   }
   template <class Isa, class V, int Vectors, class Last>
   SITU_INLINE static void add(V (&sums)[Vectors], C const* c, Last const& last) {
@@ -362,6 +387,15 @@ struct PackBody {
           for (int64_t r = 0; r < 4; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
         }
       }
+      if (i + 2 <= count) {
+        T const* const row = from + i * step_i;
+        int64_t k = 0;
+        for (; k + 4 <= depth; k += 4) transpose_two<Isa>(to + k * width + i, width, row + k, step_i);
+        for (; k < depth; ++k) {
+          for (int64_t r = 0; r < 2; ++r) to[k * width + i + r] = static_cast<C>(row[r * step_i + k]);
+        }
+        i += 2;
+      }
     }
     for (; i < count; ++i) {
       for (int64_t k = 0; k < depth; ++k) to[k * width + i] = static_cast<C>(from[i * step_i + k * step_k]);
@@ -388,6 +422,17 @@ struct PackBody {
     __builtin_memcpy(to + width, &c1, sizeof(V));
     __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
     __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+  }
+  /// Two by four.
+  template <class Isa>
+  SITU_INLINE static void transpose_two(C* to, int64_t width, T const* from, int64_t step) {
+    using V = typename pack<C, 4, Isa>::vector;
+    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
+    V const low{r0[0], r1[0], r0[1], r1[1]}, high{r0[2], r1[2], r0[3], r1[3]};
+    __builtin_memcpy(to, &low, sizeof(V) / 2);
+    __builtin_memcpy(to + width, reinterpret_cast<char const*>(&low) + sizeof(V) / 2, sizeof(V) / 2);
+    __builtin_memcpy(to + 2 * width, &high, sizeof(V) / 2);
+    __builtin_memcpy(to + 3 * width, reinterpret_cast<char const*>(&high) + sizeof(V) / 2, sizeof(V) / 2);
   }
 };
 

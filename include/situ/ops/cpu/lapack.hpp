@@ -68,16 +68,6 @@ int64_t asked_for(T answer, char const* who) {
   return static_cast<int64_t>(elements);
 }
 
-/// Whether there is no NaN and no infinity; looks at the bits, so that it holds under -ffast-math too.
-template <class T>
-bool all_finite(T const* x, int64_t count) {
-  using Bits = std::make_unsigned_t<signed_of_size<T>>;
-  constexpr Bits exponent = sizeof(T) == 4 ? Bits{0x7f800000u} : static_cast<Bits>(0x7ff0000000000000ull);
-  bool finite = true;
-  for (int64_t k = 0; k < count; ++k) finite &= (bits_to<Bits>(x[k]) & exponent) != exponent;
-  return finite;
-}
-
 template <class T>
 void fill_identity(T* x, int64_t n) {
   for (int64_t k = 0; k < n * n; ++k) x[k] = k % (n + 1) == 0 ? T(1) : T(0);
@@ -165,17 +155,18 @@ struct Determinant {
     auto* const pivots = static_cast<integer*>(workspace);
     T* const matrix = a + i * n * n;
     Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
+    PivotProduct<T> product;
     T value = 1, magnitude = 0;
     for (int64_t k = 0; k < n; ++k) {
       T const pivot = pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)];
       if (det) {
-        value *= pivot;
+        product.multiply(pivot);
       } else {
         value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
         magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
       }
     }
-    if (det) det[i] = value;
+    if (det) det[i] = product.value();
     else sign[i] = value == 0 ? T(0) : value, logarithm[i] = magnitude;
   }
 };

@@ -35,10 +35,11 @@ struct ReduceCode {
   TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
   int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
 };
-/// A reduction with its tree forgotten. Trivially copyable.
-template <class R_, int Leaves, int TreeBytes>
+/// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
+template <class R_, int Leaves, int TreeBytes, bool Whole>
 struct BoundReduction {
   using reducer = R_;
+  static constexpr bool whole = Whole;
   static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
@@ -79,7 +80,8 @@ inline constexpr typename Bound::Code reduce_code = [] {
   using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, &reduce_strip<Body, Read, Run<operands>>, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  if constexpr (!Bound::whole) code.strip = &reduce_strip<Body, Read, Run<operands>>;
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
     code.evaluate = tree_loops<Tree, Value, Bound::operands>;
@@ -155,7 +157,9 @@ struct ReduceKernel {
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
     ReduceFeed feed;
     Evaluation evaluation(bound);
-    if (plan.by_strips) {
+    if constexpr (P::whole) {
+      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+    } else if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
       for (int64_t unit = first; unit < last;) {
@@ -218,7 +222,7 @@ struct ReduceKernel {
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
-    int64_t const longest = evaluation.longest(row_run);
+    int64_t const longest = evaluation.longest(indexed ? int64_t{1} << 24 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
@@ -326,13 +330,15 @@ struct ReduceKernel {
     int const together = bound.code->together;
     if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
-    if (row % space.sizes[last] + together > space.sizes[last]) return 1;
+    int64_t const left = space.sizes[last] - row % space.sizes[last], rows = left < end - row ? left : end - row;
+    if (rows < together) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
       row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
-    return together;
+    if constexpr (indexed) return together;
+    else return static_cast<int>(rows - rows % together);
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
@@ -385,30 +391,14 @@ SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, in
 
 namespace detail {
 
-/// Runs a bound reduction on D, which has the CPU's kernels.
-template <class D, class P>
+/// Runs a bound reduction of a centred reducer on D, which has the CPU's kernels. Whole: over all axes.
+template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
-  using Tree = typename P::tree_type;
   if (program.outputs == 0) return;
-  if constexpr (reducers::centred<typename P::reducer>) {
-    constexpr int64_t cost = cost_of<Tree> + 2;
-    constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
-    cpu::CentredKernel<P> kernel(program);
-    cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
-  } else {
-    using Bound = cpu::BoundReduction<typename P::reducer, P::leaves, cpu::tree_bytes<Tree>>;
-    auto const& code = cpu::reduce_code<Bound, Tree>;
-    cpu::ReduceKernel<Bound> kernel;
-    kernel.bound.where = program.where;
-    kernel.bound.kept_rank = program.kept_rank;
-    kernel.bound.outputs = program.outputs;
-    kernel.bound.count = program.count;
-    kernel.bound.parameter = program.parameter;
-    kernel.bound.code = &code;
-    kernel.bound.formula = code.formula;
-    ::new (static_cast<void*>(kernel.bound.tree)) Tree(program.tree);
-    cpu::launch_reduction<D>(kernel, code.grain, program.where.data[0], program.outputs, program.count, program.parameter);
-  }
+  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
+  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  cpu::CentredKernel<P, Whole> kernel(program);
+  cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
 }
 
 }  // namespace detail

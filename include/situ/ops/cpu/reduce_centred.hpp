@@ -175,7 +175,8 @@ struct CentredStrip {
 };
 
 /// The kernel of a centred reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
-template <class P>
+/// What reduces `Whole` shapes has rows alone.
+template <class P, bool Whole>
 struct CentredKernel {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
@@ -211,8 +212,13 @@ struct CentredKernel {
     unsigned char* const scratch = reinterpret_cast<unsigned char*>(centres + numbers);
     ReduceFeed feed;
     for (int64_t unit = first; unit < last; ++unit) {
-      if (plan.by_strips) run_strip(space, feed, buffer, centres, scratch, unit);
-      else run_rows(space, feed, buffer, scratch, unit);
+      if constexpr (!Whole) {
+        if (plan.by_strips) {
+          run_strip(space, feed, buffer, centres, scratch, unit);
+          continue;
+        }
+      }
+      run_rows(space, feed, buffer, scratch, unit);
     }
   }
 

@@ -131,14 +131,14 @@ struct CombineBody {
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
           int64_t const start = i;
           P const zero = keep_order(P(A(0)));
-          P odd = zero, even = zero;
+          P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
           for (; i < stop; i += 4 * N) {
             quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-            quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-            quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-            quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
           }
-          if (SITU_LIKELY(!any_of(math::isnan(odd + even)))) {
+          if (SITU_LIKELY(!any_of(math::isnan((odd + odd2) + (odd3 + odd4))))) {
             quickly(b, odd, c, zero);
             quickly(d, odd, e, zero);
             quickly(b, odd, d, zero);
@@ -164,15 +164,15 @@ struct CombineBody {
         a = R::combine(a, apart(b));
         if (i >= n) break;
         tail = static_cast<int>(n - i);  // once more, on padded copies
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        buffer_tail<Tree>(run, buffers, i, tail);
         i = 0, n = N;
       }
       return folded<R>(a);
     }
   };
 
-  /// `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
-  /// apart, operand by operand. The rows that come next are asked for at the same time: the hardware does not foresee them.
+  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand. The rows that come next are asked for at the same time.
   struct Strip {
     template <class Isa>
     SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
@@ -181,20 +181,25 @@ struct CombineBody {
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       int64_t i = 0;
-      if (rows == together) {
+      for (int first = 0; first + together <= rows; first += together) {
         Run<Operands> at[together];
+        int64_t bytes[Operands];
+        bool near = false;
+        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
         for (int row = 0; row < together; ++row) {
           at[row] = run;
-          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + row * row_bytes[o];
+          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + (first + row) * bytes[o];
         }
-        int64_t bytes[Operands];
-        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
-        for (; i + N <= run.count; i += N) {
-          P const sum = joined<Isa, N>(tree, at, bytes, i, std::make_integer_sequence<int, together>{});
+        constexpr std::make_integer_sequence<int, together> all{};
+        constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
+        bool const asks = Isa::bytes == 64 || near;  // where rows are pages long, most processors foresee what comes next
+        for (i = 0; i + N <= run.count; i += N) {
+          if (asks && i % line == 0) ask_for_next(at, bytes, i, all);
+          P const sum = joined<Isa, N>(tree, at, i, all);
           R::combine(P::load(strip + i), sum).store(strip + i);
         }
-        if (i == run.count) return 0;
       }
+      if (i == run.count && rows >= together) return 0;
       for (int row = 0; row < rows; ++row) {  // of several rows the last columns
         add_row<Isa, N>(tree, run, strip, i);
         if (row + 1 == rows) break;
@@ -204,12 +209,15 @@ struct CombineBody {
     }
 
     template <class Isa, int N, int... Row>
-    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
-      (ask_for_next(at[Row], bytes, i), ...);
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
       pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
       auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
       if constexpr (together == 4) return first;
       else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
+    }
+    template <int... Row>
+    SITU_INLINE static void ask_for_next(Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
+      (ask_for_next(at[Row], bytes, i), ...);
     }
     SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
       for (int o = 1; o < Operands; ++o) {
@@ -226,7 +234,7 @@ struct CombineBody {
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
         strip += i;
         i = 0, n = N;
       }
@@ -277,40 +285,38 @@ struct IndexBody {
       Tree const tree = *tree_;
       Run<Operands> run = *run_;
       reducers::indexed<A> found{A(0), -1};
+      bool located = true;  // else `found` has the index of its block's first element
       int64_t i = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       while (i + 4 * N <= run.count) {
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
         int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
-        P b = none, c = none, d = none, e = none, odd = zero, even = zero;
+        P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-          quickly(c, even, value<Isa, N>(tree, run, i + N), zero);
-          quickly(d, odd, value<Isa, N>(tree, run, i + 2 * N), zero);
-          quickly(e, even, value<Isa, N>(tree, run, i + 3 * N), zero);
+          quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+          quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+          quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
         }
-        if (SITU_UNLIKELY(is_odd(odd + even))) {
-          found = merged(found, search<Isa, N>(tree, run, start, stop));
+        if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
+          auto const odd_one = search<Isa, N>(tree, run, start, stop);
+          if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one, located = true;
           continue;
         }
         quickly(b, odd, c, zero);
         quickly(d, odd, e, zero);
         quickly(b, odd, d, zero);
-        A lanes[N];
-        b.store(lanes);
-        A best = lanes[0];
-        for (int k = 1; k < N; ++k) best = (sign > 0 ? lanes[k] > best : lanes[k] < best) ? lanes[k] : best;
-        if (found.index >= 0 && !Wide::beats(best, found.value)) continue;
-        found.value = best;
-        P const wanted(best);
-        int64_t at = start;
-        while (!any_of(value<Isa, N>(tree, run, at) == wanted)) at += N;
-        value<Isa, N>(tree, run, at).store(lanes);
-        for (int k = N - 1; k >= 0; --k) {
-          if (lanes[k] == best) found.index = at + k;
-        }
+        A const best = folded<Best>(b);
+        if (found.index < 0 || Wide::beats(best, found.value)) found = {best, start}, located = false;
       }
-      if (i < run.count) found = merged(found, search<Isa, N>(tree, run, i, run.count));
+      if (i < run.count) {
+        auto const last = search<Isa, N>(tree, run, i, run.count);
+        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
+      }
+      if (!located) {  // among values that are computed anew: under -ffast-math these may differ from those above
+        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N);
+        found = search<Isa, N>(tree, run, found.index, found.index + (whole < 256 * N ? whole : 256 * N));
+      }
       *result = found;
     }
 
@@ -338,7 +344,7 @@ struct IndexBody {
           here = here + Q(static_cast<I>(N));
         }
         if (i >= n) break;
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
         i = 0, n = N;
       }
       A values[N];
@@ -398,7 +404,7 @@ struct IndexBody {
       for (int r = 0; r < rows; ++r) {
         alignas(64) unsigned char buffers[Operands][64];
         Run<Operands> tail = at;
-        buffer_tail<N>(std::type_identity<Tree>{}, tail, buffers, i, static_cast<int>(run.count - i));
+        buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
         search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
         for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }

@@ -148,7 +148,7 @@ struct ScanBody {
         while (i < whole) {
           int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
           for (int k = 0; k < packs; ++k) {
-            if (flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);
+            if (Isa::bytes == 64 && flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);  // others foresee it themselves, and lose by being told
             auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
             y.store(scans + k * N);
             fronts[k] = S::combine(base, chain);
@@ -163,7 +163,7 @@ struct ScanBody {
         if (i >= n) continue;
         alignas(64) unsigned char buffers[Operands][64];
         int const tail = static_cast<int>(n - i);
-        buffer_tail<N>(std::type_identity<Tree>{}, run, buffers, i, tail);
+        buffer_tail<Tree>(run, buffers, i, tail);
         scanned<S>(value<L, Isa, N>(tree, run, 0)).store(scans);
         if (writes) {
           alignas(64) Out last[N];
@@ -262,7 +262,7 @@ struct ScanBody {
         Run<Operands> at = run;
         alignas(64) unsigned char buffers[Operands][64];
         for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + row * bytes[o];
-        buffer_tail<N>(std::type_identity<Tree>{}, at, buffers, 0, count);
+        buffer_tail<Tree>(at, buffers, 0, count);
         chain = S::combine(chain, value<A, Isa, N>(tree, at, 0));
         if (!writes) continue;
         alignas(64) Out last[N];

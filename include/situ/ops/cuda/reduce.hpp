@@ -258,7 +258,7 @@ namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
 /// Runs a bound reduction on D, which has CUDA's kernels: one launch, or two; enqueued on the device's current stream.
-template <class D, class P>
+template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   using Total = typename R::total;
