@@ -13912,7 +13912,8 @@ namespace detail {
 ///     r = exp(b²/2) Φ(−b) + (b − a) / √(2π),   2^n (1 + t + q) = exp(−b²/2),   b = (a + 3) − 3
 ///
 /// b is a as far as it can be told from v = (b − 3) / (b + 3), in which the first term of r is a polynomial, erring by 2^-27.7. What b, b² and
-/// the quotient lose in rounding is kept: the slope of Φ takes the first, the exponential the others. Only where Isa::fma.
+/// the quotient lose in rounding is kept: the slope of Φ takes the first, the exponential the others. n is the integer next to −1.4411 b²/2, not −b²/2 log2(e):
+/// one float halfway between two of them would err by 3 ULP. Only where Isa::fma.
 template <class P>
 struct normal_tail_parts {
   P c, v, rest, r, t, q, shifted, square, lost;
@@ -13925,7 +13926,7 @@ SITU_INLINE normal_tail_parts<pack<float, N, Isa>> normal_tail(pack<float, N, Is
   P const d = keep_order(a + three), b = keep_order(d - three), lost = keep_order(b - a);
   P const upper = keep_order(d - P(6.0f)), v = divide(upper, d), remainder = fused<sign::minus>(v, d, upper);
   P const half = b * P(0.5f), square = keep_order(b * half), square_low = fused<sign::plus, sign::minus>(b, half, square);
-  P const shifted = keep_order(multiply_add(square, P(-1.44269504f), magic)), n = keep_order(shifted - magic);
+  P const shifted = keep_order(multiply_add(square, P(-1.4411f), magic)), n = keep_order(shifted - magic);
   P const low = multiply_add(remainder, P(-0.36f), multiply_add(n, P(2.12194440e-4f), -square_low));
   P const t = fused(n, P(-0.693359375f), -square);
   P const last = horner(v, 4.91530336e-05f, 0.000101725098f, -0.000353616255f, -0.000987985055f, 0.00290581677f, 0.00613264926f, -0.0462133959f,
@@ -14007,6 +14008,24 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh_anywhere(pack<float, N, Isa> const& x)
   P const z_low = multiply_add(a, keep_order(sum.lo) + correction, z.lo);
   return with_sign_of(x, times_sigmoid(g, x < P(0.0f), split_exp2_negated(z.hi, z_low)));
 }
+/// gelu_tanh(x) for x >= −9 where products are fused.
+///
+///     x / (1 + 2^n (1 + q(r))),   −z log2(e) = x p = n + r,   p = k + c x²
+///
+/// What x², p and their constants lose is added to r; k has few digits, so that k − p is exact. Beyond 9 the result is x.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_tanh_by_exp2(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const c(-0.102943242f), c_low(2.01619844e-09f), k(-2.30218505859375f), k_low(-2.31395497e-05f), magic(round_magic<float> + 127.0f);
+  P const g = at_most(x, 9.0f), square = keep_order(g * g), square_low = fused<sign::plus, sign::minus>(g, g, square);
+  P const p = keep_order(multiply_add(square, c, k));
+  P const p_low = fused(square, c, keep_order(k - p)) + multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  P const shifted = keep_order(multiply_add(g, p, magic)), n = keep_order(shifted - magic);
+  P const r = fused(g, p_low, fused<sign::plus, sign::minus>(g, p, n));
+  P const q = horner(r, 0.00015327861f, 0.0013390998f, 0.009618503f, 0.055503596f, 0.24022648f, 0.6931472f) * r;
+  P const power = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+  return divide(x, power + keep_order(multiply_add(power, q, P(1.0f))));
+}
 }  // namespace detail
 
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated; by a table with AVX-512.
@@ -14019,6 +14038,11 @@ SITU_INLINE pack<float, N, Isa> gelu_tanh(pack<float, N, Isa> const& x) {
     return y;
   }
 #endif
+  if constexpr (Isa::fma) {
+    pack<float, N, Isa> const y = detail::gelu_tanh_by_exp2(x), bound(-9.0f);
+    if (SITU_UNLIKELY(detail::any_below(x, -9.0f))) return select(x < bound, detail::gelu_tanh_anywhere(x), y);
+    return y;
+  }
   return detail::gelu_tanh_anywhere(x);
 }
 
