@@ -4845,6 +4845,15 @@ using streams_of = MissingStreams<N>;
 
 #endif
 
+/// Waits for all of a device, and throws what its host functions and kernels have left.
+template <int N>
+void wait_for_device(int ordinal) {
+  runtime_of<N>::synchronize(ordinal);
+  streams_of<N>::end_called();
+  throw_failures(process_state().stream_driver, ordinal);
+  check_fault(ordinal);
+}
+
 }  // namespace SITU_ABI_CUDA
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
@@ -4890,12 +4899,7 @@ struct device_traits<Cuda<N>> {
   static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
     detail::cuda::runtime_of<N>::copy_rows_from_peer(N, to, From::ordinal, from, rows);
   }
-  static void synchronize() {
-    detail::cuda::runtime_of<N>::synchronize(N);
-    detail::cuda::streams_of<N>::end_called();
-    detail::throw_failures(detail::cuda::process_state().stream_driver, N);
-    detail::cuda::check_fault(N);
-  }
+  static void synchronize() { detail::cuda::wait_for_device<N>(N); }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
 
   /// Between the device and page-locked memory: enqueued.
@@ -7735,10 +7739,7 @@ inline void synchronize(AnyDevice const& d) {
     case AnyDevice::kind::cuda:
 #if defined(SITU_WITH_CUDA)
       detail::cuda::require_device(d.ordinal());
-      detail::cuda::runtime_of<0>::synchronize(d.ordinal());
-      detail::cuda::streams_of<0>::end_called();
-      detail::throw_failures(detail::cuda::process_state().stream_driver, d.ordinal());
-      detail::cuda::check_fault(d.ordinal());
+      detail::cuda::wait_for_device<0>(d.ordinal());
       break;
 #else
       detail::fail<DeviceUnavailable>(d, ": there is no such device: this program was built without CUDA");
@@ -10029,7 +10030,6 @@ struct ElementwiseBody {
       return source;
     }
   }
-
 };
 
 }  // namespace detail::cpu

@@ -178,10 +178,7 @@ inline void synchronize(AnyDevice const& d) {
     case AnyDevice::kind::cuda:
 #if defined(SITU_WITH_CUDA)
       detail::cuda::require_device(d.ordinal());
-      detail::cuda::runtime_of<0>::synchronize(d.ordinal());
-      detail::cuda::streams_of<0>::end_called();
-      detail::throw_failures(detail::cuda::process_state().stream_driver, d.ordinal());
-      detail::cuda::check_fault(d.ordinal());
+      detail::cuda::wait_for_device<0>(d.ordinal());
       break;
 #else
       detail::fail<DeviceUnavailable>(d, ": there is no such device: this program was built without CUDA");

@@ -48,12 +48,7 @@ struct device_traits<Cuda<N>> {
   static void copy_rows_from(void* to, void const* from, detail::PitchedCopy const& rows) {
     detail::cuda::runtime_of<N>::copy_rows_from_peer(N, to, From::ordinal, from, rows);
   }
-  static void synchronize() {
-    detail::cuda::runtime_of<N>::synchronize(N);
-    detail::cuda::streams_of<N>::end_called();
-    detail::throw_failures(detail::cuda::process_state().stream_driver, N);
-    detail::cuda::check_fault(N);
-  }
+  static void synchronize() { detail::cuda::wait_for_device<N>(N); }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
 
   /// Between the device and page-locked memory: enqueued.

@@ -215,6 +215,15 @@ using streams_of = MissingStreams<N>;
 
 #endif
 
+/// Waits for all of a device, and throws what its host functions and kernels have left.
+template <int N>
+void wait_for_device(int ordinal) {
+  runtime_of<N>::synchronize(ordinal);
+  streams_of<N>::end_called();
+  throw_failures(process_state().stream_driver, ordinal);
+  check_fault(ordinal);
+}
+
 }  // namespace SITU_ABI_CUDA
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI

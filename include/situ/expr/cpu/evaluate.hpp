@@ -237,7 +237,6 @@ struct ElementwiseBody {
       return source;
     }
   }
-
 };
 
 }  // namespace detail::cpu
