@@ -343,7 +343,8 @@ class MessageText {
   SITU_REPORTS void add(char const* text, std::size_t length) noexcept;
   SITU_REPORTS void add(char const* text) noexcept { add(text, __builtin_strlen(text)); }
   SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
-  SITU_REPORTS void add_floating(char const* format, double number) noexcept;
+  /// With so many digits in all, or `behind_point`.
+  SITU_REPORTS void add_floating(double number, int digits = 6, bool behind_point = false) noexcept;
 
   void add_spaces(std::size_t count) noexcept {
     while (count-- > 0) add(" ", 1);
@@ -390,9 +391,9 @@ void MessageText::add_integer(unsigned long long magnitude, bool negative) noexc
   if (negative) digits[--at] = '-';
   add(digits + at, static_cast<std::size_t>(24 - at));
 }
-void MessageText::add_floating(char const* format, double number) noexcept {
+void MessageText::add_floating(double number, int digits, bool behind_point) noexcept {
   char buffer[48];
-  __builtin_snprintf(buffer, sizeof buffer, format, number);
+  __builtin_snprintf(buffer, sizeof buffer, behind_point ? "%.*f" : "%.*g", digits, number);
   add(buffer);
 }
 
@@ -420,7 +421,7 @@ SITU_REPORTS void write_floating(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   double number;
   __builtin_memcpy(&number, &bits, sizeof number);
-  to.add_floating("%g", number);
+  to.add_floating(number);
 }
 /// Has an append_to(MessageText&, X), or else a to_string(X).
 template <class X>
@@ -982,6 +983,18 @@ inline int checked_axis(int64_t axis, int rank, Shape const& shape, char const* 
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+/// As checked_axis, but that a shape without axes counts as one of length 1, as in PyTorch: 0 and -1 give 0.
+inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
+  if (shape.rank() == 0 && (axis == 0 || axis == -1)) return 0;
+  return checked_axis(axis, shape.rank(), shape, who);
+}
+
+/// The same as a set of bits: none for a shape without axes.
+inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
+  unsigned const bit = 1u << line_axis(axis, shape, who);
+  return shape.rank() == 0 ? 0 : bit;
+}
+
 /// NumPy broadcasting of two shapes. Throws ShapeError that names both.
 inline Shape broadcast(Shape const& a, Shape const& b, char const* who) {
   if (SITU_LIKELY(a == b)) return a;
@@ -1121,7 +1134,8 @@ SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t
 }
 
 SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
-  int const k = checked_axis(axis, from.rank(), from.shape, "flip");
+  int const k = line_axis(axis, from.shape, "flip");
+  if (from.rank() == 0) return {from, 0};
   Viewed result{from, from.shape[k] > 0 ? (from.shape[k] - 1) * from.strides[k] : 0};
   result.layout.strides[k] = -from.strides[k];
   return result;
@@ -1181,9 +1195,9 @@ SITU_NOINLINE inline Layout squeezed(Layout const& from) {
 }
 
 SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
-  int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
+  int const k = line_axis(axis, from.shape, "squeeze");
   Layout result = from;
-  if (from.shape[k] == 1) result.erase(k);
+  if (from.rank() > 0 && from.shape[k] == 1) result.erase(k);
   return result;
 }
 
@@ -2628,7 +2642,7 @@ SITU_REPORTS void append_to(MessageText& to, Bytes const& bytes) {
   double amount = static_cast<double>(bytes.count) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
-  to.add_floating("%.1f", amount);
+  to.add_floating(amount, 1, true);
   to.add(units[unit]);
 }
 SITU_REPORTS std::string bytes_text(int64_t bytes) { return text(Bytes{bytes}); }
@@ -9025,6 +9039,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
   device_type device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
+  static constexpr bool is_cuda() { return std::is_same_v<typename device_traits<device_type>::kernels, cuda_kernels>; }
   /// One element of the value, which is computed whole.
   template <std::integral... Is>
     requires(sizeof...(Is) > 0)
@@ -9033,6 +9048,10 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   }
   value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
   auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
+
+  /// The value, in storage of its own: what contiguous() and clone() of a tensor give.
+  auto contiguous() const { return detail::formed(*this); }
+  auto clone() const { return detail::formed(*this); }
 
   // Views of the value, which is computed whole: (a + b).t() is eval(a + b).t(). Not to be written to.
 #define SITU_FORMULA_VIEW(NAME, PARAMETERS, ...) \
@@ -12819,12 +12838,22 @@ SITU_INLINE pack<T, N, Isa> floor_divide(pack<T, N, Isa> const& x, pack<T, N, Is
 
 
 // ---- <situ/expr/math/piecewise.hpp>
-/// Functions as tables of polynomials, one for each of 16 intervals, for kernels that can look numbers up in registers.
+/// Polynomials in short chains; functions as tables of them, one for each of 16 intervals, for kernels that can look numbers up in registers.
 
 
 namespace situ::inline SITU_ABI {
 namespace math {
 namespace detail {
+
+/// The polynomial of seven coefficients, given from the highest power down, in pairs; u = x². Horner's scheme takes one multiplication less but has
+/// every step wait for the last one, and processors hold few elements that wait.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_pairs(pack<T, N, Isa> const& x, pack<T, N, Isa> const& u, T c6, T c5, T c4, T c3, T c2, T c1, T c0) {
+  using P = pack<T, N, Isa>;
+  P const high = multiply_add(u, P(c6), multiply_add(x, P(c5), P(c4)));
+  P const low = multiply_add(u, multiply_add(x, P(c3), P(c2)), multiply_add(x, P(c1), P(c0)));
+  return multiply_add(u * u, high, low);
+}
 
 /// Polynomials in x − centre; coefficient[0] belongs to the constant. A centre lies where the value is close to a float, so
 /// that the last addition makes most of the error.
@@ -13003,6 +13032,12 @@ struct exp_parts {
   P t, n;
 };
 
+/// The same, and n as the low bits of a number, biased as exponents are: shifted up they are 2^n where that is a normal number.
+template <class P>
+struct shifted_exp_parts {
+  P t, n, shifted;
+};
+
 /// r² q(r) + c. Not Horner's scheme: how long one element takes matters as much as how many operations it takes.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<float, N, Isa> const& c) {
@@ -13034,12 +13069,18 @@ SITU_INLINE pack<double, N, Isa> exp_rest(pack<double, N, Isa> const& r, pack<do
 ///
 /// ln 2 is split so that n times its upper part is exact; the polynomial errs by 2^-28.
 template <int N, class Isa>
-SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
+SITU_INLINE shifted_exp_parts<pack<float, N, Isa>> split_exp_shifted(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const magic(round_magic<float>);
-  P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
+  P const magic(round_magic<float> + 127.0f);
+  P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(shifted - magic);
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  return {exp_rest(r, r), n};
+  return {exp_rest(r, r), n, shifted};
+}
+template <int N, class Isa>
+SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
+  auto const [t, n, shifted] = split_exp_shifted(x);
+  return {t, n};
 }
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
@@ -13119,10 +13160,11 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
     if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
-    auto const [t, n] = detail::split_exp(c);
-    P const y = P(1.0f) + t;
-    if (SITU_UNLIKELY(special)) return detail::scale(y, n);
-    return y * detail::power_of_two(n);
+    auto const [t, n, shifted] = detail::split_exp_shifted(c);
+    if (SITU_UNLIKELY(special)) return detail::scale(P(1.0f) + t, n);
+    P const power = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+    if constexpr (Isa::fma) return detail::add_share(power, t);
+    else return (P(1.0f) + t) * power;  // 2^n t may be no normal number, which -ffast-math has the processor take for 0
   }
 }
 
@@ -13251,9 +13293,9 @@ SITU_INLINE pack<T, N, Isa> log_special(pack<T, N, Isa> const& x, pack<T, N, Isa
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log_rest(pack<float, N, Isa> const& f) {
   using P = pack<float, N, Isa>;
-  P const p = horner(f, -0.0450761728f, 0.104631938f, -0.13161242f, 0.14478381f, -0.166473061f, 0.199908614f,
-                     -0.250000954f, 0.333334506f);
-  return (f * f) * multiply_add(f, p, P(-0.5f));
+  P const u = f * f;
+  P const high = by_pairs(f, u, -0.0450761728f, 0.104631938f, -0.13161242f, 0.14478381f, -0.166473061f, 0.199908614f, -0.250000954f);
+  return u * multiply_add(u, high, multiply_add(f, P(0.333334506f), P(-0.5f)));
 }
 
 /// e log 2 + log(1 + f). The float nearest to log 2 is within 2^-28.4 of it: that does where the product is not rounded.
@@ -14888,7 +14930,10 @@ SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
     double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
-    if (turns == 0.0) return x == 0.0 ? -1 / x : __builtin_nan("");
+    if (turns == 0.0) {
+      uint64_t const bits = bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
+      return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
+    }
     result = -pi / math::tan(pi * turns);
     x = 1 - x;
   }
@@ -15048,30 +15093,36 @@ SITU_HOST_DEVICE SITU_INLINE X gelu_tanh_slope(X const& x) {
 
 namespace situ::inline SITU_ABI {
 
+namespace functions {
+struct minimum;
+struct maximum;
+}  // namespace functions
+
 namespace detail {
 
 template <class L, class R>
 concept operand_pair = (any_formula<L> && (any_formula<R> || number<std::remove_cvref_t<R>>)) ||
                        (any_formula<R> && number<std::remove_cvref_t<L>>);
 
-/// An operand as a node holds it: expressions as they are, numbers as constants beside T.
-template <bool Compares, class T, class X>
+/// An operand as a node holds it: expressions as they are, numbers as constants beside T. What may be the result is rounded once.
+template <class Op, class T, class X>
 SITU_INLINE decltype(auto) operand(X&& x) {
+  constexpr bool compares = requires { Op::compares; };
   using S = std::remove_cvref_t<X>;
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
-    using C = number_beside_t<Compares, T, S>;
-    if constexpr (Compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    using C = number_beside_t<compares, T, S>;
+    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
 }
 
 template <class Op, class L, class R>
 SITU_INLINE auto make_binary(L&& l, R&& r) {
-  constexpr bool compares = requires { Op::compares; };
   if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
-  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
-  else return make_map(Op{}, operand<compares, value_of<R>>(l), static_cast<R&&>(r));
+  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<Op, value_of<L>>(r));
+  else return make_map(Op{}, operand<Op, value_of<R>>(l), static_cast<R&&>(r));
 }
 
 }  // namespace detail
@@ -17011,50 +17062,91 @@ struct JoinedPiece {
 
 /// Elements of two, three or four rows in turn.
 template <class Word>
-struct Interleaver : Mover<Word> {
-  using M = Mover<Word>;
-  using typename M::Lanes;
-  using typename M::V;
-  static constexpr int lanes = M::lanes;
-  static constexpr bool by_threes = lanes == 4;
-
-  static constexpr bool takes(int pieces) { return pieces == 2 || pieces == 4 || (by_threes && pieces == 3); }
-  /// to[k * pieces + j] = element k of piece j, for whole registers; gives how many k that were.
-  static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+struct InterleaveBody {
+  /// to[k * pieces + j] = element k of piece j; the last registers overlap those before. Gives n, or 0 where nothing was done: where pieces do not
+  /// fill a register, or words of less than four bytes are to go in threes and the registers are the baseline's, which on x86 has no shuffle of bytes.
+  template <class Isa>
+  SITU_INLINE static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+    constexpr int size = static_cast<int>(sizeof(Word)), N = (size < 4 && Isa::bytes > 32 ? 32 : Isa::bytes) / size;
+    using P = pack<Word, N, Isa>;
+    using Lanes = std::make_integer_sequence<int, N>;
+    if (n < N) return 0;
     auto* const to = static_cast<Word*>(to_);
     auto const from = [&](int j) { return reinterpret_cast<Word const*>(piece[j].from) + row; };
-    int64_t k = 0;
     if (pieces == 2) {
       Word const *const a = from(0), *const b = from(1);
-      for (; k + lanes <= n; k += lanes) put(M::load(a + k), M::load(b + k), to + 2 * k);
-    } else if (pieces == 4) {
-      Word const *const a = from(0), *const b = from(1), *const c = from(2), *const d = from(3);
-      for (; k + lanes <= n; k += lanes) {
-        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k), s = M::load(d + k);
-        put(M::low(p, r, Lanes{}), M::low(q, s, Lanes{}), to + 4 * k);
-        put(M::high(p, r, Lanes{}), M::high(q, s, Lanes{}), to + 4 * k + 2 * lanes);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        put(P::load(a + k), P::load(b + k), to + 2 * k, Lanes{});
       }
-    } else if constexpr (by_threes) {
-      Word const *const a = from(0), *const b = from(1), *const c = from(2);
-      for (; k + lanes < n; k += lanes) {  // registers of three and one too many, over which the next one is written
-        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k);
-        V const low = M::low(p, r, Lanes{}), low2 = M::low(q, q, Lanes{}), high = M::high(p, r, Lanes{}), high2 = M::high(q, q, Lanes{});
-        Word* const at = to + 3 * k;
-        M::store(M::low(low, low2, Lanes{}), at);
-        M::store(M::high(low, low2, Lanes{}), at + 3);
-        M::store(M::low(high, high2, Lanes{}), at + 6);
-        M::store(M::high(high, high2, Lanes{}), at + 9);
-      }
+      return n;
     }
-    return k;
+    if (pieces == 4) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2), *const d = from(3);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        P const p = P::load(a + k), q = P::load(b + k), r = P::load(c + k), s = P::load(d + k);
+        put(low(p, r, Lanes{}), low(q, s, Lanes{}), to + 4 * k, Lanes{});
+        put(high(p, r, Lanes{}), high(q, s, Lanes{}), to + 4 * k + 2 * N, Lanes{});
+      }
+      return n;
+    }
+    if constexpr (size >= 4 || Isa::bytes > 16) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        P const p = dealt<0>(P::load(a + k), Lanes{}), q = dealt<1>(P::load(b + k), Lanes{}), r = dealt<2>(P::load(c + k), Lanes{});
+        merged<0>(p, q, r, Lanes{}).store(to + 3 * k);
+        merged<1>(p, q, r, Lanes{}).store(to + 3 * k + N);
+        merged<2>(p, q, r, Lanes{}).store(to + 3 * k + 2 * N);
+      }
+      return n;
+    } else {
+      return 0;
+    }
   }
 
  private:
-  static SITU_INLINE void put(V const& a, V const& b, Word* to) {
-    M::store(M::low(a, b, Lanes{}), to);
-    M::store(M::high(a, b, Lanes{}), to + lanes);
+  /// The lanes `From` of a, and, counted on from the lanes of a, of b.
+  template <int... From, class P>
+  static SITU_INLINE P shuffled(P const& a, P const& b) {
+#if defined(__clang__)
+    return P(__builtin_shufflevector(a.v, b.v, From...));
+#else
+    return P(__builtin_shuffle(a.v, b.v, typename P::vector{static_cast<Word>(From)...}));
+#endif
+  }
+  template <class P, int... K>
+  static SITU_INLINE P low(P const& a, P const& b, std::integer_sequence<int, K...>) {
+    return shuffled<(K / 2 + K % 2 * P::lanes)...>(a, b);
+  }
+  template <class P, int... K>
+  static SITU_INLINE P high(P const& a, P const& b, std::integer_sequence<int, K...>) {
+    return shuffled<(K / 2 + K % 2 * P::lanes + P::lanes / 2)...>(a, b);
+  }
+  template <class P, int... K>
+  static SITU_INLINE void put(P const& a, P const& b, Word* to, std::integer_sequence<int, K...> lanes) {
+    low(a, b, lanes).store(to);
+    high(a, b, lanes).store(to + P::lanes);
+  }
+  /// Of three pieces: element k of piece J in lane (3 k + J) mod lanes, where it stands in the register of the result that it belongs to. As 3 and
+  /// the number of lanes have no common divisor, no two meet: k = (lane - J) / 3, and 1 / 3 = 43 modulo all powers of two up to 128.
+  template <int J, class P, int... K>
+  static SITU_INLINE P dealt(P const& x, std::integer_sequence<int, K...>) {
+    return shuffled<((K - J + 2 * P::lanes) * 43 % P::lanes)...>(x, x);
+  }
+  /// Register R of the result: lane i is of piece (R lanes + i) mod 3.
+  template <int R, class P, int... K>
+  static SITU_INLINE P merged(P const& a, P const& b, P const& c, std::integer_sequence<int, K...>) {
+    constexpr int N = P::lanes;
+    P const ab = shuffled<(K + ((R * N + K) % 3 == 1 ? N : 0))...>(a, b);
+    return shuffled<(K + ((R * N + K) % 3 == 2 ? N : 0))...>(ab, c);
   }
 };
+template <class Word>
+int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+  return dispatch<InterleaveBody<Word>>(to, piece, pieces, row, n);
+}
 
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
@@ -17095,7 +17187,7 @@ struct JoinRowsKernel {
 
   void join_rows(int64_t first, int64_t last) const {
     alignas(64) char held[block_bytes + 64];
-    int64_t const block = block_bytes / row_bytes;
+    int64_t const fitting = block_bytes / row_bytes, block = fitting > 64 ? fitting - fitting % 64 : fitting;  // whole registers and lines
     for (int64_t row = first; row < last; row += block) {
       int64_t const count = last - row < block ? last - row : block;
       char* const place = to + row * row_bytes;
@@ -17106,11 +17198,7 @@ struct JoinRowsKernel {
   }
 
   void put_together(char* where, int64_t row, int64_t count) const {
-    int64_t const done = in_turn ? interleave(where, piece, pieces, row, count) : 0;
-    if (done == count) return;
-    where += done * row_bytes;
-    row += done;
-    count -= done;
+    if (in_turn && interleave(where, piece, pieces, row, count) == count) return;
     int64_t const pitch = row_bytes / size;
     for (int p = 0; p < pieces; ++p) {
       char const* const from = piece[p].from + row * piece[p].from_row;
@@ -17132,7 +17220,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   cpu::JoinRowsKernel kernel{};
   if (count > cpu::JoinRowsKernel::most_pieces) return false;
   constexpr int size = static_cast<int>(sizeof(T));
-  kernel.in_turn = cpu::Interleaver<unsigned_of_size<T>>::takes(count);
+  kernel.in_turn = count >= 2 && count <= 4;
   for (int p = 0; p < count; ++p) {
     kernel.piece[p] = pieces[p];
     kernel.row_bytes += pieces[p].bytes;
@@ -17146,7 +17234,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   kernel.size = size;
   kernel.stream = rows * kernel.row_bytes >= cpu::streaming_bytes;
   kernel.mover = cpu::mover_of<T>;
-  kernel.interleave = &cpu::Interleaver<unsigned_of_size<T>>::run;
+  kernel.interleave = &cpu::interleave<unsigned_of_size<T>>;
   if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);
   else device_traits<D>::launch(kernel, rows, grain / kernel.row_bytes + 1);
   return true;
@@ -17364,7 +17452,7 @@ template <class E>
 detail::view_of_t<E> flip(E const& x, Shape const& axes) {
   unsigned seen = 0;
   for (int64_t axis : axes) {
-    unsigned const bit = 1u << detail::checked_axis(axis, x.rank(), x.shape(), "flip");
+    unsigned const bit = detail::axis_bit(axis, x.shape(), "flip");
     if (seen & bit) detail::fail<ShapeError>("flip: axis ", axis, " appears twice in ", axes);
     seen |= bit;
   }
@@ -17432,7 +17520,7 @@ auto meshgrid(std::initializer_list<Tensor<T, D>> rows, indexing order = indexin
 /// Options   causal: query i sees keys 0 to i. scale: 1 / sqrt(depth) unless given. mask: bool (true is seen) or floating (added), broadcast to
 ///           [..., rows, keys]; with causal, both count. dropout: weights become 0 with that probability, the others are divided by 1 - p.
 /// Throws    ShapeError when shapes do not fit, or dropout is not in [0, 1].
-/// Special   a query that sees no key gives 0. NaN in a score gives NaN in its row. The weights that dropout drops depend on the generator, its call and
+/// Special   a query that sees no key gives 0. NaN in a score gives NaN in its row, masked or not. The weights that dropout drops depend on the generator, its call and
 ///           the weight's indices alone, not on device or threads.
 /// Cost      two products, of operands as they lie: heads that are slices of tokens are not copied, and the result lies in memory as q does. On the
 ///           CPU scores stay in the cache, and keys that no query of a block sees are not computed. On CUDA two batched products of cuBLAS, and
@@ -17469,6 +17557,8 @@ auto meshgrid(std::initializer_list<Tensor<T, D>> rows, indexing order = indexin
 /// Device    the numbers are made on the device; enqueued, not waited for.
 /// Throws    ShapeError for a shape that no tensor can have, and for parameters that no distribution has. The generator stays as it was then.
 /// Cost      one allocation and one launch.
+
+#include <exception>
 
 
 // ---- <situ/ops/random_numbers.hpp>
@@ -18159,6 +18249,11 @@ class Generator {
   }
   /// The number of this call; for those who draw.
   uint64_t next_call() { return __atomic_fetch_add(&calls_, uint64_t{1}, __ATOMIC_RELAXED); }
+  /// The call of that number made nothing: the next one gets it, unless another has been made since.
+  void give_back(uint64_t call) {
+    uint64_t after = call + 1;
+    __atomic_compare_exchange_n(&calls_, &after, call, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
 
  private:
   uint64_t seed_;
@@ -18174,6 +18269,22 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
+/// A generator's next call, which is not used up where its scope is left by an exception.
+class Draw {
+ public:
+  explicit Draw(Generator& generator) : stream(next_stream(generator)), generator_(generator), exceptions_(std::uncaught_exceptions()) {}
+  Draw(Draw const&) = delete;
+  Draw& operator=(Draw const&) = delete;
+  ~Draw() {
+    if (std::uncaught_exceptions() > exceptions_) generator_.give_back(stream.call);
+  }
+  RandomStream const stream;
+
+ private:
+  Generator& generator_;
+  int exceptions_;
+};
+
 /// The largest finite value of a floating type.
 template <class T>
 inline constexpr double most_of = std::is_same_v<T, float16> ? 65504 : std::is_same_v<T, double> ? std::numeric_limits<double>::max()
@@ -18188,6 +18299,17 @@ void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, 
   }
 }
 
+/// `low`, or where a floating T rounds it down, the least T above it, when there is one below `high`.
+template <class T>
+int64_t start_of_integers(int64_t low, int64_t high) {
+  if constexpr (floating<T>) {
+    if (convert_scalar<int64_t>(convert_scalar<T>(low)) >= low) return low;
+    double const above = -static_cast<double>(largest_below<T>(-static_cast<double>(low), -1e19));
+    return above < 0x1p63 && static_cast<int64_t>(above) < high ? static_cast<int64_t>(above) : low;
+  } else {
+    return low;
+  }
+}
 /// `high`, or where a floating T rounds high - 1 up to it, the end of the integers up to the largest T below it.
 template <class T>
 int64_t end_of_integers(int64_t low, int64_t high) {
@@ -18199,18 +18321,24 @@ int64_t end_of_integers(int64_t low, int64_t high) {
   }
 }
 
-/// A fresh tensor of the numbers of the generator's next call; where there can be no such tensor, that call is not used up.
+/// A fresh tensor of these numbers.
 template <device D, class F>
-Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
   using T = typename F::element;
   auto result = Tensor<T, D>::uninitialized(shape, who);
-  numbers.stream = next_stream(generator);
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
   } else {
     fill_with(result, numbers);
   }
   return result;
+}
+/// The same of the generator's next call.
+template <device D, class F>
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+  Draw const draw(generator);
+  numbers.stream = draw.stream;
+  return random_tensor<D>(shape, numbers, who);
 }
 
 }  // namespace detail
@@ -18279,13 +18407,14 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
 }
 
 /// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them. Floats round them, and
-/// give no integer that would be rounded to high.
+/// give no integer that would be rounded below low or up to high.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
   detail::check_holds<T>(low, high - 1, "randint");
-  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(low);
-  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, low, span}, generator, "randint");
+  int64_t const start = detail::start_of_integers<T>(low, high);
+  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(start);
+  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, start, span}, generator, "randint");
 }
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
@@ -18297,9 +18426,8 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
   if (p > 0) return detail::random_tensor<D>(shape, detail::coins<T>{{}, detail::Chance::of(p)}, generator, "bernoulli");
-  auto result = detail::filled<T, D>(shape, 0, "bernoulli");
-  generator.next_call();
-  return result;
+  detail::Draw const draw(generator);
+  return detail::filled<T, D>(shape, 0, "bernoulli");
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
@@ -18415,6 +18543,7 @@ struct AttentionSettings {
   AttentionDropout<C> dropout;
 };
 
+/// All but the stream of the dropout, which attention() draws.
 template <class T, class D>
 AttentionSettings<T> attention_settings(AttentionPlan const& plan, attention_options<T, D> const& options) {
   using C = compute_t<T>;
@@ -18422,7 +18551,7 @@ AttentionSettings<T> attention_settings(AttentionPlan const& plan, attention_opt
   AttentionSettings<T> settings{static_cast<C>(scale), options.causal, {}};
   if (options.dropout > 0) {
     double const kept = 1 - options.dropout;
-    settings.dropout = {{next_stream(default_generator()), Chance::of(kept), static_cast<C>(kept > 0 ? 1 / kept : 0)}, (plan.keys + 63) / 64 * 64};
+    settings.dropout = {{{}, Chance::of(kept), static_cast<C>(kept > 0 ? 1 / kept : 0)}, (plan.keys + 63) / 64 * 64};
   }
   return settings;
 }
@@ -22647,8 +22776,12 @@ struct CentredKernel {
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/ops/cpu/reduce_index.hpp>
+/// The pack code of reductions that keep a number and its place.
+
+
 // ---- <situ/ops/cpu/reduce_lanes.hpp>
-/// The pack code of reductions that keep one number, or a number and its place.
+/// The pack code of reductions that keep one number.
 
 
 namespace situ::inline SITU_ABI {
@@ -22691,6 +22824,67 @@ SITU_INLINE typename P::value_type folded(P const& a) {
     return lanes[0];
   }
 }
+
+/// Where a kernel that goes by pairs of packs reads its inputs: the first pack of a pair, and the bytes from one pack to the next one.
+template <int Operands>
+struct PackPlaces {
+  char const* at[Operands];
+  int64_t step[Operands];
+  int64_t i;  ///< the index of the first element
+
+  template <int... O>
+  SITU_INLINE void start(Run<Operands> const& run, [[maybe_unused]] int const* sizes, [[maybe_unused]] int lanes, std::integer_sequence<int, O...>) {
+    ((at[O + 1] = static_cast<char const*>(run.data[O + 1]), step[O + 1] = run.mask[O + 1] & (lanes * sizes[O + 1])), ...);
+    i = run.origin;
+  }
+  template <int... O>
+  SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
+    ((at[O + 1] += step[O + 1]), ...);
+    i += lanes;
+  }
+};
+template <class Isa, int N, int Operands>
+struct PackSource {
+  PackPlaces<Operands> const& places;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(reinterpret_cast<T const*>(places.at[K + 1]));
+  }
+  SITU_INLINE pack<int64_t, N, Isa> index() const {
+    pack<int64_t, N, Isa> steps;
+    for (int k = 0; k < N; ++k) steps.set(k, k);
+    return steps + pack<int64_t, N, Isa>(places.i);
+  }
+};
+
+/// The last `count` elements of a run, fewer than a pair of packs, as one: what fills no pack is copied to `buffers`. All lanes hold elements.
+template <int Operands>
+SITU_NOINLINE void place_last(PackPlaces<Operands>& places, unsigned char (*buffers)[64], Run<Operands> const& run, int const* sizes, int count, int lanes) {
+  int const part = count & (lanes - 1);
+  int64_t const done = run.count - count;
+  void* to[Operands];
+  void const* from[Operands];
+  for (int o = 1; o < Operands; ++o) {
+    to[o] = buffers[o];
+    from[o] = static_cast<char const*>(run.data[o]) + ((done + count - part) & run.mask[o]) * sizes[o];
+    char const* const first = static_cast<char const*>(run.data[o]) + (done & run.mask[o]) * sizes[o];
+    char const* const last = reinterpret_cast<char const*>(buffers[o]);
+    places.at[o] = count < lanes ? last : first;
+    places.step[o] = count < lanes || part == 0 ? 0 : static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(last) - reinterpret_cast<std::uintptr_t>(first));
+  }
+  places.i = run.origin + done;
+  if (part > 0) load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, part);
+}
+
+/// Bytes of lanes that count, and then of such as do not.
+struct LaneBytes {
+  signed char of[256];
+};
+inline constexpr LaneBytes lane_bytes = [] {
+  LaneBytes bytes{};
+  for (int k = 0; k < 128; ++k) bytes.of[k] = -1;
+  return bytes;
+}();
 
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
@@ -22749,8 +22943,8 @@ struct CombineBody {
     return P::load(lanes);
   }
 
-  /// Rows of elements, `row_bytes` apart operand by operand, to one number each.
-  struct Row {
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
+  struct RowByFours {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
       Tree const tree = *tree_;
@@ -22817,6 +23011,67 @@ struct CombineBody {
       return folded<R>(a);
     }
   };
+
+  /// The same, two packs at a time, for trees of more than one input and operation: their own work hides what a sum waits for, and less than
+  /// half of the code is there to be compiled. It is one function, for which see Evaluator.
+  struct RowByPairs {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      constexpr std::make_integer_sequence<int, Operands - 1> inputs{};
+      constexpr int const* sizes = input_sizes<Tree, Operands>.of;
+      Tree const tree = *tree_;
+      Run<Operands> run = bound(run_);
+      P const none(static_cast<A>(R::identity()));
+      for (int row = 0; row < rows; ++row) {
+        P a = none;
+        PackPlaces<Operands> places;
+        places.start(run, sizes, N, inputs);
+        alignas(64) unsigned char buffers[Operands][64];
+        for (int64_t left = run.count, counting = 2 * N; left > 0;) {
+          int64_t pairs = left / (2 * N);
+          if (pairs == 0) {
+            PackPlaces<Operands> last;
+            place_last(last, buffers, run, sizes, static_cast<int>(left), N);
+            places = last;
+            counting = left;
+            pairs = 1;
+          }
+          if (pairs > 32) pairs = 32;  // few additions in a row, then their sum: rounding errors stay small
+          left -= pairs * (2 * N);
+          P b = none, c = none;  // in turns
+          do {
+            P x = value_at<Isa, N>(tree, places);
+            places.go_on(N, inputs);
+            P y = value_at<Isa, N>(tree, places);
+            places.go_on(N, inputs);
+            if (SITU_UNLIKELY(counting < 2 * N)) x = counted(x, counting), y = counted(y, counting - N);
+            P const sum = R::combine(b, apart(R::combine(x, y)));
+            b = c, c = sum;
+          } while (--pairs > 0);
+          a = R::combine(a, apart(R::combine(b, c)));
+        }
+        results[row] = folded<R>(a);
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa, int N>
+    SITU_INLINE static pack<A, N, Isa> value_at(Tree const& tree, PackPlaces<Operands> const& places) {
+      return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N, Operands>{places}));
+    }
+    /// Lanes from number `count` on as if they were not there; `count` may be any number of less than two packs.
+    template <class P>
+    SITU_INLINE static P counted(P const& x, int64_t count) {
+      typename P::mask_type counts;
+      __builtin_memcpy(&counts.v, lane_bytes.of + 128 - count * static_cast<int>(sizeof(A)), sizeof counts.v);
+      return select(counts, x, P(static_cast<A>(R::identity())));
+    }
+  };
+
+  using Row = std::conditional_t<(!finds_extremum && Operands > 2 && operation_count<Tree> >= 2), RowByPairs, RowByFours>;
 
   /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
@@ -22888,6 +23143,29 @@ struct CombineBody {
     }
   };
 };
+
+/// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
+template <class R, class A, class Total>
+struct SetAsideBody {
+  template <class Isa>
+  SITU_INLINE static int run(A* values, Total* totals, int64_t padded) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(Total) > sizeof(A) ? sizeof(Total) : sizeof(A));
+    using P = pack<A, N, Isa>;
+    using Q = pack<Total, N, Isa>;
+    P const none(static_cast<A>(R::identity()));
+    for (int64_t i = 0; i < padded; i += N) {
+      R::combine(Q::load(totals + i), convert_unchecked<Total>(P::load(values + i))).store(totals + i);
+      none.store(values + i);
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
 
 /// The pack code of argmin and argmax: the best values first, as without an index; then their places, where they beat those before.
 template <class R, class Tree, int Operands>
@@ -23089,23 +23367,6 @@ struct IndexBody {
 
   using Wide = reducers::arg_extremum<A, sign>;
   static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) { return Wide::merge(a, b); }
-};
-
-/// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
-template <class R, class A, class Total>
-struct SetAsideBody {
-  template <class Isa>
-  SITU_INLINE static int run(A* values, Total* totals, int64_t padded) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(Total) > sizeof(A) ? sizeof(Total) : sizeof(A));
-    using P = pack<A, N, Isa>;
-    using Q = pack<Total, N, Isa>;
-    P const none(static_cast<A>(R::identity()));
-    for (int64_t i = 0; i < padded; i += N) {
-      R::combine(Q::load(totals + i), convert_unchecked<Total>(P::load(values + i))).store(totals + i);
-      none.store(values + i);
-    }
-    return 0;
-  }
 };
 
 }  // namespace detail::cpu
@@ -23963,15 +24224,15 @@ void launch_reduce(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
-/// The axes as a set of bits. Throws ShapeError.
+/// The axes as a set of bits, none for a shape without axes. Throws ShapeError.
 inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who) {
   unsigned bits = 0;
   for (int64_t axis : axes) {
-    unsigned const bit = 1u << checked_axis(axis, shape.rank(), shape, who);
+    unsigned const bit = 1u << line_axis(axis, shape, who);
     if (bits & bit) fail<ShapeError>(who, ": axis ", axis, " appears twice in ", axes);
     bits |= bit;
   }
-  return bits;
+  return shape.rank() == 0 ? 0 : bits;
 }
 
 /// The shape that is left of `source` when the axes whose bit is set in `reduced` are.
@@ -24668,9 +24929,12 @@ struct AttentionResult {
   Tensor<T, D> value;
   attention_memory_t<T, D> memory;
 };
+/// Draws the dropout's numbers, which backward needs again, into `settings`.
 template <class T, class D>
-AttentionResult<T, D> attention(AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
+AttentionResult<T, D> attention(AttentionPlan const& plan, AttentionSettings<T>& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
                                 Tensor<T, D> const& k, Tensor<T, D> const& v) {
+  std::optional<Draw> draw;
+  if (settings.dropout.row_words != 0) settings.dropout.op.stream = draw.emplace(default_generator()).stream;
   auto out = uninitialized_in_order_of<T, D>(q.layout(), plan.with(plan.rows, plan.width), "scaled_dot_product_attention");
   auto memory = run_attention<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, q.expand(plan.with(plan.rows, plan.depth)),
                                     k.expand(plan.with(plan.keys, plan.depth)), v.expand(plan.with(plan.keys, plan.width)), out);
@@ -24703,7 +24967,8 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   using D = detail::attention_device_t<Q, K, V>;
   detail::AttentionPlan const plan = detail::plan_attention<T, D>(q_.shape(), k_.shape(), v_.shape(), options);
   Tensor<T, D> const q(q_), k(k_), v(v_);
-  return detail::attention<T, D>(plan, detail::attention_settings<T, D>(plan, options), options.mask, q, k, v).value;
+  detail::AttentionSettings<T> settings = detail::attention_settings<T, D>(plan, options);
+  return detail::attention<T, D>(plan, settings, options.mask, q, k, v).value;
 }
 template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
   requires(expression<Q> && expression<K> && expression<V> && !detail::attention_operands<Q, K, V>)
@@ -27282,6 +27547,12 @@ struct Indices {
     return -1;
   }
   bool has(char name) const { return find(name) >= 0; }
+  bool has_all(Indices const& others) const {
+    for (int k = 0; k < others.count; ++k) {
+      if (!has(others.names[k])) return false;
+    }
+    return true;
+  }
   void add(char name) {
     if (count < 64) names[count++] = name;
   }
@@ -27458,6 +27729,14 @@ Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
   Indices needed_of_a = kept, needed_of_b = kept;
   for (int k = 0; k < b.indices.count; ++k) needed_of_a.add_once(b.indices.names[k]);
   for (int k = 0; k < a.indices.count; ++k) needed_of_b.add_once(a.indices.names[k]);
+  if constexpr (!std::is_same_v<compute_t<T>, T>) {  // sums of one operand are not rounded before the product
+    using C = compute_t<T>;
+    if (!needed_of_a.has_all(a.indices) || !needed_of_b.has_all(b.indices)) {
+      auto const wide = [](Indexed<T, D> const& x) { return Indexed<C, D>{Tensor<C, D>(cast<C>(x.tensor)), x.indices}; };
+      Indexed<C, D> const product = contract(wide(a), wide(b), kept);
+      return {Tensor<T, D>(cast<T>(product.tensor)), product.indices};
+    }
+  }
   a.sum_but(needed_of_a), b.sum_but(needed_of_b);
   // Sums over an index that one operand has with extent 1 alone are sums of the other one: broadcast.
   Indices batch, left, right, gone;
@@ -27558,7 +27837,7 @@ inline namespace SITU_ABI_BLAS {
 ///
 /// Shape     the extents of the indices after the arrow; without one, those that appear once, in the order of the alphabet. An index that an
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
-/// Dtype     operands promote; sums of 16-bit floats are made in float and rounded for every pair of operands; integers wrap.
+/// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
 /// Cost      operands are joined from left to right: write them in the order in which they are cheap to multiply. A single operand that is
 ///           only transposed or whose diagonal is taken gives a view.
@@ -27569,8 +27848,13 @@ template <class E, class... Es>
 auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   using T = detail::einsum_value<E, Es...>;
   using D = detail::einsum_device<E, Es...>;
-  Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
-  return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
+  using C = compute_t<T>;
+  if constexpr (sizeof...(Es) > 1 && !std::is_same_v<C, T>) {
+    return Tensor<T, D>(cast<T>(einsum(equation, cast<C>(first), cast<C>(others)...)));
+  } else {
+    Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
+    return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
+  }
 }
 
 }  // namespace SITU_ABI_BLAS
@@ -32541,12 +32825,6 @@ decltype(auto) real_elements(E const& e) {
   else return cast<float>(e);
 }
 
-/// An axis as a set of bits, none for 0 and -1 of a shape without axes. Throws ShapeError.
-inline unsigned one_axis(int64_t axis, Shape const& shape, char const* who) {
-  if (shape.rank() == 0 && (axis == 0 || axis == -1)) return 0;
-  return 1u << checked_axis(axis, shape.rank(), shape, who);
-}
-
 /// A fresh tensor from an operation on the rows of e that run along the axes whose bit is set.
 template <template <class> class Op, class E>
 auto operate_on_rows(E const& e, unsigned along, Op<value_of<E>> const& op = {}) {
@@ -33670,9 +33948,9 @@ auto dropout(E const& x, double p, bool training, Generator& generator) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("dropout: the probability is ", p, "; it must be in [0, 1]");
   using D = detail::result_device_t<device_of<E>>;
   if (!training || p == 0) return Tensor<T, D>(detail::evaluated(x));
-  detail::RandomStream const stream = detail::next_stream(generator);
+  detail::Draw const draw(generator);
   if (p == 1) return detail::filled<T, D>(x.shape(), 0, "dropout");
-  return detail::randomized(x, detail::dropped<T>{stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))}, "dropout");
+  return detail::randomized(x, detail::dropped<T>{draw.stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))}, "dropout");
 }
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
@@ -33690,7 +33968,8 @@ auto dropout(E const& x, double p, Generator& generator) {
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Generator& generator) {
-  return detail::randomized(p, detail::told_coins<value_of<E>>{detail::next_stream(generator)}, "bernoulli");
+  detail::Draw const draw(generator);
+  return detail::randomized(p, detail::told_coins<value_of<E>>{draw.stream}, "bernoulli");
 }
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
@@ -33783,7 +34062,7 @@ struct ScanProgram {
 /// Binds the scan of `e` along `axis`.
 template <class S, class E>
 void bind_scan(ScanProgram<S, tree_of<E>, leaf_count<E>>& program, typename S::result* data, Layout const& out, E const& e, int axis) {
-  Shape const& shape = e.shape();
+  Shape const shape = e.shape().rank() == 0 ? Shape{1} : e.shape();  // one number is a line of one
   constexpr int operands = leaf_count<E> + 1;
   auto& where = program.where;
   int64_t strides[max_rank] = {};
@@ -34726,7 +35005,7 @@ template <class Scanner, class E>
 auto scan(E const& e, int64_t axis) {
   using D = result_device_t<device_of<E>>;
   using Out = typename Scanner::result;
-  int const along = checked_axis(axis, e.shape().rank(), e.shape(), Scanner::name);
+  int const along = line_axis(axis, e.shape(), Scanner::name);
   auto result = Tensor<Out, D>::uninitialized(e.shape(), Scanner::name);
   if (result.size() == 0) return result;
   ScanProgram<Scanner, tree_of<E>, leaf_count<E>> program(lower<0>(e));
@@ -34739,7 +35018,7 @@ auto scan(E const& e, int64_t axis) {
 
 /// Running sums along an axis: y_k = Σ x_i, i ≤ k.
 ///
-/// Shape     that of x; a negative axis counts from the end.
+/// Shape     that of x; a negative axis counts from the end. One number is its own sum, along axis 0.
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError when x has no such axis.
@@ -36539,7 +36818,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
   using D = result_device_t<device_of<E>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const& shape = e.shape();
-  int const rank = shape.rank(), k = rank == 0 && (axis == 0 || axis == -1) ? 0 : checked_axis(axis, rank, shape, who);
+  int const rank = shape.rank(), k = line_axis(axis, shape, who);
   int64_t const n = rank == 0 ? 1 : shape[k], columns = rank == 0 ? 1 : columns_of(shape, k);
   check_row_length<T>(kernels{}, n, Indices, who);
   Sorted<T, D> result;
@@ -36575,7 +36854,7 @@ auto topk(E const& e, int64_t k, int64_t axis, bool largest) -> Sorted<value_of<
   using D = result_device_t<device_of<E>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const& shape = e.shape();
-  int const rank = shape.rank(), a = rank == 0 && (axis == 0 || axis == -1) ? 0 : checked_axis(axis, rank, shape, "topk");
+  int const rank = shape.rank(), a = line_axis(axis, shape, "topk");
   int64_t const n = rank == 0 ? 1 : shape[a];
   if (k < 0 || k > n) fail<ShapeError>("topk: ", k, " elements were asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
   Shape out = shape;
@@ -36693,7 +36972,8 @@ template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
   detail::check_holds<T>(0, n - 1, "randperm");
-  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{{}, INT64_MIN, UINT64_MAX}, generator, "randperm");
+  detail::Draw const draw(generator);
+  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{draw.stream, INT64_MIN, UINT64_MAX}, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
 }
@@ -36733,7 +37013,8 @@ template <class E>
 auto multinomial(E const& weights, int64_t n, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, false);
   using D = detail::result_device_t<device_of<E>>;
-  auto const u = rand<double>(weights.shape(), generator, D{});
+  detail::Draw const draw(generator);
+  auto const u = detail::random_tensor<D>(weights.shape(), detail::uniform_numbers<double>{draw.stream}, "multinomial");
   return topk(where(weights > 0, log(1.0 - u) / cast<double>(weights), -std::numeric_limits<double>::infinity()), n, -1).indices;
 }
 template <class E>
@@ -36755,7 +37036,8 @@ auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& gen
   auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();
   shape[shape.rank() - 1] = n;
-  auto const u = rand<double>(shape, generator, D{});
+  detail::Draw const draw(generator);
+  auto const u = detail::random_tensor<D>(shape, detail::uniform_numbers<double>{draw.stream}, "multinomial");
   // The last index is drawn where no sum before it is larger.
   return searchsorted(sums.slice(-1, 0, last), minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
 }
@@ -37017,6 +37299,24 @@ struct SelectFormulaKernel {
   }
 };
 
+/// to[k] = begin + ones[k].
+struct NumberOnesBody {
+  template <class Isa>
+  SITU_INLINE static int run(int64_t* to, int32_t const* ones, int64_t begin, int64_t count, bool stream) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(int64_t));
+    pack<int64_t, N, Isa> const from(begin);
+    int64_t k = 0;
+    for (; stream && k < count && reinterpret_cast<std::uintptr_t>(to + k) % Isa::bytes != 0; ++k) to[k] = begin + ones[k];
+    for (; k + N <= count; k += N) {
+      auto const numbers = from + convert_unchecked<int64_t>(pack<int32_t, N, Isa>::load(ones + k));
+      if (SITU_LIKELY(stream)) stream_to(numbers, to + k);
+      else numbers.store(to + k);
+    }
+    for (; k < count; ++k) to[k] = begin + ones[k];
+    return 0;
+  }
+};
+
 /// The indices of ones, `rank` numbers for each: a block's ones are listed first, and then written row by row.
 struct NonzeroKernel {
   int64_t* to;
@@ -37029,22 +37329,21 @@ struct NonzeroKernel {
   void operator()(int64_t first, int64_t last) const {
     uint32_t numbers[select_block], ones[select_block];
     int64_t const most = size < select_block ? size : select_block;
+    bool const stream = rank == 1 && places[select_blocks(size)] * static_cast<int64_t>(sizeof(int64_t)) >= streaming_bytes;
     for (int64_t k = 0; k < most; ++k) numbers[k] = static_cast<uint32_t>(k);
     for (int64_t b = first; b < last; ++b) {
       int64_t const begin = b * select_block, left = size - begin, count = places[b + 1] - places[b];
       compact(ones, numbers, mask + begin, left < select_block ? left : select_block, count);
-      write(to + places[b] * rank, begin, ones, count);
+      if (rank == 1) dispatch<NumberOnesBody>(to + places[b], reinterpret_cast<int32_t const*>(ones), begin, count, stream);
+      else write(to + places[b] * rank, begin, ones, count);
     }
+    if (stream) finish_streaming();
   }
 
  private:
   void write(int64_t* out, int64_t begin, uint32_t const* ones, int64_t count) const {
     int const last = rank - 1;
     if (last < 0) return;
-    if (last == 0) {
-      for (int64_t k = 0; k < count; ++k) out[k] = begin + ones[k];
-      return;
-    }
     int64_t row = begin / sizes[last], at[max_rank];
     int64_t row_begin = row * sizes[last] - begin;  // from the block's beginning
     for (int a = last - 1; a >= 0; --a) at[a] = row % sizes[a], row /= sizes[a];
@@ -37471,7 +37770,7 @@ namespace situ::inline SITU_ABI {
 template <class E>
   requires expression<E>
 auto softmax(E const& x, int64_t axis) {
-  return detail::operate_on_rows<detail::rows::softmax>(detail::real_elements(x), detail::one_axis(axis, x.shape(), "softmax"));
+  return detail::operate_on_rows<detail::rows::softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "softmax"));
 }
 
 /// log(softmax(x)), without overflow and without the logarithm of 0.
@@ -37482,7 +37781,7 @@ auto softmax(E const& x, int64_t axis) {
 template <class E>
   requires expression<E>
 auto log_softmax(E const& x, int64_t axis) {
-  return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::one_axis(axis, x.shape(), "log_softmax"));
+  return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -37807,6 +38106,10 @@ auto unique_all(E const& x) {
 
 // ---- <situ/autograd/backward.hpp>
 /// Backward passes: from a number to the leaves, or to chosen Variables.
+///
+/// A pass writes to the graph that it walks and to its leaves, a grad() too. So threads may run passes at the same time where these share no
+/// Variable that wants a gradient; two passes on one leaf are a race, as two writes to one storage are. Give each thread leaves of its own
+/// (`Variable{w.value()}` shares the elements), and add their gradients.
 
 #include <array>
 
@@ -42442,6 +42745,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///     auto gx = grad(y, x);                   // a Tensor
 ///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
+///     auto gx = grad(y, x, seed);             // from a gradient of y's shape; retain_graph or create_graph may follow
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
 ///           gradient or was not used, when the graph was used up, or something that is needed was written in place; when it is called by a hook
@@ -42469,13 +42773,27 @@ Variable<T, D> grad(E const& output, Variable<T, D> const& input, create_graph_t
   Variable<T, D> const inputs[] = {input};
   return detail::grad_array_recorded(y, detail::checked_seed(y), inputs)[0];
 }
-/// The same with a gradient of the output to begin with: a vector-Jacobian product.
+/// The same with a gradient of the output to begin with, which is a constant: a vector-Jacobian product.
 template <class E, class T, class D, class S>
   requires(differentiable<E> && expression<S>)
 Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed) {
   auto const y = detail::recorded(output);
   Variable<T, D> const inputs[] = {input};
   return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false)[0];
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, true)[0];
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Variable<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs)[0];
 }
 template <class E, class T, class D, std::size_t N>
   requires differentiable<E>
@@ -42500,6 +42818,18 @@ template <class E, class T, class D, std::size_t N, class S>
 std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed) {
   auto const y = detail::recorded(output);
   return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, true);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs);
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -42990,7 +43320,7 @@ auto packed_attention(Tensor<T, D> const& x, int64_t heads, attention_options<T,
   PackedHeads<T, D> const of{heads};
   Tensor<T, D> const q = of.part(x, 0), k = of.part(x, 1), v = of.part(x, 2);
   AttentionPlan const plan = plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
-  AttentionSettings<T> const settings = attention_settings<T, D>(plan, options);
+  AttentionSettings<T> settings = attention_settings<T, D>(plan, options);
   auto result = attention<T, D>(plan, settings, options.mask, q, k, v);
   return make(of.joined(result.value), result.memory, plan, settings);
 }
@@ -43021,7 +43351,7 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   auto const k = detail::operation_input<T>(k_);
   auto const v = detail::operation_input<T>(v_);
   detail::AttentionPlan const plan = detail::plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
-  auto const settings = detail::attention_settings<T, D>(plan, options);
+  auto settings = detail::attention_settings<T, D>(plan, options);
   auto result = detail::attention<T, D>(plan, settings, options.mask, Tensor<T, D>(q.value()), Tensor<T, D>(k.value()), Tensor<T, D>(v.value()));
   if (!detail::is_recording(q, k, v)) return Variable<T, D>(std::move(result.value), false);
   using Rule = detail::AttentionRule<T, D, device_of<decltype(q)>, device_of<decltype(k)>, device_of<decltype(v)>>;
@@ -43316,6 +43646,10 @@ concept has_forward = requires(autograd::Context& context, As const&... argument
 template <class Op, class... Gs>
 concept has_backward = requires(autograd::Context& context, Gs const&... gradients) { Op::backward(context, gradients...); };
 
+/// An argument that is a tensor, constant or not.
+template <class A>
+inline constexpr bool is_tensor_argument = any_formula<A>;
+
 /// A constant among the arguments takes no gradient.
 struct IntoNothing {
   static bool needed() { return false; }
@@ -43338,14 +43672,34 @@ void send_gradient(char const* name, std::size_t k, G const& gradient, I const& 
     else into.add(cast<value_of<I>>(gradient));
   }
 }
+/// What a backward returned for the tensors among the arguments As. It may have returned autograd::none for the others too, as in PyTorch.
+template <class... As, class... Rs>
+auto for_tensors(std::type_identity<std::tuple<As...>>, std::tuple<Rs...> const& results) {
+  if constexpr (sizeof...(Rs) == sizeof...(As)) {
+    constexpr bool fits = ((is_tensor_argument<As> || std::is_same_v<Rs, autograd::none_t>) && ...);
+    static_assert(fits, "situ::autograd::apply: backward returns autograd::none for an argument that is no tensor, or leaves it out");
+    auto const kept = []<class A>(std::type_identity<A>, auto const& result) {
+      if constexpr (is_tensor_argument<A>) return std::tuple(result);
+      else return std::tuple();
+    };
+    return std::apply([&](auto const&... each) { return std::tuple_cat(kept(std::type_identity<As>{}, each)...); }, results);
+  } else {
+    return results;
+  }
+}
+template <class As, class Gradient>
+Gradient const& for_tensors(As, Gradient const& result) {
+  return result;
+}
 /// Calls the backward with the gradients of the outputs, and sends what it returns.
-template <class Op, class... Is, class... Gs>
-void run_operation_backward(autograd::Context& context, char const* name, std::tuple<Is...> const& intos, Gs const&... gradients) {
+template <class Op, class As, class... Is, class... Gs>
+void run_operation_backward(As arguments, autograd::Context& context, char const* name, std::tuple<Is...> const& intos, Gs const&... gradients) {
   uint64_t needed = 0;
   int k = 0;
   std::apply([&](auto const&... into) { ((needed |= into.needed() ? uint64_t{1} << k : 0, ++k), ...); }, intos);
   context.set_needed(needed);
-  auto const result = Op::backward(context, gradients...);
+  auto const returned = Op::backward(context, gradients...);
+  auto const& result = for_tensors(arguments, returned);
   if constexpr (requires { std::tuple_size<std::remove_cvref_t<decltype(result)>>::value; }) {
     static_assert(std::tuple_size_v<std::remove_cvref_t<decltype(result)>> == sizeof...(Is),
                   "situ::autograd::apply: backward_returns_as_many_gradients_as_there_are_tensor_arguments: one for each, autograd::none where there is none");
@@ -43358,10 +43712,6 @@ void run_operation_backward(autograd::Context& context, char const* name, std::t
     send_gradient(name, 0, result, std::get<0>(intos));
   }
 }
-
-/// An argument that is a tensor, constant or not.
-template <class A>
-inline constexpr bool is_tensor_argument = any_formula<A>;
 
 /// The operation itself, when its outputs have nodes of their own: it waits for their gradients, and calls the backward once.
 template <class Op, class Outputs, class... As>
@@ -43410,7 +43760,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
     auto const intos = std::apply([](auto const&... each) { return std::tuple_cat(each...); }, all);
     [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       (fill<Ks>(), ...);
-      run_operation_backward<Op>(context, name, intos, std::as_const(std::get<Ks>(gradients))...);
+      run_operation_backward<Op>(std::type_identity<std::tuple<As...>>{}, context, name, intos, std::as_const(std::get<Ks>(gradients))...);
     }(std::index_sequence_for<Ts...>{});
   }
 
@@ -43574,7 +43924,7 @@ namespace autograd {
 /// (`autograd::Context& ctx` will do as well.) forward gets the value of a Variable or of a formula with Variables, as a Tensor, and other
 /// arguments as they are; nothing in it is recorded. What ctx.save(...) keeps, backward reads as ctx.saved. backward gets the gradients of the
 /// floating outputs (0 for one that was not used), and returns one gradient for each argument that is a tensor, constants too:
-/// autograd::none where there is none.
+/// autograd::none where there is none. It may return autograd::none for the other arguments as well.
 ///
 /// Gives a Variable for each floating output, and a Tensor for others; Tensors where no argument is a Variable. The node's name is
 /// `Op::name`, or the name of the type.
@@ -45859,19 +46209,24 @@ template <class E, class... Es>
   requires(detail::recorded_operands<E, Es...> && sizeof...(Es) < 32)
 auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   using T = detail::promoted_t<value_of<E>, value_of<Es>...>;
+  using C = compute_t<T>;
   constexpr int count = 1 + static_cast<int>(sizeof...(Es));
-  detail::EinsumOperand operands[count], once[count];
-  auto const layout_of = [](Shape const& shape) { return Layout(shape); };
-  int k = 0;
-  for (Shape const* shape : {&first.shape(), &others.shape()...}) operands[k++].layout = layout_of(*shape);
-  detail::Einsum sum{equation.text, operands, count, {}};
-  sum.read();
-  for (int o = 0; o < count; ++o) once[o] = operands[o];
-  detail::Einsum{equation.text, once, count, sum.result}.take_diagonals();  // for what it throws
-  if constexpr (count == 1) {
-    return detail::einsum_step({{operands[0].indices, {}}, sum.result, 1}, detail::operation_input<T>(first));
+  if constexpr (count > 2 && !std::is_same_v<C, T>) {
+    return detail::recorded(cast<T>(einsum(equation, cast<C>(first), cast<C>(others)...)));  // nothing is rounded on the way
   } else {
-    return detail::einsum_steps(sum, 1, operands[0].indices, detail::operation_input<T>(first), detail::operation_input<T>(others)...);
+    detail::EinsumOperand operands[count], once[count];
+    auto const layout_of = [](Shape const& shape) { return Layout(shape); };
+    int k = 0;
+    for (Shape const* shape : {&first.shape(), &others.shape()...}) operands[k++].layout = layout_of(*shape);
+    detail::Einsum sum{equation.text, operands, count, {}};
+    sum.read();
+    for (int o = 0; o < count; ++o) once[o] = operands[o];
+    detail::Einsum{equation.text, once, count, sum.result}.take_diagonals();  // for what it throws
+    if constexpr (count == 1) {
+      return detail::einsum_step({{operands[0].indices, {}}, sum.result, 1}, detail::operation_input<T>(first));
+    } else {
+      return detail::einsum_steps(sum, 1, operands[0].indices, detail::operation_input<T>(first), detail::operation_input<T>(others)...);
+    }
   }
 }
 
@@ -45894,6 +46249,11 @@ void einsum(detail::Equation, Es const&...) = delete;
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class... Ts>
+struct this_operation_has_no_gradient__take_the_value_or_detach {};
+}  // namespace error
+
 namespace detail {
 
 /// Operands that record, on a device that this build has linear algebra for.
@@ -46099,6 +46459,29 @@ auto cholesky(E const& x_, TriangleOptions const& options = {}) {
   return detail::record("Cholesky", std::move(y), detail::CholeskyRule<T, D>{saved, options.upper}, x);
 }
 
+/// matrix_rank reads the values: it has no gradient.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto matrix_rank(E const& x, RankOptions const& options = {}) {
+  return matrix_rank(detail::values_of(x), options);
+}
+
+// What has no gradient here says so, and what to do.
+#define SITU_NO_GRADIENT(RESULT, NAME, ...)                                                                      \
+  template <class E, class Error = error::this_operation_has_no_gradient__take_the_value_or_detach<value_of<E>>> \
+    requires differentiable<E>                                                                                   \
+  RESULT<value_of<E>, device_of<E>> NAME(E const& x __VA_OPT__(, ) __VA_ARGS__) = delete;
+SITU_NO_GRADIENT(QrResult, qr, QrOptions const& options = {})
+SITU_NO_GRADIENT(SvdResult, svd, SvdOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, svdvals)
+SITU_NO_GRADIENT(EighResult, eigh, TriangleOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, eigvalsh, TriangleOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, pinv, RankOptions const& options = {})
+#undef SITU_NO_GRADIENT
+template <class A, class B, class Error = error::this_operation_has_no_gradient__take_the_value_or_detach<value_of<A>, value_of<B>>>
+  requires((differentiable<A> && any_formula<B>) || (any_formula<A> && differentiable<B>))
+LstsqResult<value_of<A>, device_of<A>> lstsq(A const& a, B const& b, RankOptions const& options = {}) = delete;
+
 #define SITU_NO_RECORDED_MATRIX(NAME)                                          \
   template <class E, class Error = detail::linalg_obstacle_of<E>>              \
     requires detail::recorded_no_matrices<E>                                   \
@@ -46107,6 +46490,7 @@ SITU_NO_RECORDED_MATRIX(inv)
 SITU_NO_RECORDED_MATRIX(det)
 SITU_NO_RECORDED_MATRIX(slogdet)
 SITU_NO_RECORDED_MATRIX(cholesky)
+SITU_NO_RECORDED_MATRIX(matrix_rank)
 #undef SITU_NO_RECORDED_MATRIX
 template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
   requires detail::recorded_no_matrices<A, B>
@@ -46815,7 +47199,7 @@ Stream& operator<<(Stream& stream, E const& e) {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/autograd/random.hpp>
-/// Dropout of what records. bernoulli(p) of probabilities that record gives a Tensor: coins have no gradient.
+/// Dropout of what records. bernoulli and multinomial of what records give Tensors: coins and indices have no gradient.
 
 
 namespace situ::inline SITU_ABI {
@@ -46861,11 +47245,11 @@ auto dropout(E const& x, double p, bool training, Generator& generator) {
   using D = detail::result_device_t<device_of<E>>;
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("dropout: the probability is ", p, "; it must be in [0, 1]");
   if (!training || p == 0) return Variable<T, D>(x);
-  detail::RandomStream const stream = detail::next_stream(generator);
+  detail::Draw const draw(generator);
   if (p == 1) {
     return detail::record_on<false>("Dropout", detail::filled<T, D>(x.shape(), 0, "dropout"), x, detail::linear([](auto const& g) { return detail::zeros_as(g, g.shape()); }));
   }
-  detail::dropped<T> const op{stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))};
+  detail::dropped<T> const op{draw.stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))};
   return detail::record_on<false>("Dropout", detail::randomized(detail::values_of(x), op, "dropout"), x, detail::linear(detail::dropout_again<T>{op}));
 }
 template <class E>
@@ -46884,6 +47268,13 @@ template <class E, class... Args>
   requires(differentiable<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Args&... args) {
   return bernoulli(detail::values_of(p), args...);
+}
+
+/// Indices drawn in proportion to elements: a Tensor.
+template <class E, class... Args>
+  requires differentiable<E>
+auto multinomial(E const& weights, int64_t n, Args&&... args) {
+  return multinomial(detail::values_of(weights), n, static_cast<Args&&>(args)...);
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -47538,13 +47929,13 @@ auto recorded_softmax(E const& x, unsigned axes) {
 template <class E>
   requires differentiable<E>
 auto softmax(E const& x, int64_t axis) {
-  return detail::recorded_softmax<false>(x, detail::one_axis(axis, x.shape(), "softmax"));
+  return detail::recorded_softmax<false>(x, detail::axis_bit(axis, x.shape(), "softmax"));
 }
 /// log(softmax(x)). Gradient: g − exp(y) Σ g.
 template <class E>
   requires differentiable<E>
 auto log_softmax(E const& x, int64_t axis) {
-  return detail::recorded_softmax<true>(x, detail::one_axis(axis, x.shape(), "log_softmax"));
+  return detail::recorded_softmax<true>(x, detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
 /// Rows made to have mean 0 and variance 1, weighed and shifted; x, weight and bias may record, or not.
@@ -47642,7 +48033,7 @@ struct CumprodRule {
 template <class E>
   requires differentiable<E>
 auto cumsum(E const& x, int64_t axis) {
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumsum");
+  int const k = detail::line_axis(axis, x.shape(), "cumsum");
   return detail::record_on<false>("Cumsum", cumsum(detail::values_of(x), k), x, detail::linear([k](auto const& g) { return detail::cumsum_from_end(g, k); }));
 }
 
@@ -47652,7 +48043,7 @@ template <class E>
   requires differentiable<E>
 auto cumprod(E const& x, int64_t axis) {
   using T = value_of<E>;
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumprod");
+  int const k = detail::line_axis(axis, x.shape(), "cumprod");
   using D = detail::result_device_t<device_of<E>>;
   Variable<T, D> const v = detail::record_transfer<D>(detail::operation_input<T>(x));
   auto const y = cumprod(v.value(), k);
@@ -60005,7 +60396,7 @@ struct History {
       bool const measured[] = {e.samples > 0, e.validated, e.has_metric, true, e.has_gradient_norm, true, true};
       for (int k = 0; k < 7; ++k) {
         out.add(",");
-        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);
+        if (!math::isnan(columns[k])) out.add_floating(columns[k], k < 5 ? 9 : k == 5 ? 3 : 0, k >= 5);
         else if (measured[k]) out.add("nan");
       }
       out.add("\n");

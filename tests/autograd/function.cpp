@@ -58,6 +58,19 @@ struct SinCos {
   static inline int calls = 0;
 };
 
+/// k x w n.
+struct ScaledProduct {
+  static auto forward(auto& ctx, double k, auto const& x, auto const& w, int n) {
+    ctx.save(k * n, x, w);
+    return x * w * (k * n);
+  }
+  template <class G>
+  static auto backward(auto& ctx, G const& g) {
+    auto const [factor, x, w] = ctx.template saved<double, G, G>();
+    return std::tuple(autograd::none, g * w * factor, g * x * factor, autograd::none);
+  }
+};
+
 /// x + row, with the gradient of the row left to be summed; the constant gets none.
 struct AddRow {
   static auto forward(auto&, auto const& x, auto const& row, auto const&) { return x + row; }
@@ -164,6 +177,13 @@ TEST_CASE("gradients are summed over axes that were broadcast, and refused in ot
   Variable<double> const y = sum(autograd::apply<WrongShape>(x));
   CHECK(situ_test::thrown<GradientError>([&] { y.backward(); },
                                          "WrongShape: backward gave a gradient of shape [2] for tensor argument 0 of shape [3]; it must have that shape") == "");
+}
+
+TEST_CASE("a backward may return none for arguments that are no tensors, as in PyTorch") {
+  auto const x = row(), w = row();
+  sum(autograd::apply<ScaledProduct>(2.0, x, w, 3)).backward();
+  CHECK(x.grad().to_vector() == Row{6, -12, 18});
+  CHECK(w.grad().to_vector() == Row{6, -12, 18});
 }
 
 TEST_CASE("what was saved is checked when it is read") {

@@ -115,4 +115,10 @@ TEST_CASE("linear algebra on a device with a memory of its own") {
   CHECK(allclose(host.second, other.second));
 }
 
+TEST_CASE("the rank of a matrix that records is a Tensor") {
+  V const v{Tensor<double>{{1, 2}, {2, 4}}};
+  CHECK(matrix_rank(v).item() == 1);
+  CHECK(matrix_rank(v * 2 + eye<double>(2), {.rtol = 0.5}).item() == 1);
+}
+
 #endif

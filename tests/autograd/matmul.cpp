@@ -78,3 +78,12 @@ concept multiplies = requires(A a, B b) { matmul(a, b); };
 }
 static_assert(multiplies<Variable<float>, Tensor<float>> && multiplies<Tensor<float>, Variable<float>>);
 static_assert(!multiplies<Variable<float>, Tensor<float, Emulated<0>>> && !multiplies<Variable<float>, Variable<float, Emulated<0>>>);
+
+TEST_CASE("partial sums of three 16-bit operands are not rounded, nor are their gradients") {
+  Variable a{Tensor<bfloat16>{{256, 256}, {1, 0}}};
+  Tensor<bfloat16> const signs{1, -1}, b{2, 3};
+  auto const y = einsum("ij,j,k->k", a, signs, b);
+  CHECK(y.value().to<float>().to_vector() == std::vector<float>{2, 3});
+  sum(y).backward();
+  CHECK(a.grad().to<float>().to_vector() == std::vector<float>{5, -5, 5, -5});
+}

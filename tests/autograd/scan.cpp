@@ -43,9 +43,9 @@ TEST_CASE_TEMPLATE("dropout's gradient is dropped in the same places", D, Cpu, E
   (y * y).value();
   y.backward(full<float>({70, 30}, 3.f, D{}));
   auto const got = x.grad().to_vector();
-  bool right = true;
-  for (std::size_t k = 0; k < got.size(); ++k) right = right && got[k] == 3 * mask[k];
-  CHECK(right);
+  bool kept = true;
+  for (std::size_t k = 0; k < got.size(); ++k) kept = kept && got[k] == 3 * mask[k];
+  CHECK(kept);
   // Of a formula, with a broadcast gradient.
   Variable a{full<float>({8, 4}, 1.f, D{})};
   Generator third(3), fourth(3);
@@ -61,4 +61,14 @@ TEST_CASE_TEMPLATE("dropout's gradient is dropped in the same places", D, Cpu, E
   CHECK(a.grad().to_vector() == std::vector<float>(32, 1.f));
   CHECK(situ_test::thrown<ShapeError>([&] { dropout(a, 2.0); }, "dropout: the probability is 2; it must be in [0, 1]") == "");
   static_assert(std::is_same_v<decltype(bernoulli(a)), Tensor<float, D>>);
+}
+
+TEST_CASE("a running sum or product of one number has the gradient of that number") {
+  Variable x{full({}, 3.f)};
+  cumsum(x * x, 0).backward();
+  CHECK(x.grad().item() == 6);
+  cumprod(x * x, -1).backward();
+  CHECK(x.grad().item() == 12);
+  auto const slope = grad(cumprod(x * x * x, 0), x, create_graph);
+  CHECK(grad(slope, x).item() == 18);
 }

@@ -153,3 +153,15 @@ TEST_CASE("the derivative of a gradient by what it began with is the derivative,
     CHECK(of_clamp(k) == doctest::Approx(clamped[k]));
   }
 }
+
+TEST_CASE("a gradient to begin with goes with retain_graph and with create_graph") {
+  Variable const x{Tensor<double>{1, 2, 3}}, w{Tensor<double>{2, 3, 4}};
+  Tensor<double> const seed{1, 10, 100};
+  Variable const y = x * x * w;
+  CHECK(grad(y, x, seed, retain_graph).to_vector() == std::vector<double>{4, 120, 2400});
+  CHECK(grad(y, {x, w}, seed, retain_graph)[1].to_vector() == std::vector<double>{1, 40, 900});
+  Variable const slope = grad(y, x, seed, create_graph);
+  CHECK(grad(slope, {x, w}, seed * 0 + 1)[0].to_vector() == std::vector<double>{4, 60, 800});
+  auto const slopes = grad(y, {x, w}, seed, create_graph);
+  CHECK(grad(sum(slopes[1]), x).to_vector() == std::vector<double>{2, 40, 600});
+}

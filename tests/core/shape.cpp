@@ -86,6 +86,15 @@ TEST_CASE("axes count from either end") {
   CHECK(thrown<ShapeError>([] { detail::checked_axis(0, 0, Shape{}, "sum"); }, "sum: axis 0 is out of range for shape []: it has no axes") == "");
 }
 
+TEST_CASE("a shape without axes has the axes 0 and -1 of a line of one element") {
+  CHECK(detail::line_axis(0, {}, "sum") == 0);
+  CHECK(detail::line_axis(-1, {}, "sum") == 0);
+  CHECK(detail::line_axis(-1, {2, 3}, "sum") == 1);
+  CHECK(thrown<ShapeError>([] { detail::line_axis(1, {}, "sum"); }, "sum: axis 1 is out of range for shape []: it has no axes") == "");
+  CHECK(detail::axis_bit(-1, {}, "sum") == 0);
+  CHECK(detail::axis_bit(-1, {2, 3}, "sum") == 2);
+}
+
 TEST_CASE("counting elements finds negative sizes and products that overflow") {
   CHECK(detail::count_of({2, 3, 4}, "zeros") == 24);
   CHECK(detail::count_of({}, "zeros") == 1);

@@ -203,6 +203,16 @@ struct Normalised {
   State state() const { return {x.cpu().to<double>(), norm.running_mean->cpu().to<double>(), norm.running_var->cpu().to<double>(), norm.num_batches_tracked->tensor().to<double>()}; }
 };
 
+/// Before a call that draws from the default generator, whose count of calls is state too.
+struct Draws {
+  Float x = counting({6, 5}).to(Device{}), weights = (counting({6, 5}) + 3).to(Device{}), q = counting({2, 3, 4}).to(Device{});
+
+  Draws() { manual_seed(5); }
+  State state() const {
+    return {x.cpu().to<double>(), q.cpu().to<double>(), full<double>({}, static_cast<double>(detail::default_generator().calls()))};
+  }
+};
+
 constexpr auto step = [](auto& o) { return o.optimizer.step(), o.w.value(); };
 
 }  // namespace
@@ -210,6 +220,20 @@ constexpr auto step = [](auto& o) { return o.optimizer.step(), o.w.value(); };
 TEST_CASE("whatever fails in forward, the gradients that are there stay as they were") {
   sweep<Gradients>("forward", [](Gradients& o) { return o.loss().value(); });
   sweep<Gradients>("grad", [](Gradients& o) { return grad(o.loss(), o.w); });
+}
+
+TEST_CASE("whatever fails in a draw, the generator stays as it was") {
+  sweep<Draws>("rand", [](Draws&) { return rand({6, 5}, Device{}); });
+  sweep<Draws>("bernoulli(0, shape)", [](Draws&) { return bernoulli(0, {6, 5}, Device{}); });
+  sweep<Draws>("bernoulli", [](Draws& o) { return bernoulli(o.weights / 6); });
+  sweep<Draws>("dropout", [](Draws& o) { return dropout(o.x * 2, 0.5); });
+  sweep<Draws>("dropout of everything", [](Draws& o) { return dropout(o.x, 1); });
+  sweep<Draws>("dropout of a Variable", [](Draws& o) { return dropout(Variable(o.x), 0.5).value(); });
+  sweep<Draws>("randperm", [](Draws&) { return randperm(20, Device{}); });
+  sweep<Draws>("multinomial", [](Draws& o) { return multinomial(o.weights, 2); });
+  sweep<Draws>("multinomial with replacement", [](Draws& o) { return multinomial(o.weights, 9, with_replacement); });
+  sweep<Draws>("attention", [](Draws& o) { return scaled_dot_product_attention(o.q, o.q, o.q, {.dropout = 0.5}); });
+  sweep<Draws>("attention of a Variable", [](Draws& o) { return scaled_dot_product_attention(Variable(o.q), o.q, o.q, {.dropout = 0.5}).value(); });
 }
 
 TEST_CASE("whatever fails in a step of an optimiser, parameters, state and counts of steps stay as they were") {

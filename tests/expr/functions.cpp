@@ -24,12 +24,14 @@ TEST_CASE_TEMPLATE("comparisons, logic and where of float agree with NumPy", D, 
   situ_test::check_comparisons<float, D>();
 }
 
-TEST_CASE("a number that where picks is rounded once") {
+TEST_CASE("a number that where, clamp, minimum or maximum picks is rounded once") {
   Tensor<bool> const both{true, false};
   double const above_middle = 1 + 0x1p-11 + 0x1p-40;  // to float: 1 + 2^-11, which would be rounded down to 1
   CHECK(eval(where(both, above_middle, Tensor<float16>{0.f, 0.f})).to_vector()[0] == float16(1 + 0x1p-10f));
   CHECK(eval(where(both, Tensor<bfloat16>{0.f, 0.f}, 1 + 0x1p-8 + 0x1p-40)).to_vector()[1] == bfloat16(1 + 0x1p-7f));
   CHECK(eval(clamp(Tensor<float16>{0.f, 4.f}, above_middle, 2)).to_vector()[0] == float16(1 + 0x1p-10f));
+  CHECK(eval(minimum(Tensor<float16>{4.f}, above_middle)).item() == float16(1 + 0x1p-10f));
+  CHECK(eval(maximum(1 + 0x1p-8 + 0x1p-40, Tensor<bfloat16>{0.f})).item() == bfloat16(1 + 0x1p-7f));
   CHECK(eval(where(both, 0.1, Tensor<float>{0.f, 0.f})).to_vector()[0] == 0.1f);
 }
 

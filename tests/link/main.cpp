@@ -35,6 +35,10 @@ int main() {
     std::printf("%d places of a largest or smallest element are wrong\n", wrong);
     ++failures;
   }
+  if (const int wrong = inaccurate_by_first(); wrong != 0) {
+    std::printf("%d values of exp and log are inaccurate\n", wrong);
+    ++failures;
+  }
   if (crossing_by_first() != 0) {
     std::printf("a tensor made in the second file is not itself in the first\n");
     ++failures;

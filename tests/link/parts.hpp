@@ -9,5 +9,8 @@ std::vector<float> by_second(const std::vector<float>& x);
 // How many of its places of extrema are wrong.
 int places_by_first();
 
+// How many of its values of exp and log are more than a few ULP off.
+int inaccurate_by_first();
+
 // Where both see the same situ, a tensor crosses: made by the second, used by the first.
 int crossing_by_first();

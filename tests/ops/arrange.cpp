@@ -248,6 +248,29 @@ TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, 
   }
 }
 
+TEST_CASE_TEMPLATE("elements of two, three and four tensors take turns with every instruction set", T, uint8_t, int16_t, float, double) {
+  for (int64_t const n : {1, 5, 31, 64, 100, 2'731, 20'000, sizeof(T) == 8 ? 530'000 : 0}) {
+    std::vector<Tensor<T>> parts;
+    for (int64_t p = 0; p < 4; ++p) {
+      parts.push_back(empty<T>({n}));
+      for (int64_t k = 0; k < n; ++k) parts.back().data()[k] = static_cast<T>((k * 4 + p) % 127);
+    }
+    situ_test::with_every_instruction_set<Cpu>([&] {
+      for (std::size_t pieces = 2; pieces <= 4; ++pieces) {
+        Tensor<T> const stacked = stack(std::vector<Tensor<T>>(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(pieces)), -1);
+        auto const count = static_cast<int64_t>(pieces);
+        REQUIRE(stacked.shape() == Shape{n, count});
+        int64_t wrong = 0;
+        for (int64_t k = 0; k < n; ++k) {
+          for (int64_t p = 0; p < count; ++p) wrong += stacked.data()[k * count + p] != static_cast<T>((k * 4 + p) % 127);
+        }
+        INFO(n, " elements of ", pieces, " tensors");
+        CHECK(wrong == 0);
+      }
+    });
+  }
+}
+
 TEST_CASE_TEMPLATE("pieces of long rows follow each other, whatever their lengths and the number of threads are", T, int8_t, float) {
   auto const value = [](int64_t row, int64_t column) { return static_cast<T>((row * 31 + column) % 101); };
   for (int64_t const rows : {1, 3, sizeof(T) == 4 ? 160 : 7}) {

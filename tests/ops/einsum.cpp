@@ -85,3 +85,13 @@ template <class A, class B>
 concept summable = requires(A const& a, B const& b) { einsum("i,i", a, b); };
 static_assert(summable<Tensor<float>, Tensor<int8_t>>);
 static_assert(!summable<Tensor<float>, Tensor<float, Emulated<0>>>);
+
+// What is summed of one operand, or is the product of two of three, needs more bits than the type has.
+TEST_CASE_TEMPLATE("partial sums of 16-bit floats are not rounded", T, float16, bfloat16) {
+  T const large = detail::convert_scalar<T>(std::is_same_v<T, float16> ? 2048 : 256), one = detail::convert_scalar<T>(1), none = detail::convert_scalar<T>(0);
+  Tensor<T> const a{{large, large}, {one, none}}, signs{1, -1}, b = ones<T>({2});
+  CHECK(einsum("ij,j->", a, signs).template to<float>().item() == 1);
+  CHECK(einsum("j,ij->", signs, a).template to<float>().item() == 1);
+  CHECK(einsum("ij,j,k->k", a, signs, b).template to<float>().to_vector() == std::vector<float>{1, 1});
+  CHECK(einsum("ij,jk,kl->il", Tensor<T>{{large, one}}, Tensor<T>{{1, 1}, {1, 0}}, Tensor<T>{{1}, {-1}}).template to<float>().item() == 1);
+}

@@ -305,6 +305,12 @@ TEST_CASE("16-bit floats stay within what they hold, and below the bound") {
   CHECK(generator.calls() == 0);
   CHECK(uniform<float16>(-65504, 65504, {2}).size() == 2);
   CHECK(static_cast<float>(max(randint<float16>(2049, 4096, {20000}, generator)).item()) == 4094);
+  CHECK(static_cast<float>(min(randint<float16>(2049, 4096, {20000}, generator)).item()) == 2050);
+  CHECK(static_cast<float>(min(randint<bfloat16>(-1001, -257, {20000}, generator)).item()) == -1000);
+  CHECK(min(randint<float>((int64_t{1} << 40) + 1, int64_t{1} << 41, {200}, generator)).item() > 0x1p40f);
+  CHECK(min(randint<double>((int64_t{1} << 53) + 1, (int64_t{1} << 53) + 4, {200}, generator)).item() == 0x1p53 + 2);
+  CHECK(min(randint<double>(INT64_MAX - 600, INT64_MAX, {200}, generator)).item() >= 0x1p63 - 1024);
+  CHECK(min(randint<float>(INT64_MAX - (int64_t{1} << 38) - 5, INT64_MAX, {200}, generator)).item() >= 0x1p63f - 0x1p39f);
   CHECK(static_cast<float>(max(randint<bfloat16>(0, 512, {20000}, generator)).item()) == 510);
   CHECK(max(randint<float>(0, int64_t{1} << 40, {20000}, generator)).item() < 0x1p40f);
   CHECK(max(randint<float>((int64_t{1} << 40) - 5, int64_t{1} << 40, {200}, generator)).item() <= 0x1p40f);  // there is no float in between

@@ -190,6 +190,18 @@ TEST_CASE("every kind of reduction agrees with plain loops in every layout") {
   });
 }
 
+TEST_CASE_TEMPLATE("one number is reduced along axis 0 and -1, as in PyTorch and NumPy", D, Cpu, Emulated<0>) {
+  auto const x = full({}, 5.f, D{});
+  CHECK(sum(x, 0).item() == 5);
+  CHECK(sum(x, 0, keepdim).shape() == Shape{});
+  CHECK(max(x * 2, -1).item() == 10);
+  CHECK(argmax(x, {0}).item() == 0);
+  CHECK(var(x, 0, {.correction = 0}).item() == 0);
+  CHECK(norm(x, -1, {.p = 1}).item() == 5);
+  CHECK(thrown<ShapeError>([&] { sum(x, {0, -1}); }, "sum: axis -1 appears twice in [0, -1]") == "");
+  CHECK(thrown<ShapeError>([&] { sum(x, 1); }, "sum: axis 1 is out of range for shape []: it has no axes") == "");
+}
+
 TEST_CASE_TEMPLATE("every element type has the kinds of reductions", T, float16, int32_t, bool) {
   auto const operations = common_operations<T, Cpu>();
   for_each_instruction_set([&] {
@@ -410,7 +422,7 @@ TEST_CASE("bad axes and extrema of nothing are refused by name") {
   CHECK(thrown<ShapeError>([&] { stddev(x, {0, -2}); }, "stddev: axis -2 appears twice in [0, -2]") == "");
   CHECK(thrown<ShapeError>([&] { logsumexp(x, -3); }, "logsumexp: axis -3 is out of range for shape [8, 16]: axes are -2 to 1") == "");
   CHECK(thrown<ShapeError>([&] { norm(x, 5, {.p = 1}); }, "norm: axis 5 is out of range for shape [8, 16]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { any(sum(x), 0); }, "any: axis 0 is out of range for shape []: it has no axes") == "");
+  CHECK(thrown<ShapeError>([&] { any(sum(x), 1); }, "any: axis 1 is out of range for shape []: it has no axes") == "");
   CHECK(thrown<ShapeError>([&] { norm(zeros({0}), {.p = INFINITY}); },
                            "norm: shape [0] has no elements along the reduced axes: the extremum of nothing is not defined") == "");
   CHECK(prod(x).item() == 0.f);

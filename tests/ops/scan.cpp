@@ -212,7 +212,7 @@ TEST_CASE("integers are scanned in 64 bits, which wrap") {
 TEST_CASE("a scan along an axis that does not exist is refused") {
   Tensor<float> const x = zeros({8, 16});
   CHECK(thrown<ShapeError>([&] { cumsum(x, 2); }, "cumsum: axis 2 is out of range for shape [8, 16]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { cumprod(x.select(0, 0).select(0, 0), 0); }, "cumprod: axis 0 is out of range for shape []: it has no axes") == "");
+  CHECK(thrown<ShapeError>([&] { cumprod(x.select(0, 0).select(0, 0), 1); }, "cumprod: axis 1 is out of range for shape []: it has no axes") == "");
   CHECK(cumsum(x, 1).size() == 128);
 }
 
@@ -240,4 +240,13 @@ TEST_CASE_TEMPLATE("long operands that lie across", D, Cpu, Emulated<0>) {
       REQUIRE(step == values.select(c.axis, i).to_vector());
     }
   }
+}
+
+TEST_CASE_TEMPLATE("one number is its own running sum along axis 0 and -1, as in PyTorch and NumPy", D, Cpu, Emulated<0>) {
+  auto const x = full({}, 5.f, D{});
+  CHECK(cumsum(x, 0).item() == 5);
+  CHECK(cumsum(x * x, -1).item() == 25);
+  CHECK(cumprod(x + 1, 0).item() == 6);
+  CHECK(cumsum(full<bool>({}, true, D{}), 0).item() == 1);
+  CHECK(cumsum(x, 0).shape() == Shape{});
 }

@@ -94,6 +94,21 @@ TEST_CASE_TEMPLATE("the indices of elements that are not 0 are listed in order",
   CHECK(nonzero(Tensor<float16>{0, -0.f, 1}.to(D{})).to_vector() == std::vector<int64_t>{2});
 }
 
+TEST_CASE("many places are listed with every instruction set and number of threads") {
+  constexpr int64_t n = 1'300'000;  // more than the 8 MiB from which on results go past the caches
+  Tensor<bool> const mask = arange<int64_t>(n) % 6 != 4;
+  std::vector<int64_t> expected;
+  for (int64_t k = 0; k < n; ++k) {
+    if (k % 6 != 4) expected.push_back(k);
+  }
+  REQUIRE(expected.size() * sizeof(int64_t) >= std::size_t{8} << 20);
+  for (int const threads : {1, 2, 5}) {
+    set_num_threads(threads);
+    situ_test::with_every_instruction_set<Cpu>([&] { CHECK(nonzero(mask).to_vector() == expected); });
+  }
+  set_num_threads(2);
+}
+
 TEST_CASE("results do not depend on the number of threads") {
   Tensor<bool> const mask = mask_of({300000}, 30);
   Tensor<int32_t> const x = arange<int32_t>(300000);

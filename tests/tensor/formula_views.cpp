@@ -28,6 +28,11 @@ void views_of_formulas(D d) {
   CHECK(values((x > 1).view({3, 2})) == std::vector<bool>{false, false, true, true, true, true});
   CHECK((x + x).reshape({-1}).shape() == Shape{6});
   CHECK(exp(x).flatten().shape() == Shape{6});
+  CHECK(values((x.t() * 2).contiguous().view({6})) == V{0, 6, 2, 8, 4, 10});
+  auto const own = (x + 0).clone();
+  CHECK(own.is_contiguous());
+  CHECK(own.data() != x.data());
+  CHECK_FALSE((x + 0).is_cuda());
   CHECK((x * 1).unsqueeze(0).shape() == Shape{1, 2, 3});
   CHECK((x.unsqueeze(0) * 1).squeeze().shape() == Shape{2, 3});
   CHECK((x.unsqueeze(1) * 1).squeeze(1).shape() == Shape{2, 3});

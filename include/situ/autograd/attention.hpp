@@ -117,7 +117,7 @@ auto packed_attention(Tensor<T, D> const& x, int64_t heads, attention_options<T,
   PackedHeads<T, D> const of{heads};
   Tensor<T, D> const q = of.part(x, 0), k = of.part(x, 1), v = of.part(x, 2);
   AttentionPlan const plan = plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
-  AttentionSettings<T> const settings = attention_settings<T, D>(plan, options);
+  AttentionSettings<T> settings = attention_settings<T, D>(plan, options);
   auto result = attention<T, D>(plan, settings, options.mask, q, k, v);
   return make(of.joined(result.value), result.memory, plan, settings);
 }
@@ -148,7 +148,7 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   auto const k = detail::operation_input<T>(k_);
   auto const v = detail::operation_input<T>(v_);
   detail::AttentionPlan const plan = detail::plan_attention<T, D>(q.shape(), k.shape(), v.shape(), options);
-  auto const settings = detail::attention_settings<T, D>(plan, options);
+  auto settings = detail::attention_settings<T, D>(plan, options);
   auto result = detail::attention<T, D>(plan, settings, options.mask, Tensor<T, D>(q.value()), Tensor<T, D>(k.value()), Tensor<T, D>(v.value()));
   if (!detail::is_recording(q, k, v)) return Variable<T, D>(std::move(result.value), false);
   using Rule = detail::AttentionRule<T, D, device_of<decltype(q)>, device_of<decltype(k)>, device_of<decltype(v)>>;

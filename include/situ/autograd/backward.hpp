@@ -1,4 +1,8 @@
 /// Backward passes: from a number to the leaves, or to chosen Variables.
+///
+/// A pass writes to the graph that it walks and to its leaves, a grad() too. So threads may run passes at the same time where these share no
+/// Variable that wants a gradient; two passes on one leaf are a race, as two writes to one storage are. Give each thread leaves of its own
+/// (`Variable{w.value()}` shares the elements), and add their gradients.
 #pragma once
 
 #include <array>
@@ -137,6 +141,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///     auto gx = grad(y, x);                   // a Tensor
 ///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
+///     auto gx = grad(y, x, seed);             // from a gradient of y's shape; retain_graph or create_graph may follow
 ///
 /// Throws    GradientError when the output has no history, has more than one element (without a seed), when an input requires no
 ///           gradient or was not used, when the graph was used up, or something that is needed was written in place; when it is called by a hook
@@ -164,13 +169,27 @@ Variable<T, D> grad(E const& output, Variable<T, D> const& input, create_graph_t
   Variable<T, D> const inputs[] = {input};
   return detail::grad_array_recorded(y, detail::checked_seed(y), inputs)[0];
 }
-/// The same with a gradient of the output to begin with: a vector-Jacobian product.
+/// The same with a gradient of the output to begin with, which is a constant: a vector-Jacobian product.
 template <class E, class T, class D, class S>
   requires(differentiable<E> && expression<S>)
 Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed) {
   auto const y = detail::recorded(output);
   Variable<T, D> const inputs[] = {input};
   return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false)[0];
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Tensor<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, true)[0];
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+Variable<T, D> grad(E const& output, Variable<T, D> const& input, S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  Variable<T, D> const inputs[] = {input};
+  return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs)[0];
 }
 template <class E, class T, class D, std::size_t N>
   requires differentiable<E>
@@ -195,6 +214,18 @@ template <class E, class T, class D, std::size_t N, class S>
 std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed) {
   auto const y = detail::recorded(output);
   return detail::grad_array(y, detail::checked_seed(y, seed), inputs, false);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Tensor<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array(y, detail::checked_seed(y, seed), inputs, true);
+}
+template <class E, class T, class D, std::size_t N, class S>
+  requires(differentiable<E> && expression<S>)
+std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs);
 }
 
 }  // namespace situ::inline SITU_ABI

@@ -189,6 +189,10 @@ concept has_forward = requires(autograd::Context& context, As const&... argument
 template <class Op, class... Gs>
 concept has_backward = requires(autograd::Context& context, Gs const&... gradients) { Op::backward(context, gradients...); };
 
+/// An argument that is a tensor, constant or not.
+template <class A>
+inline constexpr bool is_tensor_argument = any_formula<A>;
+
 /// A constant among the arguments takes no gradient.
 struct IntoNothing {
   static bool needed() { return false; }
@@ -211,14 +215,34 @@ void send_gradient(char const* name, std::size_t k, G const& gradient, I const& 
     else into.add(cast<value_of<I>>(gradient));
   }
 }
+/// What a backward returned for the tensors among the arguments As. It may have returned autograd::none for the others too, as in PyTorch.
+template <class... As, class... Rs>
+auto for_tensors(std::type_identity<std::tuple<As...>>, std::tuple<Rs...> const& results) {
+  if constexpr (sizeof...(Rs) == sizeof...(As)) {
+    constexpr bool fits = ((is_tensor_argument<As> || std::is_same_v<Rs, autograd::none_t>) && ...);
+    static_assert(fits, "situ::autograd::apply: backward returns autograd::none for an argument that is no tensor, or leaves it out");
+    auto const kept = []<class A>(std::type_identity<A>, auto const& result) {
+      if constexpr (is_tensor_argument<A>) return std::tuple(result);
+      else return std::tuple();
+    };
+    return std::apply([&](auto const&... each) { return std::tuple_cat(kept(std::type_identity<As>{}, each)...); }, results);
+  } else {
+    return results;
+  }
+}
+template <class As, class Gradient>
+Gradient const& for_tensors(As, Gradient const& result) {
+  return result;
+}
 /// Calls the backward with the gradients of the outputs, and sends what it returns.
-template <class Op, class... Is, class... Gs>
-void run_operation_backward(autograd::Context& context, char const* name, std::tuple<Is...> const& intos, Gs const&... gradients) {
+template <class Op, class As, class... Is, class... Gs>
+void run_operation_backward(As arguments, autograd::Context& context, char const* name, std::tuple<Is...> const& intos, Gs const&... gradients) {
   uint64_t needed = 0;
   int k = 0;
   std::apply([&](auto const&... into) { ((needed |= into.needed() ? uint64_t{1} << k : 0, ++k), ...); }, intos);
   context.set_needed(needed);
-  auto const result = Op::backward(context, gradients...);
+  auto const returned = Op::backward(context, gradients...);
+  auto const& result = for_tensors(arguments, returned);
   if constexpr (requires { std::tuple_size<std::remove_cvref_t<decltype(result)>>::value; }) {
     static_assert(std::tuple_size_v<std::remove_cvref_t<decltype(result)>> == sizeof...(Is),
                   "situ::autograd::apply: backward_returns_as_many_gradients_as_there_are_tensor_arguments: one for each, autograd::none where there is none");
@@ -231,10 +255,6 @@ void run_operation_backward(autograd::Context& context, char const* name, std::t
     send_gradient(name, 0, result, std::get<0>(intos));
   }
 }
-
-/// An argument that is a tensor, constant or not.
-template <class A>
-inline constexpr bool is_tensor_argument = any_formula<A>;
 
 /// The operation itself, when its outputs have nodes of their own: it waits for their gradients, and calls the backward once.
 template <class Op, class Outputs, class... As>
@@ -283,7 +303,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
     auto const intos = std::apply([](auto const&... each) { return std::tuple_cat(each...); }, all);
     [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       (fill<Ks>(), ...);
-      run_operation_backward<Op>(context, name, intos, std::as_const(std::get<Ks>(gradients))...);
+      run_operation_backward<Op>(std::type_identity<std::tuple<As...>>{}, context, name, intos, std::as_const(std::get<Ks>(gradients))...);
     }(std::index_sequence_for<Ts...>{});
   }
 
@@ -447,7 +467,7 @@ namespace autograd {
 /// (`autograd::Context& ctx` will do as well.) forward gets the value of a Variable or of a formula with Variables, as a Tensor, and other
 /// arguments as they are; nothing in it is recorded. What ctx.save(...) keeps, backward reads as ctx.saved. backward gets the gradients of the
 /// floating outputs (0 for one that was not used), and returns one gradient for each argument that is a tensor, constants too:
-/// autograd::none where there is none.
+/// autograd::none where there is none. It may return autograd::none for the other arguments as well.
 ///
 /// Gives a Variable for each floating output, and a Tensor for others; Tensors where no argument is a Variable. The node's name is
 /// `Op::name`, or the name of the type.

@@ -12,6 +12,11 @@
 #include <situ/ops/matmul.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class... Ts>
+struct this_operation_has_no_gradient__take_the_value_or_detach {};
+}  // namespace error
+
 namespace detail {
 
 /// Operands that record, on a device that this build has linear algebra for.
@@ -217,6 +222,29 @@ auto cholesky(E const& x_, TriangleOptions const& options = {}) {
   return detail::record("Cholesky", std::move(y), detail::CholeskyRule<T, D>{saved, options.upper}, x);
 }
 
+/// matrix_rank reads the values: it has no gradient.
+template <class E>
+  requires detail::recorded_matrices<E>
+auto matrix_rank(E const& x, RankOptions const& options = {}) {
+  return matrix_rank(detail::values_of(x), options);
+}
+
+// What has no gradient here says so, and what to do.
+#define SITU_NO_GRADIENT(RESULT, NAME, ...)                                                                      \
+  template <class E, class Error = error::this_operation_has_no_gradient__take_the_value_or_detach<value_of<E>>> \
+    requires differentiable<E>                                                                                   \
+  RESULT<value_of<E>, device_of<E>> NAME(E const& x __VA_OPT__(, ) __VA_ARGS__) = delete;
+SITU_NO_GRADIENT(QrResult, qr, QrOptions const& options = {})
+SITU_NO_GRADIENT(SvdResult, svd, SvdOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, svdvals)
+SITU_NO_GRADIENT(EighResult, eigh, TriangleOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, eigvalsh, TriangleOptions const& options = {})
+SITU_NO_GRADIENT(Tensor, pinv, RankOptions const& options = {})
+#undef SITU_NO_GRADIENT
+template <class A, class B, class Error = error::this_operation_has_no_gradient__take_the_value_or_detach<value_of<A>, value_of<B>>>
+  requires((differentiable<A> && any_formula<B>) || (any_formula<A> && differentiable<B>))
+LstsqResult<value_of<A>, device_of<A>> lstsq(A const& a, B const& b, RankOptions const& options = {}) = delete;
+
 #define SITU_NO_RECORDED_MATRIX(NAME)                                          \
   template <class E, class Error = detail::linalg_obstacle_of<E>>              \
     requires detail::recorded_no_matrices<E>                                   \
@@ -225,6 +253,7 @@ SITU_NO_RECORDED_MATRIX(inv)
 SITU_NO_RECORDED_MATRIX(det)
 SITU_NO_RECORDED_MATRIX(slogdet)
 SITU_NO_RECORDED_MATRIX(cholesky)
+SITU_NO_RECORDED_MATRIX(matrix_rank)
 #undef SITU_NO_RECORDED_MATRIX
 template <class A, class B, class Error = detail::linalg_obstacle_of<A, B>>
   requires detail::recorded_no_matrices<A, B>

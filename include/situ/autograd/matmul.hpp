@@ -410,19 +410,24 @@ template <class E, class... Es>
   requires(detail::recorded_operands<E, Es...> && sizeof...(Es) < 32)
 auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   using T = detail::promoted_t<value_of<E>, value_of<Es>...>;
+  using C = compute_t<T>;
   constexpr int count = 1 + static_cast<int>(sizeof...(Es));
-  detail::EinsumOperand operands[count], once[count];
-  auto const layout_of = [](Shape const& shape) { return Layout(shape); };
-  int k = 0;
-  for (Shape const* shape : {&first.shape(), &others.shape()...}) operands[k++].layout = layout_of(*shape);
-  detail::Einsum sum{equation.text, operands, count, {}};
-  sum.read();
-  for (int o = 0; o < count; ++o) once[o] = operands[o];
-  detail::Einsum{equation.text, once, count, sum.result}.take_diagonals();  // for what it throws
-  if constexpr (count == 1) {
-    return detail::einsum_step({{operands[0].indices, {}}, sum.result, 1}, detail::operation_input<T>(first));
+  if constexpr (count > 2 && !std::is_same_v<C, T>) {
+    return detail::recorded(cast<T>(einsum(equation, cast<C>(first), cast<C>(others)...)));  // nothing is rounded on the way
   } else {
-    return detail::einsum_steps(sum, 1, operands[0].indices, detail::operation_input<T>(first), detail::operation_input<T>(others)...);
+    detail::EinsumOperand operands[count], once[count];
+    auto const layout_of = [](Shape const& shape) { return Layout(shape); };
+    int k = 0;
+    for (Shape const* shape : {&first.shape(), &others.shape()...}) operands[k++].layout = layout_of(*shape);
+    detail::Einsum sum{equation.text, operands, count, {}};
+    sum.read();
+    for (int o = 0; o < count; ++o) once[o] = operands[o];
+    detail::Einsum{equation.text, once, count, sum.result}.take_diagonals();  // for what it throws
+    if constexpr (count == 1) {
+      return detail::einsum_step({{operands[0].indices, {}}, sum.result, 1}, detail::operation_input<T>(first));
+    } else {
+      return detail::einsum_steps(sum, 1, operands[0].indices, detail::operation_input<T>(first), detail::operation_input<T>(others)...);
+    }
   }
 }
 

@@ -1,8 +1,9 @@
-/// Dropout of what records. bernoulli(p) of probabilities that record gives a Tensor: coins have no gradient.
+/// Dropout of what records. bernoulli and multinomial of what records give Tensors: coins and indices have no gradient.
 #pragma once
 
 #include <situ/autograd/arrange.hpp>
 #include <situ/ops/random_ops.hpp>
+#include <situ/ops/sampling.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -47,11 +48,11 @@ auto dropout(E const& x, double p, bool training, Generator& generator) {
   using D = detail::result_device_t<device_of<E>>;
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("dropout: the probability is ", p, "; it must be in [0, 1]");
   if (!training || p == 0) return Variable<T, D>(x);
-  detail::RandomStream const stream = detail::next_stream(generator);
+  detail::Draw const draw(generator);
   if (p == 1) {
     return detail::record_on<false>("Dropout", detail::filled<T, D>(x.shape(), 0, "dropout"), x, detail::linear([](auto const& g) { return detail::zeros_as(g, g.shape()); }));
   }
-  detail::dropped<T> const op{stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))};
+  detail::dropped<T> const op{draw.stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))};
   return detail::record_on<false>("Dropout", detail::randomized(detail::values_of(x), op, "dropout"), x, detail::linear(detail::dropout_again<T>{op}));
 }
 template <class E>
@@ -70,6 +71,13 @@ template <class E, class... Args>
   requires(differentiable<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Args&... args) {
   return bernoulli(detail::values_of(p), args...);
+}
+
+/// Indices drawn in proportion to elements: a Tensor.
+template <class E, class... Args>
+  requires differentiable<E>
+auto multinomial(E const& weights, int64_t n, Args&&... args) {
+  return multinomial(detail::values_of(weights), n, static_cast<Args&&>(args)...);
 }
 
 }  // namespace situ::inline SITU_ABI

@@ -285,13 +285,13 @@ auto recorded_softmax(E const& x, unsigned axes) {
 template <class E>
   requires differentiable<E>
 auto softmax(E const& x, int64_t axis) {
-  return detail::recorded_softmax<false>(x, detail::one_axis(axis, x.shape(), "softmax"));
+  return detail::recorded_softmax<false>(x, detail::axis_bit(axis, x.shape(), "softmax"));
 }
 /// log(softmax(x)). Gradient: g − exp(y) Σ g.
 template <class E>
   requires differentiable<E>
 auto log_softmax(E const& x, int64_t axis) {
-  return detail::recorded_softmax<true>(x, detail::one_axis(axis, x.shape(), "log_softmax"));
+  return detail::recorded_softmax<true>(x, detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
 /// Rows made to have mean 0 and variance 1, weighed and shifted; x, weight and bias may record, or not.

@@ -55,7 +55,7 @@ struct CumprodRule {
 template <class E>
   requires differentiable<E>
 auto cumsum(E const& x, int64_t axis) {
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumsum");
+  int const k = detail::line_axis(axis, x.shape(), "cumsum");
   return detail::record_on<false>("Cumsum", cumsum(detail::values_of(x), k), x, detail::linear([k](auto const& g) { return detail::cumsum_from_end(g, k); }));
 }
 
@@ -65,7 +65,7 @@ template <class E>
   requires differentiable<E>
 auto cumprod(E const& x, int64_t axis) {
   using T = value_of<E>;
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "cumprod");
+  int const k = detail::line_axis(axis, x.shape(), "cumprod");
   using D = detail::result_device_t<device_of<E>>;
   Variable<T, D> const v = detail::record_transfer<D>(detail::operation_input<T>(x));
   auto const y = cumprod(v.value(), k);

@@ -83,7 +83,8 @@ class MessageText {
   SITU_REPORTS void add(char const* text, std::size_t length) noexcept;
   SITU_REPORTS void add(char const* text) noexcept { add(text, __builtin_strlen(text)); }
   SITU_REPORTS void add_integer(unsigned long long magnitude, bool negative = false) noexcept;
-  SITU_REPORTS void add_floating(char const* format, double number) noexcept;
+  /// With so many digits in all, or `behind_point`.
+  SITU_REPORTS void add_floating(double number, int digits = 6, bool behind_point = false) noexcept;
 
   void add_spaces(std::size_t count) noexcept {
     while (count-- > 0) add(" ", 1);
@@ -130,9 +131,9 @@ void MessageText::add_integer(unsigned long long magnitude, bool negative) noexc
   if (negative) digits[--at] = '-';
   add(digits + at, static_cast<std::size_t>(24 - at));
 }
-void MessageText::add_floating(char const* format, double number) noexcept {
+void MessageText::add_floating(double number, int digits, bool behind_point) noexcept {
   char buffer[48];
-  __builtin_snprintf(buffer, sizeof buffer, format, number);
+  __builtin_snprintf(buffer, sizeof buffer, behind_point ? "%.*f" : "%.*g", digits, number);
   add(buffer);
 }
 
@@ -160,7 +161,7 @@ SITU_REPORTS void write_floating(MessageText& to, MessageWord word) {
   auto const bits = reinterpret_cast<std::uintptr_t>(word);
   double number;
   __builtin_memcpy(&number, &bits, sizeof number);
-  to.add_floating("%g", number);
+  to.add_floating(number);
 }
 /// Has an append_to(MessageText&, X), or else a to_string(X).
 template <class X>

@@ -124,7 +124,8 @@ SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t
 }
 
 SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
-  int const k = checked_axis(axis, from.rank(), from.shape, "flip");
+  int const k = line_axis(axis, from.shape, "flip");
+  if (from.rank() == 0) return {from, 0};
   Viewed result{from, from.shape[k] > 0 ? (from.shape[k] - 1) * from.strides[k] : 0};
   result.layout.strides[k] = -from.strides[k];
   return result;
@@ -184,9 +185,9 @@ SITU_NOINLINE inline Layout squeezed(Layout const& from) {
 }
 
 SITU_NOINLINE inline Layout squeezed(Layout const& from, int64_t axis) {
-  int const k = checked_axis(axis, from.rank(), from.shape, "squeeze");
+  int const k = line_axis(axis, from.shape, "squeeze");
   Layout result = from;
-  if (from.shape[k] == 1) result.erase(k);
+  if (from.rank() > 0 && from.shape[k] == 1) result.erase(k);
   return result;
 }
 

@@ -155,6 +155,18 @@ inline int checked_axis(int64_t axis, int rank, Shape const& shape, char const* 
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+/// As checked_axis, but that a shape without axes counts as one of length 1, as in PyTorch: 0 and -1 give 0.
+inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
+  if (shape.rank() == 0 && (axis == 0 || axis == -1)) return 0;
+  return checked_axis(axis, shape.rank(), shape, who);
+}
+
+/// The same as a set of bits: none for a shape without axes.
+inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
+  unsigned const bit = 1u << line_axis(axis, shape, who);
+  return shape.rank() == 0 ? 0 : bit;
+}
+
 /// NumPy broadcasting of two shapes. Throws ShapeError that names both.
 inline Shape broadcast(Shape const& a, Shape const& b, char const* who) {
   if (SITU_LIKELY(a == b)) return a;

@@ -164,7 +164,7 @@ SITU_REPORTS void append_to(MessageText& to, Bytes const& bytes) {
   double amount = static_cast<double>(bytes.count) / 1024;
   int unit = 0;
   while ((amount >= 1023.95 || amount <= -1023.95) && unit < 4) amount /= 1024, ++unit;
-  to.add_floating("%.1f", amount);
+  to.add_floating(amount, 1, true);
   to.add(units[unit]);
 }
 SITU_REPORTS std::string bytes_text(int64_t bytes) { return text(Bytes{bytes}); }

@@ -24,30 +24,36 @@
 
 namespace situ::inline SITU_ABI {
 
+namespace functions {
+struct minimum;
+struct maximum;
+}  // namespace functions
+
 namespace detail {
 
 template <class L, class R>
 concept operand_pair = (any_formula<L> && (any_formula<R> || number<std::remove_cvref_t<R>>)) ||
                        (any_formula<R> && number<std::remove_cvref_t<L>>);
 
-/// An operand as a node holds it: expressions as they are, numbers as constants beside T.
-template <bool Compares, class T, class X>
+/// An operand as a node holds it: expressions as they are, numbers as constants beside T. What may be the result is rounded once.
+template <class Op, class T, class X>
 SITU_INLINE decltype(auto) operand(X&& x) {
+  constexpr bool compares = requires { Op::compares; };
   using S = std::remove_cvref_t<X>;
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
-    using C = number_beside_t<Compares, T, S>;
-    if constexpr (Compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    using C = number_beside_t<compares, T, S>;
+    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
 }
 
 template <class Op, class L, class R>
 SITU_INLINE auto make_binary(L&& l, R&& r) {
-  constexpr bool compares = requires { Op::compares; };
   if constexpr (any_formula<L> && any_formula<R>) return make_map(Op{}, static_cast<L&&>(l), static_cast<R&&>(r));
-  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<compares, value_of<L>>(r));
-  else return make_map(Op{}, operand<compares, value_of<R>>(l), static_cast<R&&>(r));
+  else if constexpr (any_formula<L>) return make_map(Op{}, static_cast<L&&>(l), operand<Op, value_of<L>>(r));
+  else return make_map(Op{}, operand<Op, value_of<R>>(l), static_cast<R&&>(r));
 }
 
 }  // namespace detail

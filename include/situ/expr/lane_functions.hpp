@@ -95,7 +95,10 @@ SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
     double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
-    if (turns == 0.0) return x == 0.0 ? -1 / x : __builtin_nan("");
+    if (turns == 0.0) {
+      uint64_t const bits = bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
+      return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
+    }
     result = -pi / math::tan(pi * turns);
     x = 1 - x;
   }

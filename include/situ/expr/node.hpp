@@ -315,6 +315,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   int64_t size(int64_t axis) const { return shape()[detail::checked_axis(axis, rank(), shape(), "size")]; }
   device_type device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<value_type>; }
+  static constexpr bool is_cuda() { return std::is_same_v<typename device_traits<device_type>::kernels, cuda_kernels>; }
   /// One element of the value, which is computed whole.
   template <std::integral... Is>
     requires(sizeof...(Is) > 0)
@@ -323,6 +324,10 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   }
   value_type item(detail::CallSite site = detail::CallSite::here("item")) const { return detail::evaluated(detail::values_of(*this)).item(site); }
   auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return detail::evaluated(detail::values_of(*this)).to_vector(site); }
+
+  /// The value, in storage of its own: what contiguous() and clone() of a tensor give.
+  auto contiguous() const { return detail::formed(*this); }
+  auto clone() const { return detail::formed(*this); }
 
   // Views of the value, which is computed whole: (a + b).t() is eval(a + b).t(). Not to be written to.
 #define SITU_FORMULA_VIEW(NAME, PARAMETERS, ...) \

@@ -113,7 +113,7 @@ template <class E>
 detail::view_of_t<E> flip(E const& x, Shape const& axes) {
   unsigned seen = 0;
   for (int64_t axis : axes) {
-    unsigned const bit = 1u << detail::checked_axis(axis, x.rank(), x.shape(), "flip");
+    unsigned const bit = detail::axis_bit(axis, x.shape(), "flip");
     if (seen & bit) detail::fail<ShapeError>("flip: axis ", axis, " appears twice in ", axes);
     seen |= bit;
   }

@@ -8,7 +8,7 @@
 /// Options   causal: query i sees keys 0 to i. scale: 1 / sqrt(depth) unless given. mask: bool (true is seen) or floating (added), broadcast to
 ///           [..., rows, keys]; with causal, both count. dropout: weights become 0 with that probability, the others are divided by 1 - p.
 /// Throws    ShapeError when shapes do not fit, or dropout is not in [0, 1].
-/// Special   a query that sees no key gives 0. NaN in a score gives NaN in its row. The weights that dropout drops depend on the generator, its call and
+/// Special   a query that sees no key gives 0. NaN in a score gives NaN in its row, masked or not. The weights that dropout drops depend on the generator, its call and
 ///           the weight's indices alone, not on device or threads.
 /// Cost      two products, of operands as they lie: heads that are slices of tokens are not copied, and the result lies in memory as q does. On the
 ///           CPU scores stay in the cache, and keys that no query of a block sees are not computed. On CUDA two batched products of cuBLAS, and
@@ -74,9 +74,12 @@ struct AttentionResult {
   Tensor<T, D> value;
   attention_memory_t<T, D> memory;
 };
+/// Draws the dropout's numbers, which backward needs again, into `settings`.
 template <class T, class D>
-AttentionResult<T, D> attention(AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
+AttentionResult<T, D> attention(AttentionPlan const& plan, AttentionSettings<T>& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
                                 Tensor<T, D> const& k, Tensor<T, D> const& v) {
+  std::optional<Draw> draw;
+  if (settings.dropout.row_words != 0) settings.dropout.op.stream = draw.emplace(default_generator()).stream;
   auto out = uninitialized_in_order_of<T, D>(q.layout(), plan.with(plan.rows, plan.width), "scaled_dot_product_attention");
   auto memory = run_attention<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, q.expand(plan.with(plan.rows, plan.depth)),
                                     k.expand(plan.with(plan.keys, plan.depth)), v.expand(plan.with(plan.keys, plan.width)), out);
@@ -109,7 +112,8 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   using D = detail::attention_device_t<Q, K, V>;
   detail::AttentionPlan const plan = detail::plan_attention<T, D>(q_.shape(), k_.shape(), v_.shape(), options);
   Tensor<T, D> const q(q_), k(k_), v(v_);
-  return detail::attention<T, D>(plan, detail::attention_settings<T, D>(plan, options), options.mask, q, k, v).value;
+  detail::AttentionSettings<T> settings = detail::attention_settings<T, D>(plan, options);
+  return detail::attention<T, D>(plan, settings, options.mask, q, k, v).value;
 }
 template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
   requires(expression<Q> && expression<K> && expression<V> && !detail::attention_operands<Q, K, V>)

@@ -113,6 +113,7 @@ struct AttentionSettings {
   AttentionDropout<C> dropout;
 };
 
+/// All but the stream of the dropout, which attention() draws.
 template <class T, class D>
 AttentionSettings<T> attention_settings(AttentionPlan const& plan, attention_options<T, D> const& options) {
   using C = compute_t<T>;
@@ -120,7 +121,7 @@ AttentionSettings<T> attention_settings(AttentionPlan const& plan, attention_opt
   AttentionSettings<T> settings{static_cast<C>(scale), options.causal, {}};
   if (options.dropout > 0) {
     double const kept = 1 - options.dropout;
-    settings.dropout = {{next_stream(default_generator()), Chance::of(kept), static_cast<C>(kept > 0 ? 1 / kept : 0)}, (plan.keys + 63) / 64 * 64};
+    settings.dropout = {{{}, Chance::of(kept), static_cast<C>(kept > 0 ? 1 / kept : 0)}, (plan.keys + 63) / 64 * 64};
   }
   return settings;
 }

@@ -28,6 +28,12 @@ struct Indices {
     return -1;
   }
   bool has(char name) const { return find(name) >= 0; }
+  bool has_all(Indices const& others) const {
+    for (int k = 0; k < others.count; ++k) {
+      if (!has(others.names[k])) return false;
+    }
+    return true;
+  }
   void add(char name) {
     if (count < 64) names[count++] = name;
   }
@@ -204,6 +210,14 @@ Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
   Indices needed_of_a = kept, needed_of_b = kept;
   for (int k = 0; k < b.indices.count; ++k) needed_of_a.add_once(b.indices.names[k]);
   for (int k = 0; k < a.indices.count; ++k) needed_of_b.add_once(a.indices.names[k]);
+  if constexpr (!std::is_same_v<compute_t<T>, T>) {  // sums of one operand are not rounded before the product
+    using C = compute_t<T>;
+    if (!needed_of_a.has_all(a.indices) || !needed_of_b.has_all(b.indices)) {
+      auto const wide = [](Indexed<T, D> const& x) { return Indexed<C, D>{Tensor<C, D>(cast<C>(x.tensor)), x.indices}; };
+      Indexed<C, D> const product = contract(wide(a), wide(b), kept);
+      return {Tensor<T, D>(cast<T>(product.tensor)), product.indices};
+    }
+  }
   a.sum_but(needed_of_a), b.sum_but(needed_of_b);
   // Sums over an index that one operand has with extent 1 alone are sums of the other one: broadcast.
   Indices batch, left, right, gone;
@@ -304,7 +318,7 @@ inline namespace SITU_ABI_BLAS {
 ///
 /// Shape     the extents of the indices after the arrow; without one, those that appear once, in the order of the alphabet. An index that an
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
-/// Dtype     operands promote; sums of 16-bit floats are made in float and rounded for every pair of operands; integers wrap.
+/// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
 /// Cost      operands are joined from left to right: write them in the order in which they are cheap to multiply. A single operand that is
 ///           only transposed or whose diagonal is taken gives a view.
@@ -315,8 +329,13 @@ template <class E, class... Es>
 auto einsum(detail::Equation equation, E const& first, Es const&... others) {
   using T = detail::einsum_value<E, Es...>;
   using D = detail::einsum_device<E, Es...>;
-  Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
-  return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
+  using C = compute_t<T>;
+  if constexpr (sizeof...(Es) > 1 && !std::is_same_v<C, T>) {
+    return Tensor<T, D>(cast<T>(einsum(equation, cast<C>(first), cast<C>(others)...)));
+  } else {
+    Tensor<T, D> const tensors[] = {Tensor<T, D>(first), Tensor<T, D>(others)...};
+    return detail::einsum_of(equation.text, tensors, static_cast<int>(1 + sizeof...(Es)));
+  }
 }
 
 }  // namespace SITU_ABI_BLAS

@@ -12,6 +12,8 @@
 /// Cost      one allocation and one launch.
 #pragma once
 
+#include <exception>
+
 #include <situ/ops/random_numbers.hpp>
 #include <situ/tensor/factories.hpp>
 
@@ -36,6 +38,11 @@ class Generator {
   }
   /// The number of this call; for those who draw.
   uint64_t next_call() { return __atomic_fetch_add(&calls_, uint64_t{1}, __ATOMIC_RELAXED); }
+  /// The call of that number made nothing: the next one gets it, unless another has been made since.
+  void give_back(uint64_t call) {
+    uint64_t after = call + 1;
+    __atomic_compare_exchange_n(&calls_, &after, call, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
 
  private:
   uint64_t seed_;
@@ -51,6 +58,22 @@ SITU_PROCESS_STATE Generator& default_generator() {
 
 inline RandomStream next_stream(Generator& generator) { return {generator.seed(), generator.next_call()}; }
 
+/// A generator's next call, which is not used up where its scope is left by an exception.
+class Draw {
+ public:
+  explicit Draw(Generator& generator) : stream(next_stream(generator)), generator_(generator), exceptions_(std::uncaught_exceptions()) {}
+  Draw(Draw const&) = delete;
+  Draw& operator=(Draw const&) = delete;
+  ~Draw() {
+    if (std::uncaught_exceptions() > exceptions_) generator_.give_back(stream.call);
+  }
+  RandomStream const stream;
+
+ private:
+  Generator& generator_;
+  int exceptions_;
+};
+
 /// The largest finite value of a floating type.
 template <class T>
 inline constexpr double most_of = std::is_same_v<T, float16> ? 65504 : std::is_same_v<T, double> ? std::numeric_limits<double>::max()
@@ -65,6 +88,17 @@ void check_holds([[maybe_unused]] int64_t least, [[maybe_unused]] int64_t most, 
   }
 }
 
+/// `low`, or where a floating T rounds it down, the least T above it, when there is one below `high`.
+template <class T>
+int64_t start_of_integers(int64_t low, int64_t high) {
+  if constexpr (floating<T>) {
+    if (convert_scalar<int64_t>(convert_scalar<T>(low)) >= low) return low;
+    double const above = -static_cast<double>(largest_below<T>(-static_cast<double>(low), -1e19));
+    return above < 0x1p63 && static_cast<int64_t>(above) < high ? static_cast<int64_t>(above) : low;
+  } else {
+    return low;
+  }
+}
 /// `high`, or where a floating T rounds high - 1 up to it, the end of the integers up to the largest T below it.
 template <class T>
 int64_t end_of_integers(int64_t low, int64_t high) {
@@ -76,18 +110,24 @@ int64_t end_of_integers(int64_t low, int64_t high) {
   }
 }
 
-/// A fresh tensor of the numbers of the generator's next call; where there can be no such tensor, that call is not used up.
+/// A fresh tensor of these numbers.
 template <device D, class F>
-Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F const& numbers, char const* who) {
   using T = typename F::element;
   auto result = Tensor<T, D>::uninitialized(shape, who);
-  numbers.stream = next_stream(generator);
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     if (result.size() > 0) device_traits<D>::launch(cpu::RandomKernel<F>{numbers, result.data()}, result.size(), int64_t{1} << 15);
   } else {
     fill_with(result, numbers);
   }
   return result;
+}
+/// The same of the generator's next call.
+template <device D, class F>
+Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Generator& generator, char const* who) {
+  Draw const draw(generator);
+  numbers.stream = draw.stream;
+  return random_tensor<D>(shape, numbers, who);
 }
 
 }  // namespace detail
@@ -156,13 +196,14 @@ Tensor<T, D> normal(double mean, double deviation, Shape const& shape, D device 
 }
 
 /// Integers uniform in [low, high), each within 2^-64 of its share. Throws ShapeError unless low < high, and T holds them. Floats round them, and
-/// give no integer that would be rounded to high.
+/// give no integer that would be rounded below low or up to high.
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& generator, D = {}) {
   if (low >= high) detail::fail<ShapeError>("randint: from ", low, " to ", high, ": there is no integer in between; low must be less than high");
   detail::check_holds<T>(low, high - 1, "randint");
-  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(low);
-  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, low, span}, generator, "randint");
+  int64_t const start = detail::start_of_integers<T>(low, high);
+  uint64_t const span = static_cast<uint64_t>(detail::end_of_integers<T>(low, high)) - static_cast<uint64_t>(start);
+  return detail::random_tensor<D>(shape, detail::whole_numbers<T>{{}, start, span}, generator, "randint");
 }
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
@@ -174,9 +215,8 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("bernoulli: the probability is ", p, "; it must be in [0, 1]");
   if (p > 0) return detail::random_tensor<D>(shape, detail::coins<T>{{}, detail::Chance::of(p)}, generator, "bernoulli");
-  auto result = detail::filled<T, D>(shape, 0, "bernoulli");
-  generator.next_call();
-  return result;
+  detail::Draw const draw(generator);
+  return detail::filled<T, D>(shape, 0, "bernoulli");
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {

@@ -72,9 +72,9 @@ auto dropout(E const& x, double p, bool training, Generator& generator) {
   if (!(p >= 0 && p <= 1)) detail::fail<ShapeError>("dropout: the probability is ", p, "; it must be in [0, 1]");
   using D = detail::result_device_t<device_of<E>>;
   if (!training || p == 0) return Tensor<T, D>(detail::evaluated(x));
-  detail::RandomStream const stream = detail::next_stream(generator);
+  detail::Draw const draw(generator);
   if (p == 1) return detail::filled<T, D>(x.shape(), 0, "dropout");
-  return detail::randomized(x, detail::dropped<T>{stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))}, "dropout");
+  return detail::randomized(x, detail::dropped<T>{draw.stream, detail::Chance::of(1 - p), static_cast<compute_t<T>>(1 / (1 - p))}, "dropout");
 }
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
@@ -92,7 +92,8 @@ auto dropout(E const& x, double p, Generator& generator) {
 template <class E>
   requires(expression<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Generator& generator) {
-  return detail::randomized(p, detail::told_coins<value_of<E>>{detail::next_stream(generator)}, "bernoulli");
+  detail::Draw const draw(generator);
+  return detail::randomized(p, detail::told_coins<value_of<E>>{draw.stream}, "bernoulli");
 }
 template <class E>
   requires(expression<E> && floating<value_of<E>>)

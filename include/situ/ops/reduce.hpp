@@ -38,15 +38,15 @@ void launch_reduce(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
-/// The axes as a set of bits. Throws ShapeError.
+/// The axes as a set of bits, none for a shape without axes. Throws ShapeError.
 inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who) {
   unsigned bits = 0;
   for (int64_t axis : axes) {
-    unsigned const bit = 1u << checked_axis(axis, shape.rank(), shape, who);
+    unsigned const bit = 1u << line_axis(axis, shape, who);
     if (bits & bit) fail<ShapeError>(who, ": axis ", axis, " appears twice in ", axes);
     bits |= bit;
   }
-  return bits;
+  return shape.rank() == 0 ? 0 : bits;
 }
 
 /// The shape that is left of `source` when the axes whose bit is set in `reduced` are.

@@ -26,12 +26,6 @@ decltype(auto) real_elements(E const& e) {
   else return cast<float>(e);
 }
 
-/// An axis as a set of bits, none for 0 and -1 of a shape without axes. Throws ShapeError.
-inline unsigned one_axis(int64_t axis, Shape const& shape, char const* who) {
-  if (shape.rank() == 0 && (axis == 0 || axis == -1)) return 0;
-  return 1u << checked_axis(axis, shape.rank(), shape, who);
-}
-
 /// A fresh tensor from an operation on the rows of e that run along the axes whose bit is set.
 template <template <class> class Op, class E>
 auto operate_on_rows(E const& e, unsigned along, Op<value_of<E>> const& op = {}) {

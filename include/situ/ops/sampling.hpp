@@ -20,7 +20,8 @@ template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randperm(int64_t n, Generator& generator, D = {}) {
   if (n < 0) detail::fail<ShapeError>("randperm: ", n, " elements were asked for; 0 or more are possible");
   detail::check_holds<T>(0, n - 1, "randperm");
-  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{{}, INT64_MIN, UINT64_MAX}, generator, "randperm");
+  detail::Draw const draw(generator);
+  auto const keys = detail::random_tensor<D>({n}, detail::whole_numbers<int64_t>{draw.stream, INT64_MIN, UINT64_MAX}, "randperm");
   if constexpr (std::is_same_v<T, int64_t>) return argsort(keys);
   else return Tensor<T, D>(cast<T>(argsort(keys)));
 }
@@ -60,7 +61,8 @@ template <class E>
 auto multinomial(E const& weights, int64_t n, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, false);
   using D = detail::result_device_t<device_of<E>>;
-  auto const u = rand<double>(weights.shape(), generator, D{});
+  detail::Draw const draw(generator);
+  auto const u = detail::random_tensor<D>(weights.shape(), detail::uniform_numbers<double>{draw.stream}, "multinomial");
   return topk(where(weights > 0, log(1.0 - u) / cast<double>(weights), -std::numeric_limits<double>::infinity()), n, -1).indices;
 }
 template <class E>
@@ -82,7 +84,8 @@ auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& gen
   auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();
   shape[shape.rank() - 1] = n;
-  auto const u = rand<double>(shape, generator, D{});
+  detail::Draw const draw(generator);
+  auto const u = detail::random_tensor<D>(shape, detail::uniform_numbers<double>{draw.stream}, "multinomial");
   // The last index is drawn where no sum before it is larger.
   return searchsorted(sums.slice(-1, 0, last), minimum(u * total, total * (1.0 - 2.220446049250313e-16)), right);
 }

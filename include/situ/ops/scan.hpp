@@ -23,7 +23,7 @@ template <class Scanner, class E>
 auto scan(E const& e, int64_t axis) {
   using D = result_device_t<device_of<E>>;
   using Out = typename Scanner::result;
-  int const along = checked_axis(axis, e.shape().rank(), e.shape(), Scanner::name);
+  int const along = line_axis(axis, e.shape(), Scanner::name);
   auto result = Tensor<Out, D>::uninitialized(e.shape(), Scanner::name);
   if (result.size() == 0) return result;
   ScanProgram<Scanner, tree_of<E>, leaf_count<E>> program(lower<0>(e));
@@ -36,7 +36,7 @@ auto scan(E const& e, int64_t axis) {
 
 /// Running sums along an axis: y_k = Σ x_i, i ≤ k.
 ///
-/// Shape     that of x; a negative axis counts from the end.
+/// Shape     that of x; a negative axis counts from the end. One number is its own sum, along axis 0.
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError when x has no such axis.

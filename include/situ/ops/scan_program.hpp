@@ -60,7 +60,7 @@ struct ScanProgram {
 /// Binds the scan of `e` along `axis`.
 template <class S, class E>
 void bind_scan(ScanProgram<S, tree_of<E>, leaf_count<E>>& program, typename S::result* data, Layout const& out, E const& e, int axis) {
-  Shape const& shape = e.shape();
+  Shape const shape = e.shape().rank() == 0 ? Shape{1} : e.shape();  // one number is a line of one
   constexpr int operands = leaf_count<E> + 1;
   auto& where = program.where;
   int64_t strides[max_rank] = {};

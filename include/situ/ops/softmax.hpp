@@ -21,7 +21,7 @@ namespace situ::inline SITU_ABI {
 template <class E>
   requires expression<E>
 auto softmax(E const& x, int64_t axis) {
-  return detail::operate_on_rows<detail::rows::softmax>(detail::real_elements(x), detail::one_axis(axis, x.shape(), "softmax"));
+  return detail::operate_on_rows<detail::rows::softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "softmax"));
 }
 
 /// log(softmax(x)), without overflow and without the logarithm of 0.
@@ -32,7 +32,7 @@ auto softmax(E const& x, int64_t axis) {
 template <class E>
   requires expression<E>
 auto log_softmax(E const& x, int64_t axis) {
-  return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::one_axis(axis, x.shape(), "log_softmax"));
+  return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
 }  // namespace situ::inline SITU_ABI

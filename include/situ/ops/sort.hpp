@@ -129,7 +129,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
   using D = result_device_t<device_of<E>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const& shape = e.shape();
-  int const rank = shape.rank(), k = rank == 0 && (axis == 0 || axis == -1) ? 0 : checked_axis(axis, rank, shape, who);
+  int const rank = shape.rank(), k = line_axis(axis, shape, who);
   int64_t const n = rank == 0 ? 1 : shape[k], columns = rank == 0 ? 1 : columns_of(shape, k);
   check_row_length<T>(kernels{}, n, Indices, who);
   Sorted<T, D> result;
@@ -165,7 +165,7 @@ auto topk(E const& e, int64_t k, int64_t axis, bool largest) -> Sorted<value_of<
   using D = result_device_t<device_of<E>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const& shape = e.shape();
-  int const rank = shape.rank(), a = rank == 0 && (axis == 0 || axis == -1) ? 0 : checked_axis(axis, rank, shape, "topk");
+  int const rank = shape.rank(), a = line_axis(axis, shape, "topk");
   int64_t const n = rank == 0 ? 1 : shape[a];
   if (k < 0 || k > n) fail<ShapeError>("topk: ", k, " elements were asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
   Shape out = shape;

@@ -186,7 +186,7 @@ struct History {
       bool const measured[] = {e.samples > 0, e.validated, e.has_metric, true, e.has_gradient_norm, true, true};
       for (int k = 0; k < 7; ++k) {
         out.add(",");
-        if (!math::isnan(columns[k])) out.add_floating(k < 5 ? "%.9g" : k == 5 ? "%.3f" : "%.0f", columns[k]);
+        if (!math::isnan(columns[k])) out.add_floating(columns[k], k < 5 ? 9 : k == 5 ? 3 : 0, k >= 5);
         else if (measured[k]) out.add("nan");
       }
       out.add("\n");

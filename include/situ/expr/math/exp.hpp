@@ -22,6 +22,12 @@ struct exp_parts {
   P t, n;
 };
 
+/// The same, and n as the low bits of a number, biased as exponents are: shifted up they are 2^n where that is a normal number.
+template <class P>
+struct shifted_exp_parts {
+  P t, n, shifted;
+};
+
 /// r² q(r) + c. Not Horner's scheme: how long one element takes matters as much as how many operations it takes.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp_rest(pack<float, N, Isa> const& r, pack<float, N, Isa> const& c) {
@@ -53,12 +59,18 @@ SITU_INLINE pack<double, N, Isa> exp_rest(pack<double, N, Isa> const& r, pack<do
 ///
 /// ln 2 is split so that n times its upper part is exact; the polynomial errs by 2^-28.
 template <int N, class Isa>
-SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
+SITU_INLINE shifted_exp_parts<pack<float, N, Isa>> split_exp_shifted(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const magic(round_magic<float>);
-  P const n = keep_order(keep_order(multiply_add(x, P(1.44269504f), magic)) - magic);
+  P const magic(round_magic<float> + 127.0f);
+  P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
+  P const n = keep_order(shifted - magic);
   P const r = keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f);
-  return {exp_rest(r, r), n};
+  return {exp_rest(r, r), n, shifted};
+}
+template <int N, class Isa>
+SITU_INLINE exp_parts<pack<float, N, Isa>> split_exp(pack<float, N, Isa> const& x) {
+  auto const [t, n, shifted] = split_exp_shifted(x);
+  return {t, n};
 }
 /// The parts of exp(x), |x| < 1400, in double. The polynomial errs by 2^-57 of the whole.
 template <int N, class Isa>
@@ -138,10 +150,11 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
     if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
-    auto const [t, n] = detail::split_exp(c);
-    P const y = P(1.0f) + t;
-    if (SITU_UNLIKELY(special)) return detail::scale(y, n);
-    return y * detail::power_of_two(n);
+    auto const [t, n, shifted] = detail::split_exp_shifted(c);
+    if (SITU_UNLIKELY(special)) return detail::scale(P(1.0f) + t, n);
+    P const power = bitcast<float>(bitcast<int32_t>(shifted) << 23);
+    if constexpr (Isa::fma) return detail::add_share(power, t);
+    else return (P(1.0f) + t) * power;  // 2^n t may be no normal number, which -ffast-math has the processor take for 0
   }
 }
 

@@ -75,9 +75,9 @@ SITU_INLINE pack<T, N, Isa> log_special(pack<T, N, Isa> const& x, pack<T, N, Isa
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log_rest(pack<float, N, Isa> const& f) {
   using P = pack<float, N, Isa>;
-  P const p = horner(f, -0.0450761728f, 0.104631938f, -0.13161242f, 0.14478381f, -0.166473061f, 0.199908614f,
-                     -0.250000954f, 0.333334506f);
-  return (f * f) * multiply_add(f, p, P(-0.5f));
+  P const u = f * f;
+  P const high = by_pairs(f, u, -0.0450761728f, 0.104631938f, -0.13161242f, 0.14478381f, -0.166473061f, 0.199908614f, -0.250000954f);
+  return u * multiply_add(u, high, multiply_add(f, P(0.333334506f), P(-0.5f)));
 }
 
 /// e log 2 + log(1 + f). The float nearest to log 2 is within 2^-28.4 of it: that does where the product is not rounded.

@@ -1,4 +1,4 @@
-/// Functions as tables of polynomials, one for each of 16 intervals, for kernels that can look numbers up in registers.
+/// Polynomials in short chains; functions as tables of them, one for each of 16 intervals, for kernels that can look numbers up in registers.
 #pragma once
 
 #include <situ/expr/math/detail.hpp>
@@ -6,6 +6,16 @@
 namespace situ::inline SITU_ABI {
 namespace math {
 namespace detail {
+
+/// The polynomial of seven coefficients, given from the highest power down, in pairs; u = x². Horner's scheme takes one multiplication less but has
+/// every step wait for the last one, and processors hold few elements that wait.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> by_pairs(pack<T, N, Isa> const& x, pack<T, N, Isa> const& u, T c6, T c5, T c4, T c3, T c2, T c1, T c0) {
+  using P = pack<T, N, Isa>;
+  P const high = multiply_add(u, P(c6), multiply_add(x, P(c5), P(c4)));
+  P const low = multiply_add(u, multiply_add(x, P(c3), P(c2)), multiply_add(x, P(c1), P(c0)));
+  return multiply_add(u * u, high, low);
+}
 
 /// Polynomials in x − centre; coefficient[0] belongs to the constant. A centre lies where the value is close to a float, so
 /// that the last addition makes most of the error.

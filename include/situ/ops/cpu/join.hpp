@@ -19,50 +19,91 @@ struct JoinedPiece {
 
 /// Elements of two, three or four rows in turn.
 template <class Word>
-struct Interleaver : Mover<Word> {
-  using M = Mover<Word>;
-  using typename M::Lanes;
-  using typename M::V;
-  static constexpr int lanes = M::lanes;
-  static constexpr bool by_threes = lanes == 4;
-
-  static constexpr bool takes(int pieces) { return pieces == 2 || pieces == 4 || (by_threes && pieces == 3); }
-  /// to[k * pieces + j] = element k of piece j, for whole registers; gives how many k that were.
-  static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+struct InterleaveBody {
+  /// to[k * pieces + j] = element k of piece j; the last registers overlap those before. Gives n, or 0 where nothing was done: where pieces do not
+  /// fill a register, or words of less than four bytes are to go in threes and the registers are the baseline's, which on x86 has no shuffle of bytes.
+  template <class Isa>
+  SITU_INLINE static int64_t run(void* to_, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+    constexpr int size = static_cast<int>(sizeof(Word)), N = (size < 4 && Isa::bytes > 32 ? 32 : Isa::bytes) / size;
+    using P = pack<Word, N, Isa>;
+    using Lanes = std::make_integer_sequence<int, N>;
+    if (n < N) return 0;
     auto* const to = static_cast<Word*>(to_);
     auto const from = [&](int j) { return reinterpret_cast<Word const*>(piece[j].from) + row; };
-    int64_t k = 0;
     if (pieces == 2) {
       Word const *const a = from(0), *const b = from(1);
-      for (; k + lanes <= n; k += lanes) put(M::load(a + k), M::load(b + k), to + 2 * k);
-    } else if (pieces == 4) {
-      Word const *const a = from(0), *const b = from(1), *const c = from(2), *const d = from(3);
-      for (; k + lanes <= n; k += lanes) {
-        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k), s = M::load(d + k);
-        put(M::low(p, r, Lanes{}), M::low(q, s, Lanes{}), to + 4 * k);
-        put(M::high(p, r, Lanes{}), M::high(q, s, Lanes{}), to + 4 * k + 2 * lanes);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        put(P::load(a + k), P::load(b + k), to + 2 * k, Lanes{});
       }
-    } else if constexpr (by_threes) {
-      Word const *const a = from(0), *const b = from(1), *const c = from(2);
-      for (; k + lanes < n; k += lanes) {  // registers of three and one too many, over which the next one is written
-        V const p = M::load(a + k), q = M::load(b + k), r = M::load(c + k);
-        V const low = M::low(p, r, Lanes{}), low2 = M::low(q, q, Lanes{}), high = M::high(p, r, Lanes{}), high2 = M::high(q, q, Lanes{});
-        Word* const at = to + 3 * k;
-        M::store(M::low(low, low2, Lanes{}), at);
-        M::store(M::high(low, low2, Lanes{}), at + 3);
-        M::store(M::low(high, high2, Lanes{}), at + 6);
-        M::store(M::high(high, high2, Lanes{}), at + 9);
-      }
+      return n;
     }
-    return k;
+    if (pieces == 4) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2), *const d = from(3);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        P const p = P::load(a + k), q = P::load(b + k), r = P::load(c + k), s = P::load(d + k);
+        put(low(p, r, Lanes{}), low(q, s, Lanes{}), to + 4 * k, Lanes{});
+        put(high(p, r, Lanes{}), high(q, s, Lanes{}), to + 4 * k + 2 * N, Lanes{});
+      }
+      return n;
+    }
+    if constexpr (size >= 4 || Isa::bytes > 16) {
+      Word const *const a = from(0), *const b = from(1), *const c = from(2);
+      for (int64_t k = 0; k < n; k += N) {
+        if (k + N > n) k = n - N;
+        P const p = dealt<0>(P::load(a + k), Lanes{}), q = dealt<1>(P::load(b + k), Lanes{}), r = dealt<2>(P::load(c + k), Lanes{});
+        merged<0>(p, q, r, Lanes{}).store(to + 3 * k);
+        merged<1>(p, q, r, Lanes{}).store(to + 3 * k + N);
+        merged<2>(p, q, r, Lanes{}).store(to + 3 * k + 2 * N);
+      }
+      return n;
+    } else {
+      return 0;
+    }
   }
 
  private:
-  static SITU_INLINE void put(V const& a, V const& b, Word* to) {
-    M::store(M::low(a, b, Lanes{}), to);
-    M::store(M::high(a, b, Lanes{}), to + lanes);
+  /// The lanes `From` of a, and, counted on from the lanes of a, of b.
+  template <int... From, class P>
+  static SITU_INLINE P shuffled(P const& a, P const& b) {
+#if defined(__clang__)
+    return P(__builtin_shufflevector(a.v, b.v, From...));
+#else
+    return P(__builtin_shuffle(a.v, b.v, typename P::vector{static_cast<Word>(From)...}));
+#endif
+  }
+  template <class P, int... K>
+  static SITU_INLINE P low(P const& a, P const& b, std::integer_sequence<int, K...>) {
+    return shuffled<(K / 2 + K % 2 * P::lanes)...>(a, b);
+  }
+  template <class P, int... K>
+  static SITU_INLINE P high(P const& a, P const& b, std::integer_sequence<int, K...>) {
+    return shuffled<(K / 2 + K % 2 * P::lanes + P::lanes / 2)...>(a, b);
+  }
+  template <class P, int... K>
+  static SITU_INLINE void put(P const& a, P const& b, Word* to, std::integer_sequence<int, K...> lanes) {
+    low(a, b, lanes).store(to);
+    high(a, b, lanes).store(to + P::lanes);
+  }
+  /// Of three pieces: element k of piece J in lane (3 k + J) mod lanes, where it stands in the register of the result that it belongs to. As 3 and
+  /// the number of lanes have no common divisor, no two meet: k = (lane - J) / 3, and 1 / 3 = 43 modulo all powers of two up to 128.
+  template <int J, class P, int... K>
+  static SITU_INLINE P dealt(P const& x, std::integer_sequence<int, K...>) {
+    return shuffled<((K - J + 2 * P::lanes) * 43 % P::lanes)...>(x, x);
+  }
+  /// Register R of the result: lane i is of piece (R lanes + i) mod 3.
+  template <int R, class P, int... K>
+  static SITU_INLINE P merged(P const& a, P const& b, P const& c, std::integer_sequence<int, K...>) {
+    constexpr int N = P::lanes;
+    P const ab = shuffled<(K + ((R * N + K) % 3 == 1 ? N : 0))...>(a, b);
+    return shuffled<(K + ((R * N + K) % 3 == 2 ? N : 0))...>(ab, c);
   }
 };
+template <class Word>
+int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, int64_t n) {
+  return dispatch<InterleaveBody<Word>>(to, piece, pieces, row, n);
+}
 
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
@@ -103,7 +144,7 @@ struct JoinRowsKernel {
 
   void join_rows(int64_t first, int64_t last) const {
     alignas(64) char held[block_bytes + 64];
-    int64_t const block = block_bytes / row_bytes;
+    int64_t const fitting = block_bytes / row_bytes, block = fitting > 64 ? fitting - fitting % 64 : fitting;  // whole registers and lines
     for (int64_t row = first; row < last; row += block) {
       int64_t const count = last - row < block ? last - row : block;
       char* const place = to + row * row_bytes;
@@ -114,11 +155,7 @@ struct JoinRowsKernel {
   }
 
   void put_together(char* where, int64_t row, int64_t count) const {
-    int64_t const done = in_turn ? interleave(where, piece, pieces, row, count) : 0;
-    if (done == count) return;
-    where += done * row_bytes;
-    row += done;
-    count -= done;
+    if (in_turn && interleave(where, piece, pieces, row, count) == count) return;
     int64_t const pitch = row_bytes / size;
     for (int p = 0; p < pieces; ++p) {
       char const* const from = piece[p].from + row * piece[p].from_row;
@@ -140,7 +177,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   cpu::JoinRowsKernel kernel{};
   if (count > cpu::JoinRowsKernel::most_pieces) return false;
   constexpr int size = static_cast<int>(sizeof(T));
-  kernel.in_turn = cpu::Interleaver<unsigned_of_size<T>>::takes(count);
+  kernel.in_turn = count >= 2 && count <= 4;
   for (int p = 0; p < count; ++p) {
     kernel.piece[p] = pieces[p];
     kernel.row_bytes += pieces[p].bytes;
@@ -154,7 +191,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   kernel.size = size;
   kernel.stream = rows * kernel.row_bytes >= cpu::streaming_bytes;
   kernel.mover = cpu::mover_of<T>;
-  kernel.interleave = &cpu::Interleaver<unsigned_of_size<T>>::run;
+  kernel.interleave = &cpu::interleave<unsigned_of_size<T>>;
   if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);
   else device_traits<D>::launch(kernel, rows, grain / kernel.row_bytes + 1);
   return true;

@@ -8,6 +8,7 @@
 #include <situ/core/storage.hpp>
 #include <situ/expr/cpu/launch.hpp>
 #include <situ/ops/cpu/reduce_centred.hpp>
+#include <situ/ops/cpu/reduce_index.hpp>
 #include <situ/ops/cpu/reduce_lanes.hpp>
 
 namespace situ::inline SITU_ABI {

@@ -229,6 +229,24 @@ struct SelectFormulaKernel {
   }
 };
 
+/// to[k] = begin + ones[k].
+struct NumberOnesBody {
+  template <class Isa>
+  SITU_INLINE static int run(int64_t* to, int32_t const* ones, int64_t begin, int64_t count, bool stream) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(int64_t));
+    pack<int64_t, N, Isa> const from(begin);
+    int64_t k = 0;
+    for (; stream && k < count && reinterpret_cast<std::uintptr_t>(to + k) % Isa::bytes != 0; ++k) to[k] = begin + ones[k];
+    for (; k + N <= count; k += N) {
+      auto const numbers = from + convert_unchecked<int64_t>(pack<int32_t, N, Isa>::load(ones + k));
+      if (SITU_LIKELY(stream)) stream_to(numbers, to + k);
+      else numbers.store(to + k);
+    }
+    for (; k < count; ++k) to[k] = begin + ones[k];
+    return 0;
+  }
+};
+
 /// The indices of ones, `rank` numbers for each: a block's ones are listed first, and then written row by row.
 struct NonzeroKernel {
   int64_t* to;
@@ -241,22 +259,21 @@ struct NonzeroKernel {
   void operator()(int64_t first, int64_t last) const {
     uint32_t numbers[select_block], ones[select_block];
     int64_t const most = size < select_block ? size : select_block;
+    bool const stream = rank == 1 && places[select_blocks(size)] * static_cast<int64_t>(sizeof(int64_t)) >= streaming_bytes;
     for (int64_t k = 0; k < most; ++k) numbers[k] = static_cast<uint32_t>(k);
     for (int64_t b = first; b < last; ++b) {
       int64_t const begin = b * select_block, left = size - begin, count = places[b + 1] - places[b];
       compact(ones, numbers, mask + begin, left < select_block ? left : select_block, count);
-      write(to + places[b] * rank, begin, ones, count);
+      if (rank == 1) dispatch<NumberOnesBody>(to + places[b], reinterpret_cast<int32_t const*>(ones), begin, count, stream);
+      else write(to + places[b] * rank, begin, ones, count);
     }
+    if (stream) finish_streaming();
   }
 
  private:
   void write(int64_t* out, int64_t begin, uint32_t const* ones, int64_t count) const {
     int const last = rank - 1;
     if (last < 0) return;
-    if (last == 0) {
-      for (int64_t k = 0; k < count; ++k) out[k] = begin + ones[k];
-      return;
-    }
     int64_t row = begin / sizes[last], at[max_rank];
     int64_t row_begin = row * sizes[last] - begin;  // from the block's beginning
     for (int a = last - 1; a >= 0; --a) at[a] = row % sizes[a], row /= sizes[a];

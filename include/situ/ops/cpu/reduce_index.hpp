@@ -1,0 +1,212 @@
+/// The pack code of reductions that keep a number and its place.
+#pragma once
+
+#include <situ/ops/cpu/reduce_lanes.hpp>
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The pack code of argmin and argmax: the best values first, as without an index; then their places, where they beat those before.
+template <class R, class Tree, int Operands>
+struct IndexBody {
+  using T = typename Tree::value_type;
+  using E = typename R::element;
+  using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
+  using I = signed_of_size<A>;
+  static constexpr int sign = R::sign;
+  static constexpr int together = 8;
+  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+  using Best = std::conditional_t<(sign > 0), reducers::max<A>, reducers::min<A>>;
+
+  template <class Isa, int N>
+  SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+  }
+  template <class P>
+  SITU_INLINE static typename P::mask_type beats(P const& x, P const& best) {
+    auto const better = sign > 0 ? x > best : x < best;
+    if constexpr (std::is_floating_point_v<A>) return better | (math::isnan(x) & !math::isnan(best));
+    else return better;
+  }
+  /// best = the better one; see CombineBody::quickly for floats.
+  template <class P>
+  SITU_INLINE static void quickly(P& best, [[maybe_unused]] P& odd, P const& x, [[maybe_unused]] P const& zero) {
+    if constexpr (std::is_floating_point_v<A>) CombineBody<Best, Tree, Operands>::quickly(best, odd, x, zero);
+    else best = select(sign > 0 ? x > best : x < best, x, best);
+  }
+  /// Whether quickly() met what it cannot compare, or infinities.
+  template <class P>
+  SITU_INLINE static bool is_odd([[maybe_unused]] P const& odd) {
+    if constexpr (std::is_floating_point_v<A>) return any_of(math::isnan(odd));
+    else return false;
+  }
+
+  struct Row {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> run = *run_;
+      reducers::indexed<A> found{A(0), -1};
+      bool located = true;  // else `found` has the index of its block's first element
+      int64_t i = 0;
+      P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
+      while (i + 4 * N <= run.count) {
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
+        int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
+        P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
+        for (; i < stop; i += 4 * N) {
+          quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+          quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+          quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+          quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+        }
+        if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
+          auto const odd_one = search<Isa, N>(tree, run, start, stop);
+          if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one, located = true;
+          continue;
+        }
+        quickly(b, odd, c, zero);
+        quickly(d, odd, e, zero);
+        quickly(b, odd, d, zero);
+        A const best = folded<Best>(b);
+        if (found.index < 0 || Wide::beats(best, found.value)) found = {best, start}, located = false;
+      }
+      if (i < run.count) {
+        auto const last = search<Isa, N>(tree, run, i, run.count);
+        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
+      }
+      if (!located) {  // among values that are computed anew: under -ffast-math these may differ from those above
+        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N);
+        found = search<Isa, N>(tree, run, found.index, found.index + (whole < 256 * N ? whole : 256 * N));
+      }
+      *result = found;
+    }
+
+   private:
+    /// Elements [i, n), where any of them may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      alignas(64) unsigned char buffers[Operands][64];
+      P best(A(0));
+      Q where(I(0)), here;
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(i + k));
+      bool first = true;
+      int const lanes_used = static_cast<int>(n - i < N ? n - i : N);
+      for (;;) {
+        for (; i + N <= n; i += N) {
+          P const x = value<Isa, N>(tree, run, i);
+          if (first) best = x, where = here, first = false;
+          else {
+            auto const m = beats(x, best);
+            best = select(m, x, best);
+            where = select(m, here, where);
+          }
+          here = here + Q(static_cast<I>(N));
+        }
+        if (i >= n) break;
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
+        i = 0, n = N;
+      }
+      A values[N];
+      I indices[N];
+      best.store(values);
+      where.store(indices);
+      reducers::indexed<A> found{values[0], indices[0]};
+      for (int k = 1; k < lanes_used; ++k) found = merged(found, {values[k], indices[k]});
+      return found;
+    }
+  };
+
+  /// `rows` rows, `row_bytes` apart operand by operand, the first of which has the number `row`: 0 starts the strip. Rows that come next are
+  /// asked for at the same time.
+  struct Strip {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      Tree const tree = *tree_;
+      Run<Operands> const run = *run_;
+      int64_t bytes[Operands];
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
+      P const zero = keep_order(P(A(0)));
+      pack<I, N, Isa> const begin(row == 0 ? I(1) : row);
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        P odd = zero;
+        int first = 0;
+        P best = P::load(bests + i);
+        auto where = pack<I, N, Isa>::load(wheres + i);
+        Run<Operands> at = run;
+        if (row == 0) {
+          best = value<Isa, N>(tree, at, i);
+          where = pack<I, N, Isa>(I(0));
+          odd = multiply_add(best, zero, odd);
+          step(at, bytes, i, rows);
+          first = 1;
+        }
+        pack<I, N, Isa> here(begin);
+        for (int r = first; r < rows; ++r) {
+          P const x = value<Isa, N>(tree, at, i);
+          step(at, bytes, i, rows);
+          where = select(sign > 0 ? x > best : x < best, here, where);
+          quickly(best, odd, x, zero);
+          here = here + pack<I, N, Isa>(I(1));
+        }
+        if (SITU_UNLIKELY(is_odd(odd))) {
+          search<Isa, N>(tree, run, bests + i, wheres + i, row, bytes, rows, i);
+        } else {
+          best.store(bests + i);
+          where.store(wheres + i);
+        }
+      }
+      if (i >= run.count) return;
+      Run<Operands> at = run;
+      for (int r = 0; r < rows; ++r) {
+        alignas(64) unsigned char buffers[Operands][64];
+        Run<Operands> tail = at;
+        buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
+        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+
+   private:
+    SITU_INLINE static void step(Run<Operands>& at, int64_t const* bytes, int64_t i, int rows) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+        at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+    /// One pack of columns, where any element may be NaN.
+    template <class Isa, int N>
+    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, I* wheres, I row, int64_t const* bytes, int rows, int64_t i) {
+      using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
+      for (int r = 0; r < rows; ++r) {
+        P const x = value<Isa, N>(tree, at, i);
+        I const number = static_cast<I>(row + r);
+        if (number == 0) {
+          x.store(bests);
+          Q(I(0)).store(wheres);
+        } else {
+          P const best = P::load(bests);
+          auto const m = beats(x, best);
+          select(m, x, best).store(bests);
+          select(m, Q(number), Q::load(wheres)).store(wheres);
+        }
+        for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+    }
+  };
+
+  using Wide = reducers::arg_extremum<A, sign>;
+  static reducers::indexed<A> merged(reducers::indexed<A> a, reducers::indexed<A> b) { return Wide::merge(a, b); }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
