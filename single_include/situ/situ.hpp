@@ -24,6 +24,12 @@
 //
 // SPDX-License-Identifier: MIT
 #pragma once
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"  // g++ means every array whose size is an int of a template
+#pragma GCC diagnostic ignored "-Wuseless-cast"  // to types of the system, such as off_t, which are others elsewhere
+#pragma GCC diagnostic ignored "-Wnull-dereference"  // data() of an empty tensor is null, and is not read
+#endif
 
 // ---- <situ/situ.hpp>
 /// All of situ.
@@ -845,11 +851,11 @@ inline constexpr int max_rank = 8;
 /// types, or converted from a range of integers such as std::vector. Throws ShapeError beyond eight entries.
 class Shape {
  public:
-  constexpr Shape() = default;
+  constexpr Shape() : values_{}, rank_(0) {}
 
   template <std::integral... Is>
     requires(sizeof...(Is) > 0)
-  constexpr Shape(Is... extents) : rank_(static_cast<int>(sizeof...(Is))) {
+  constexpr Shape(Is... extents) : values_{}, rank_(static_cast<int>(sizeof...(Is))) {
     if constexpr (sizeof...(Is) > max_rank) too_many(static_cast<int64_t>(sizeof...(Is)));
     else {
       int k = 0;
@@ -866,7 +872,7 @@ class Shape {
   constexpr Shape(Range const& extents) : Shape(extents.data(), static_cast<int64_t>(extents.size())) {}
 
   template <std::integral I>
-  constexpr Shape(I const* first, int64_t count) {
+  constexpr Shape(I const* first, int64_t count) : values_{}, rank_(0) {
     if (count > max_rank || count < 0) too_many(count);
     rank_ = static_cast<int>(count);
     for (int k = 0; k < rank_; ++k) values_[k] = static_cast<int64_t>(first[k]);
@@ -879,6 +885,21 @@ class Shape {
     result.rank_ = rank;
     for (int k = 0; k < rank; ++k) result.values_[k] = value;
     return result;
+  }
+
+  /// A copy by moves of 16 bytes. In code that g++ takes for rarely run its own is a string instruction, which costs more than all else of a small tensor.
+  struct By16 {};
+  constexpr Shape(Shape const& other, By16) {
+    if (std::is_constant_evaluated()) {
+      *this = other;
+    } else {
+      static_assert(max_rank == 8);
+      __builtin_memcpy(values_, other.values_, 16);
+      __builtin_memcpy(values_ + 2, other.values_ + 2, 16);
+      __builtin_memcpy(values_ + 4, other.values_ + 4, 16);
+      __builtin_memcpy(values_ + 6, other.values_ + 6, 16);
+      rank_ = other.rank_;
+    }
   }
 
   constexpr int rank() const { return rank_; }
@@ -923,8 +944,8 @@ class Shape {
     detail::fail<ShapeError>("shape: ", count, " dimensions were given: a tensor has at most ", max_rank);
   }
 
-  int64_t values_[max_rank] = {};
-  int rank_ = 0;
+  int64_t values_[max_rank];
+  int rank_;
 };
 
 SITU_REPORTS void append_to(detail::MessageText& to, Shape const& shape) {
@@ -989,7 +1010,10 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
   return checked_axis(axis, shape.rank(), shape, who);
 }
 
-/// The same as a set of bits: none for a shape without axes.
+/// A shape without axes as one of length 1, others as they are.
+inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
+
+/// The axis as a set of bits: none for a shape without axes.
 inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
   unsigned const bit = 1u << line_axis(axis, shape, who);
   return shape.rank() == 0 ? 0 : bit;
@@ -1024,7 +1048,7 @@ struct Layout {
 
   constexpr Layout() : shape(0), strides(1) {}
   constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
-  explicit constexpr Layout(Shape const& extents) : shape(extents), strides(extents) {
+  explicit constexpr Layout(Shape const& extents) : shape(extents, Shape::By16{}), strides(extents, Shape::By16{}) {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
@@ -1142,7 +1166,7 @@ SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
 }
 
 SITU_NOINLINE inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
-  int const i = checked_axis(axis0, from.rank(), from.shape, who), j = checked_axis(axis1, from.rank(), from.shape, who);
+  int const i = line_axis(axis0, from.shape, who), j = line_axis(axis1, from.shape, who);
   Layout result = from;
   result.shape[i] = from.shape[j], result.shape[j] = from.shape[i];
   result.strides[i] = from.strides[j], result.strides[j] = from.strides[i];
@@ -1158,7 +1182,8 @@ SITU_NOINLINE inline Layout matrix_transposed(Layout const& from) {
 
 SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
   if (axes.rank() != from.rank()) {
-    fail<ShapeError>("permute: ", axes.rank(), " axes ", axes, " were given for shape ", from.shape, ": it has ", from.rank());
+    fail<ShapeError>("permute: ", axes.rank(), axes.rank() == 1 ? " axis " : " axes ", axes, axes.rank() == 1 ? " was" : " were", " given for shape ", from.shape,
+                     ": it has ", from.rank());
   }
   Layout result = from;
   unsigned seen = 0;
@@ -1250,11 +1275,11 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
   }
   if (unknown >= 0) {
     if (known == 0 || size % known != 0) {
-      fail<ShapeError>(who, ": shape ", from, " (", size, " elements) cannot become ", to, ": ", size, " is not a multiple of ", known);
+      fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, ": ", size, " is not a multiple of ", known);
     }
     to[unknown] = size / known;
   } else if (known != size) {
-    fail<ShapeError>(who, ": shape ", from, " (", size, " elements) cannot become ", to, " (", known, " elements)");
+    fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, " (", known, known == 1 ? " element)" : " elements)");
   }
   return to;
 }
@@ -8103,6 +8128,9 @@ struct pack {
       v = all - vector{};
     } else {
       v = vector{} + all;
+#if !defined(__CUDACC__)
+#pragma GCC unroll 1  // -O3 would unroll it before it knows the registers: into one masked broadcast for each lane
+#endif
       for (int k = 0; k < N; ++k) v[k] = all;
     }
   }
@@ -8297,6 +8325,13 @@ namespace detail::cpu {
 #define SITU_UNROLL _Pragma("GCC unroll 4")
 #endif
 
+/// The short loop that follows begins on a line of code. Across two lines each pass takes half a cycle longer, by chance of what stands before it.
+#if SITU_X86
+#define SITU_ALIGN_LOOP __asm__ volatile(".p2align 6")
+#else
+#define SITU_ALIGN_LOOP
+#endif
+
 // Programs that test rules and not kernels define SITU_TEST_BASELINE_ONLY, in all of their files: they compile in half of the time.
 #if SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
 #if defined(__clang__)
@@ -8432,11 +8467,11 @@ __attribute__((target("avx512f,avx512bw"), always_inline)) inline void pad_with_
   uint64_t const mask = (uint64_t{1} << bytes) - 1;
   char const* const last = from + bytes - size;
   tail_register x;
-  if (size == 4) __asm__("vpbroadcastd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
-  else if (size == 8) __asm__("vpbroadcastq %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
-  else if (size == 2) __asm__("vpbroadcastw %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[2]>(last)));
-  else __asm__("vpbroadcastb %1, %0" : "=v"(x) : "m"(*last));
-  __asm__("vmovdqu8 %1, %0%{%2%}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
+  if (size == 4) __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+  else if (size == 8) __asm__("vpbroadcastq {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+  else if (size == 2) __asm__("vpbroadcastw {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[2]>(last)));
+  else __asm__("vpbroadcastb {%1, %0|%0, %1}" : "=v"(x) : "m"(*last));
+  __asm__("vmovdqu8 {%1, %0%{%2%}|%0%{%2%}, %1}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
   *reinterpret_cast<tail_register*>(to) = x;
 }
 __attribute__((target("avx512f,avx512bw"), noinline)) inline void pad_with_masks(void* const* to, void const* const* data, int const* sizes, int operands,
@@ -8456,10 +8491,10 @@ __attribute__((target("avx2"), noinline)) inline void pad_words_with_mask(void* 
   for (int o = 1; o < operands; ++o) {
     char const* const from = static_cast<char const*>(data[o]) + first;
     char const* const last = from + bytes - size;
-    __asm__("vpmaskmovd %1, %2, %0" : "=x"(words) : "m"(*reinterpret_cast<char const(*)[32]>(from)), "x"(mask));
-    if (size == 4) __asm__("vpbroadcastd %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
-    else __asm__("vpbroadcastq %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
-    __asm__("vpblendvb %2, %1, %0, %0" : "+x"(x) : "x"(words), "x"(mask));
+    __asm__("vpmaskmovd {%1, %2, %0|%0, %2, %1}" : "=x"(words) : "m"(*reinterpret_cast<char const(*)[32]>(from)), "x"(mask));
+    if (size == 4) __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+    else __asm__("vpbroadcastq {%1, %0|%0, %1}" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+    __asm__("vpblendvb {%2, %1, %0, %0|%0, %0, %1, %2}" : "+x"(x) : "x"(words), "x"(mask));
     *static_cast<tail_half*>(to[o]) = x;
   }
 }
@@ -9875,23 +9910,40 @@ template <class Op, class T, class... Ts, int K>
 struct input_type<Apply<Op, T, Ts...>, K>
     : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
 
-/// Whether a tree is so light that loads decide, and its last input may be the first one over again, as in `a * b + c - 0.5f * a`.
+/// Whether a tree is so light that loads and the reading of instructions decide.
+template <class Tree>
+inline constexpr bool is_light = cost_of<Tree> <= 32;
+
+/// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
+#if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+inline constexpr bool loops_round_alike = false;
+#else
+inline constexpr bool loops_round_alike = true;
+#endif
+
+/// Whether it has four inputs or more, and the last may be the first one over again, as in `a * b + c - 0.5f * a`: worth a loop of its own.
 template <class Tree, int Operands>
 inline constexpr bool may_repeat = [] {
-  if constexpr (Operands < 4 || cost_of<Tree> > 32) return false;
+  if constexpr (!loops_round_alike || Operands < 5 || !is_light<Tree>) return false;
   else return std::is_same_v<typename input_type<Tree, 0>::type, typename input_type<Tree, Operands - 2>::type>;
 }();
 
-/// The same where input number Last may be input number 0, which is then loaded once. Told apart by a branch: programs then hold one loop.
+/// The same where input number Last is input number 0, which is then loaded once. The compiler is not told that they are equal: what it fuses, and so
+/// how a result is rounded, is the same for equal numbers elsewhere.
 template <class Isa, int N, class First, int Last>
 struct RepeatingSource : ContiguousSource<Isa, N> {
   lanes_t<First, N, Isa> first;
-  bool repeats;
   template <class T, int K>
   SITU_INLINE lanes_t<T, N, Isa> load() const {
-    if constexpr (K == 0) return first;
-    else if constexpr (K == Last) return repeats ? first : ContiguousSource<Isa, N>::template load<T, K>();
-    else return ContiguousSource<Isa, N>::template load<T, K>();
+    if constexpr (K == 0) {
+      return first;
+    } else if constexpr (K == Last) {
+      auto again = first;
+      hold<Isa>(again.v);
+      return again;
+    } else {
+      return ContiguousSource<Isa, N>::template load<T, K>();
+    }
   }
 };
 
@@ -9962,8 +10014,8 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
 #if SITU_X86 && defined(__clang__)
   __builtin_nontemporal_store(x.v, reinterpret_cast<typename P::vector*>(to));
 #elif SITU_X86
-  if constexpr (P::isa_type::bytes == 16) __asm__ volatile("movntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "x"(x.v));
-  else __asm__ volatile("vmovntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "v"(x.v));
+  if constexpr (P::isa_type::bytes == 16) __asm__ volatile("movntps {%1, %0|%0, %1}" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "x"(x.v));
+  else __asm__ volatile("vmovntps {%1, %0|%0, %1}" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "v"(x.v));
 #else
   x.store(to);
 #endif
@@ -10005,31 +10057,16 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Contiguous inputs, at least a pack of them; gives how many elements that were. `overlaps`: what is left in the end is less than a pack, and the
-  /// last pack's worth is done first, kept, and stored in the end.
+  /// Contiguous inputs, at least a pack of them. Where what is left in the end is less than a pack, the last pack's worth is done first, kept, and
+  /// stored in the end: the output may be an input.
   template <class Isa>
-  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, bool overlaps) {
-    constexpr int N = lanes_in<Isa>;
+  SITU_INLINE static void run(void const* tree_, Run<Operands> const* run_) {
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    int64_t const last = run.count - N;
-    alignas(64) Out kept[N];
-    int64_t i = 0;
-    Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
-    for (;;) {
-      do {  // tested behind the step, which takes one branch for a pass
-        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-        store_lanes<Out, N, Isa>(y, out + i);
-        i += N;
-      } while (i <= last);
-      if (SITU_LIKELY(!overlaps || out == run.data[0])) break;
-      i = 0;
-      out = static_cast<Out*>(run.data[0]);
+    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
+      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run);
     }
-    if (SITU_LIKELY(!overlaps)) return i;
-    __builtin_memcpy(out + last, kept, sizeof kept);
-    return run.count;
+    loop<Isa, false>(tree, run);
   }
 
   /// The size of an element of operand o.
@@ -10038,13 +10075,41 @@ struct ElementwiseBody {
   }
 
  private:
-  template <class Isa>
+  template <class Isa, bool Repeats>
+  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
+    constexpr int N = lanes_in<Isa>;
+    int64_t const last = run.count - N;
+    bool const overlaps = run.count % N != 0;
+    alignas(64) Out kept[N];
+    int64_t i = 0;
+    Out* out = static_cast<Out*>(run.data[0]);
+    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    for (;;) {
+      if constexpr (is_light<Tree>) {
+        SITU_ALIGN_LOOP;
+      }
+      do {  // tested behind the step, which takes one branch for a pass
+        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
+        store_lanes<Out, N, Isa>(y, out + i);
+        i += N;
+      } while (i <= last);
+      if (SITU_LIKELY(!overlaps)) return;
+      if (out == run.data[0]) break;
+      i = 0;
+      out = static_cast<Out*>(run.data[0]);
+    }
+    __builtin_memcpy(out + last, kept, sizeof kept);
+  }
+
+  template <class Isa, bool Repeats>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;
     ContiguousSource<Isa, N> const source{{run.data, run.mask, i, run.origin}};
-    if constexpr (may_repeat<Tree, Operands>) {
+    if constexpr (Repeats) {
       using First = typename input_type<Tree, 0>::type;
-      return RepeatingSource<Isa, N, First, Operands - 2>{source, source.template load<First, 0>(), run.data[Operands - 1] == run.data[1]};
+      RepeatingSource<Isa, N, First, Operands - 2> repeating{source, source.template load<First, 0>()};
+      hold<Isa>(repeating.first.v);
+      return repeating;
     } else {
       return source;
     }
@@ -10126,11 +10191,11 @@ struct CopyRowsBody {
 };
 
 /// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
-/// waits in `begun`, 64 bytes for each row: all pieces but the last one have at least 64 bytes.
+/// waits in `begun`, 64 bytes for each row, or null for whole rows: all pieces but the last one have at least 64 bytes.
 struct StreamRowsBody {
   template <class Isa>
   SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
-    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row, begun += 64) {
+    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row, begun += first && last ? 0 : 64) {
       int64_t const before = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(to) & 63);
       int64_t b = 0;
       if (before > 0) {
@@ -10148,6 +10213,34 @@ struct StreamRowsBody {
 SITU_NOINLINE inline void stream_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
   dispatch<StreamRowsBody>(to, to_row, from, from_row, rows, bytes, begun, first, last);
 }
+
+/// What is fetched of an input while a result is written: `step` bytes for four lines of it, from an address that need not be the input's own.
+struct Ahead {
+  std::uintptr_t at;
+  std::uintptr_t step;
+};
+inline constexpr int64_t ahead_bytes = 12 * 1024;  ///< how far behind the next piece, all operands together: a share of the nearest cache
+
+/// A piece of a result, from the beginning of a line on, past the caches. Inputs are fetched as far as it reaches, a little at a time.
+struct StreamPieceBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, char const* from, int64_t bytes, Ahead* ahead, int inputs) {
+    int64_t b = 0;
+    for (; b + 256 <= bytes; b += 256) {
+      for (int k = 0; k < inputs; ++k) {
+        std::uintptr_t const end = ahead[k].at + ahead[k].step;
+        for (std::uintptr_t at = ahead[k].at; at < end; at += 256) {
+          for (std::uintptr_t line = 0; line < 256; line += 64) __builtin_prefetch(reinterpret_cast<void const*>(at + line), 0, 3);
+        }
+        ahead[k].at = end;
+      }
+      for (int64_t line = b; line < b + 256; line += 64) Line<Isa>(from + line).stream(to + line);
+    }
+    for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
+    if (b < bytes) copy_short(to + b, from + b, bytes - b);
+    return 0;
+  }
+};
 
 /// Rows of at least one and at most two `Piece`s, which may overlap.
 template <class Piece>
@@ -10680,12 +10773,11 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
-/// The loops of a tree for each instruction set: whole packs; gives how many elements.
+/// The loops of a tree for each instruction set: of a pack or more.
 template <int Operands>
-using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, bool>;
+using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
 template <class Tree, class Out, int Operands>
-inline constexpr TreeLoops<Operands> const* tree_loops =
-    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, bool>;
+inline constexpr TreeLoops<Operands> const* tree_loops = &variants_of<ElementwiseBody<Tree, Out, Operands>, void, void const*, Run<Operands> const*>;
 
 /// What a tree does, whatever its operands.
 template <int Operands>
@@ -10700,48 +10792,30 @@ struct TreeCode {
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
-/// What is left is less than a pack: on padded copies.
+/// Less than an AVX-512 pack, or nothing. What is less than a pack of the instruction set in force is done on padded copies.
 template <int Operands>
-SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done, instruction_set set) {
+SITU_NOINLINE void run_short(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, instruction_set set) {
+  auto* const loop = code.start->of[static_cast<int>(set)];
+  int const lanes = code.pack_lanes(set);
+  if (run.count >= lanes) return loop(tree, &run);
+  if (run.count == 0) return;
   alignas(64) unsigned char buffers[Operands][64];
-  Run<Operands> tail;
-  int const left = static_cast<int>(run.count - done);
-  for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-  load_tails<Operands>(set, tail.data, run.data, code.sizes, done, left);
-  tail.count = code.pack_lanes(set);
-  tail.origin = run.origin + done;
-  code.start->of[static_cast<int>(set)](tree, &tail, false);
-  copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
+  Run<Operands> padded;
+  int const count = static_cast<int>(run.count);
+  for (int o = 0; o < Operands; ++o) padded.data[o] = buffers[o];
+  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, count);
+  padded.count = lanes;
+  padded.origin = run.origin;
+  loop(tree, &padded);
+  copy_short(static_cast<char*>(run.data[0]), buffers[0], count * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
 SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   instruction_set const set = current_instruction_set();
-  int const lanes = code.pack_lanes(set);
-  int64_t done = 0;
-  if (SITU_LIKELY(run.count >= lanes)) done = code.start->of[static_cast<int>(set)](tree, &run, (run.count & (lanes - 1)) != 0);
-  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done, set);
+  if (SITU_LIKELY(run.count >= code.lanes)) code.start->of[static_cast<int>(set)](tree, &run);
+  else run_short(code, tree, run, set);
 }
-/// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
-/// kind of store, and those of every type stream.
-template <int Operands>
-__attribute__((noinline, cold)) void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
-  alignas(64) unsigned char values[2048];
-  Run<Operands> piece = run;
-  piece.data[0] = values;
-  auto* to = static_cast<char*>(run.data[0]);
-  for (int64_t left = run.count; left > 0; left -= piece.count) {
-    int64_t const most = static_cast<int64_t>(sizeof values) / code.sizes[0];
-    piece.count = left < most ? left : most;
-    run_contiguous(code, tree, piece);
-    int64_t const bytes = piece.count * code.sizes[0];
-    stream_rows(to, 0, reinterpret_cast<char const*>(values), 0, 1, bytes, nullptr, true, true);
-    to += bytes;
-    for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
-    piece.origin += piece.count;
-  }
-}
-
 /// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
 SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
   int64_t longest = count;
@@ -10763,6 +10837,39 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
   }
 }
 
+inline constexpr uint64_t all_operands = ~uint64_t{1};  ///< a bit for each input
+
+/// Runs a tree over contiguous inputs, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache.
+/// Loops then need no second kind of store, and those of every type stream. Inputs that repeat, where the mask is 0, hold `longest` elements. While a
+/// piece goes to memory, what later ones read of the inputs in `fetched`, a bit for each operand, comes: loads alone would wait behind its stores.
+template <int Operands>
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t longest, uint64_t fetched) {
+  alignas(64) unsigned char values[2048];
+  Run<Operands> piece = run;
+  Ahead ahead[Operands];
+  for (int o = 1; o < Operands; ++o) {
+    if (run.mask[o] == 0) fetched &= ~(uint64_t{1} << o);
+  }
+  longest = smaller(longest, (fetched ? 1024 : 2048) / code.sizes[0]);  // short pieces let loads in between stores
+  int inputs = 0;
+  for (int o = 1; o < Operands; ++o) {
+    if (!(fetched >> o & 1)) continue;
+    ahead[inputs].at = reinterpret_cast<std::uintptr_t>(run.data[o]) + static_cast<std::uintptr_t>(longest * code.sizes[o] + ahead_bytes / Operands / 64 * 64);
+    ahead[inputs++].step = static_cast<std::uintptr_t>(256 * code.sizes[o] / code.sizes[0]);
+  }
+  piece.data[0] = values;
+  auto* to = static_cast<char*>(run.data[0]);
+  for (int64_t left = run.count; left > 0; left -= piece.count) {
+    piece.count = smaller(left, longest);
+    run_contiguous(code, tree, piece);
+    dispatch<StreamPieceBody>(to, reinterpret_cast<char const*>(values), piece.count * code.sizes[0], &ahead[0], inputs);
+    advance(piece.data, run.mask, code.sizes, Operands, piece.count);
+    piece.data[0] = values;
+    to += piece.count * code.sizes[0];
+    piece.origin += piece.count;
+  }
+}
+
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
 struct BoundTree : Run<Operands>, TreeCode<Operands> {
@@ -10772,19 +10879,20 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count, all_operands);
     cpu::run_contiguous(*this, tree, run);
   }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
-  void run(Run<Operands>& run, bool stream) const {
-    constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
+  void run(Run<Operands>& run, bool stream, uint64_t fetched = all_operands) const {
+    constexpr int64_t bytes = Operands <= 8 ? 2048 : Operands <= 32 ? 16384 / Operands / 64 * 64 : 512;  // of any element at least 64
     alignas(64) unsigned char buffers[Operands * bytes];
     stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
     int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest, fetched);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
-      run_contiguous(run, stream);
+      run_contiguous(run, false);
       run.origin += run.count;
       advance(run.data, run.mask, sizes, Operands, run.count);
     }
@@ -10800,7 +10908,7 @@ struct ContiguousKernel {
 
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
+    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
     run.count = last - first;
     run.origin = first;
     bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
@@ -10814,6 +10922,7 @@ struct StridedKernel {
   static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
+  uint64_t fetched;  ///< a bit for each operand that comes from afar: others repeat from row to row
   TileGrid grid;
   int rank;
   int64_t sizes[max_rank];
@@ -10838,7 +10947,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, stream);
+    self.bound.run(run, stream, self.fetched);
   }
 };
 
@@ -10877,6 +10986,11 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
+  kernel.fetched = all_operands;
+  for (int o = 1; o < Operands && kernel.grid.row_axis >= 0; ++o) {
+    bool const stays = space.stride(o, kernel.grid.row_axis) == 0 && kernel.sizes[kernel.rank - 1] * bound.sizes[o] <= 256 * 1024;
+    if (stays) kernel.fetched &= ~(uint64_t{1} << o);
+  }
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
@@ -11574,20 +11688,22 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// Writes the values of a tree. `contiguous`: the memory is, and nothing is broadcast.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+}
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
                                 bool ends, bool busy) {
-  bool const again = !busy && can_reuse(to.body(), bodies.of, Operands - 1, ends, shape);
-  Handle fresh = again ? Handle() : make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
-  Body* const body = again ? to.body() : fresh.body();
-  if (again) before_write<D>(body->storage.head());
-  if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
-  if (!again) to.swap(fresh);
-}
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
-  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands - 1, ends, shape)) {
+    before_write<D>(body->storage.head());
+    return write_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+  }
+  Handle fresh = make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
+  write_bound<D, Operands, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
+  to.swap(fresh);
 }
 /// A tree as bytes, with room for as many as are copied.
 template <class Tree>
@@ -11756,7 +11872,7 @@ struct Explanation {
     for (int k = 0; k < x.rank(); ++k) distinct *= x.strides()[k] == 0 && x.shape()[k] > 0 ? 1 : x.shape()[k];
     int64_t const bytes = distinct * static_cast<int64_t>(sizeof(T));
     char const* const how = !(x.shape() == shape) ? ", broadcast" : x.is_contiguous() ? "" : x.layout().is_broadcast() ? ", broadcast" : ", strided";
-    entries[count] = {x.data(), text(input_letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, " bytes"),
+    entries[count] = {x.data(), text(input_letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, bytes == 1 ? " byte" : " bytes"),
                       bytes, x.layout()};
     reads += bytes;
     return input_letter(count++);
@@ -11855,9 +11971,9 @@ std::string explain(E const& e) {
   std::string const where = device_traits<D>::name();
   int64_t const written = e.size() * static_cast<int64_t>(sizeof(T));
   int constexpr operations = detail::operation_count<detail::tree_of<E>>;
-  std::string result = detail::text("one kernel for ", e.size(), " elements on ", where, ": out = ", formula, "\n");
+  std::string result = detail::text("one kernel for ", e.size(), e.size() == 1 ? " element" : " elements", " on ", where, ": out = ", formula, "\n");
   for (int k = 0; k < seen.count; ++k) result += "  " + seen.entries[k].text + "\n";
-  return result + detail::text("  out: ", dtype_name<T>(), " ", e.shape(), " on ", where, ", ", written, " bytes\n  moves ",
+  return result + detail::text("  out: ", dtype_name<T>(), " ", e.shape(), " on ", where, ", ", written, written == 1 ? " byte" : " bytes", "\n  moves ",
                                seen.reads + written, " bytes, ", operations, operations == 1 ? " operation" : " operations", " per element\n") +
          detail::kernel_facts<D, detail::Program<detail::tree_of<E>, T, detail::leaf_count<E>>>(contiguous);
 }
@@ -15308,6 +15424,12 @@ struct bitwise_not {
   }
 };
 }  // namespace functions
+/// x itself, as in PyTorch: of a tensor a handle to the same storage.
+template <any_formula E>
+std::remove_cvref_t<E> operator+(E&& x) {
+  static_assert(!std::is_same_v<value_of<E>, bool>, "situ: bool tensors have no + of one operand; make numbers of them: cast<int32_t>(x)");
+  return static_cast<E&&>(x);
+}
 template <any_formula E>
 auto operator-(E&& x) {
   return detail::make_map(functions::negative{}, static_cast<E&&>(x));
@@ -15623,7 +15745,7 @@ Viewed index_view(Layout const& from, Is... indices) {
   constexpr int taken = (0 + ... + static_cast<int>(takes_axis<Is>));
   static_assert((0 + ... + static_cast<int>(std::same_as<Is, ellipsis_t>)) <= 1, "situ: an index has at most one ellipsis()");
   if (taken > from.rank()) {
-    fail<IndexError>("operator(): ", taken, " axes are indexed of shape ", from.shape, ": it has ", from.rank());
+    fail<IndexError>("operator(): ", taken, taken == 1 ? " axis is" : " axes are", " indexed of shape ", from.shape, ": it has ", from.rank());
   }
   Viewed view{from, 0};
   int axis = 0;
@@ -15664,7 +15786,8 @@ class Nested {
   T* copy_to(T* to, Shape const& shape, int axis) const {
     if (is_list() != (axis < shape.rank()) || (is_list() && count_ != shape[axis])) {
       if (!is_list() || axis >= shape.rank()) fail<ShapeError>("Tensor: the braces are ragged: numbers and lists stand side by side at depth ", axis);
-      fail<ShapeError>("Tensor: the braces are ragged: ", count_, " elements stand where ", shape[axis], " are needed, in dimension ", axis);
+      fail<ShapeError>("Tensor: the braces are ragged: ", count_, count_ == 1 ? " element stands where " : " elements stand where ", shape[axis],
+                       shape[axis] == 1 ? " is" : " are", " needed, in dimension ", axis);
     }
     if (!is_list()) {
       *to = value_;
@@ -15754,7 +15877,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <detail::range_of<T> R>
   Tensor(R const& values, Shape const& shape) {
     if (detail::count_of(shape, "Tensor", sizeof(T)) != static_cast<int64_t>(values.size())) {
-      detail::fail<ShapeError>("Tensor: ", values.size(), " values were given for shape ", shape, ", which has ", detail::product(shape));
+      detail::fail<ShapeError>("Tensor: ", values.size(), values.size() == 1 ? " value was" : " values were", " given for shape ", shape, ", which has ", detail::product(shape));
     }
     *this = uninitialized(shape);
     if (size() > 0) device_traits<D>::copy_from_host(raw(), values.data(), bytes());
@@ -16051,7 +16174,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   int64_t offset_of(char const* who, Is... indices) const {
     constexpr int count = sizeof...(Is);
     if (SITU_UNLIKELY(count != rank())) {
-      detail::fail<IndexError>(who, ": ", count, " indices were given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
+      detail::fail<IndexError>(who, ": ", count, count == 1 ? " index was" : " indices were", " given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
     }
     int64_t offset = 0;
     int axis = 0;
@@ -18379,7 +18502,7 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > std::numeric_limits<C>::max()) {
+  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > static_cast<double>(std::numeric_limits<C>::max())) {
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<T>(), " spans");
   }
   detail::uniform_numbers<T> const numbers{{}, static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
@@ -18419,6 +18542,16 @@ Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& g
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
   return randint<T>(low, high, shape, detail::default_generator(), device);
+}
+
+/// From 0 up to high: randint(10, {4}).
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t high, Shape const& shape, Generator& generator, D device = {}) {
+  return randint<T>(0, high, shape, generator, device);
+}
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t high, Shape const& shape, D device = {}) {
+  return randint<T>(0, high, shape, detail::default_generator(), device);
 }
 
 /// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].
@@ -18648,10 +18781,10 @@ template <class Isa, class C, class V>
 SITU_INLINE void spread(V& to, C const* from) {
 #if SITU_X86 && !defined(__clang__)
   if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
-    __asm__("vbroadcastss %1, %0" : "=v"(to) : "m"(*from));
+    __asm__("vbroadcastss {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
-    __asm__("vbroadcastsd %1, %0" : "=v"(to) : "m"(*from));
+    __asm__("vbroadcastsd {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   }
 #endif
@@ -18665,10 +18798,10 @@ SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
 #pragma clang fp contract(fast)
 #elif SITU_X86
   if constexpr (Isa::fma && std::is_same_v<C, float>) {
-    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
     return;
   } else if constexpr (Isa::fma && std::is_same_v<C, double>) {
-    __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    __asm__("vfmadd231pd {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
     return;
   }
 #endif
@@ -18680,10 +18813,10 @@ template <class Isa, class C, class V>
 SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 #if SITU_X86 && !defined(__clang__)
   if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, float>) {
-    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(x), "m"(*from));
     return;
   } else if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, double>) {
-    __asm__("vfmadd231pd %2%{1to8%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(sum) : "v"(x), "m"(*from));
     return;
   }
 #endif
@@ -18708,17 +18841,17 @@ struct FirstLanes {
     else mask = (uint32_t{1} << count) - 1;
   }
   SITU_INLINE void load(V& to, C const* from) const {
-    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
-    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
-    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
-    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps {%1, %2, %0|%0, %2, %1}" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd {%1, %2, %0|%0, %2, %1}" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
     else __builtin_memcpy(&to, from, sizeof(V));
   }
   SITU_INLINE void store(V const& x, C* to) const {
-    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
-    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
-    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
-    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps {%1, %2, %0|%0, %2, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd {%1, %2, %0|%0, %2, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
     else __builtin_memcpy(to, &x, sizeof(V));
   }
 #else
@@ -20646,8 +20779,8 @@ struct FewElementsBody {
   template <class Isa, class V, class I>
   SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] I const& places) {
 #if SITU_X86 && !defined(__clang__)
-    if constexpr (sizeof(C) == 4) __asm__("vpermps %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
-    else __asm__("vpermpd %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
+    if constexpr (sizeof(C) == 4) __asm__("vpermps {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
+    else __asm__("vpermpd {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
 #endif
   }
   /// The first steps of the sum with places in registers, then the others. `size` is that of one product.
@@ -20791,7 +20924,7 @@ struct FewRowsBody {
     using Row = char[16];
 #if SITU_X86 && !defined(__clang__)
     if constexpr (sizeof(V) == 32) {
-      __asm__("vbroadcastf128 %1, %0" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
+      __asm__("vbroadcastf128 {%1, %0|%0, %1}" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
       return;
     }
 #endif
@@ -21706,7 +21839,8 @@ bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T 
 ///     sum(x)   sum(x, 0)   sum(square(a - b), {0, 1}, keepdim)
 ///
 /// Shape     over all axes: []; over chosen ones: the shape without them, or with extent 1 there under `keepdim`. Negative axes
-///           count from the end.
+///           count from the end. An empty list of axes reduces nothing, as in NumPy and the array API: sum(x, {}) has the shape and the
+///           values of x. (PyTorch takes an empty list for all axes: that is sum(x).)
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError when x has no such axis, an axis is named twice, or an extremum of nothing is asked for.
 /// Special   NaN in, NaN out; argmin and argmax give the place of the first NaN.
@@ -24638,7 +24772,7 @@ template <class A, class B>
 auto bmm(A const& a, B const& b) {
   if (a.rank() != 3 || b.rank() != 3) detail::fail_rank("bmm", a.shape(), b.shape(), 3);
   if (a.size(0) != b.size(0)) {
-    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), " batches; matmul broadcasts");
+    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), b.size(0) == 1 ? " batch" : " batches", "; matmul broadcasts");
   }
   return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
 }
@@ -25786,7 +25920,7 @@ SITU_NOINLINE inline BatchNormPlan plan_batch_norm(Shape const& shape, batch_nor
 
 SITU_NOINLINE inline void check_channels(char const* what, Shape const& given, Shape const& shape) {
   if (given.rank() == 1 && given[0] == shape[1]) return;
-  fail<ShapeError>("batch_norm: the ", what, " has shape ", given, ", but inputs of shape ", shape, " have ", shape[1], " channels");
+  fail<ShapeError>("batch_norm: the ", what, " has shape ", given, ", but inputs of shape ", shape, " have ", shape[1], shape[1] == 1 ? " channel" : " channels");
 }
 /// A tensor of one value for each channel as kernels see it; one of no elements stands for none.
 template <class T, class D>
@@ -25939,21 +26073,51 @@ auto close_map(A const& a, B const& b, tolerance const& allowed) {
   using C = compute_t<T>;
   return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
+/// A number to compare elements of E with.
+template <class E, number S>
+auto number_compared(S value) {
+  using C = number_beside_t<true, value_of<E>, S>;
+  return Constant<C>{compute_scalar<C>(value)};
+}
 }  // namespace detail
 
-/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float.
+/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float. One of the operands may be a
+/// number: isclose(x, 1).
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 auto isclose(A const& a, B const& b, tolerance const& allowed = {}) {
   auto const close = detail::close_map<false>(a, b, allowed);
   return close || (isnan(a) && isnan(b) && allowed.equal_nan);
 }
+template <class A, number B>
+  requires expression<A>
+auto isclose(A const& a, B b, tolerance const& allowed = {}) {
+  auto const close = detail::close_map<false>(a, detail::number_compared<A>(b), allowed);
+  return close || (isnan(a) && (allowed.equal_nan && math::isnan(static_cast<double>(b))));
+}
+template <number A, class B>
+  requires expression<B>
+auto isclose(A a, B const& b, tolerance const& allowed = {}) {
+  auto const close = detail::close_map<false>(detail::number_compared<B>(a), b, allowed);
+  return close || (isnan(b) && (allowed.equal_nan && math::isnan(static_cast<double>(a))));
+}
 
-/// Whether all elements are close, after broadcasting; true for no elements. Waits for the device.
+/// Whether all elements are close, after broadcasting; true for no elements. One of the operands may be a number. Waits for the device.
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 bool allclose(A const& a, B const& b, tolerance const& allowed = {}) {
   return allowed.equal_nan ? detail::all_of(detail::close_map<true>(a, b, allowed)) : detail::all_of(detail::close_map<false>(a, b, allowed));
+}
+
+template <class A, number B>
+  requires expression<A>
+bool allclose(A const& a, B b, tolerance const& allowed = {}) {
+  return detail::all_of(isclose(a, b, allowed));
+}
+template <number A, class B>
+  requires expression<B>
+bool allclose(A a, B const& b, tolerance const& allowed = {}) {
+  return detail::all_of(isclose(a, b, allowed));
 }
 
 /// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.
@@ -26145,7 +26309,8 @@ auto stack_all(int64_t axis, Es const&... parts) {
 /// Throws ShapeError where an axis would be cut into more parts than a list of them can be for.
 inline void check_part_count(int64_t count, int64_t extent, char const* who) {
   if (count > INT32_MAX) {
-    fail<ShapeError>(who, ": ", count, " parts of an axis of ", extent, extent == 1 ? " element" : " elements", " were asked for; there are at most ", INT32_MAX);
+    fail<ShapeError>(who, ": ", count, count == 1 ? " part" : " parts", " of an axis of ", extent, extent == 1 ? " element" : " elements",
+                     count == 1 ? " was" : " were", " asked for; there are at most ", INT32_MAX);
   }
 }
 
@@ -26364,10 +26529,10 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
   }
   if (w[1] != channels / groups) {
     fail<ShapeError>("conv2d: weights of shape ", w, " do not fit images of shape ", x, " in ", groups, groups == 1 ? " group: " : " groups: ", w[1],
-                     " != ", channels / groups, " channels");
+                     " != ", channels / groups, channels / groups == 1 ? " channel" : " channels");
   }
   if (has_bias && (bias.rank() != 1 || bias[0] != w[0])) {
-    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], " outputs");
+    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], w[0] == 1 ? " output" : " outputs");
   }
   ConvolutionPlan plan;
   plan.windows = slide({x[at + 1], x[at + 2]}, {w[2], w[3]}, stride, padding, dilation, false, "conv2d");
@@ -28075,34 +28240,34 @@ struct ScatterKernel : ScatterProgram<Join, I> {
   enum Cut { outermost, innermost, targets } cut;  ///< what the parts of a launch are ranges of
 
   void operator()(int64_t first, int64_t last) const {
-    auto const& space = this->space;
-    int const inner = space.rank - 1;
-    int64_t begin = 0, end = space.count(), column = 0, columns = space.sizes[inner], low = 0, high = this->bounds.extent;
+    auto const& places = this->space;
+    int const inner = places.rank - 1;
+    int64_t begin = 0, end = places.count(), column = 0, columns = places.sizes[inner], low = 0, high = this->bounds.extent;
     if (cut == outermost) {
-      int64_t const block = end / space.sizes[0];
+      int64_t const block = end / places.sizes[0];
       begin = first * block, end = last * block;
-      if (space.rank == 1) columns = last - first, end = begin + 1;
+      if (places.rank == 1) columns = last - first, end = begin + 1;
     } else if (cut == innermost) {
       column = first, columns = last - first;
     } else {
       low = first, high = last;
     }
-    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner], index_step = space.strides[Base::indices][inner];
+    int64_t const step = places.strides[Base::target][inner], from_step = places.strides[Base::source][inner], index_step = places.strides[Base::indices][inner];
     bool const all = low == 0 && high == this->bounds.extent;
-    IndexPlace<3> place(space, begin);
-    for (int64_t p = begin; p < end; p += space.sizes[inner]) {
-      T* const to = this->to + place.offset(Base::target) + column * step;
-      T const* const from = this->from + place.offset(Base::source) + column * from_step;
-      I const* const index = this->index + place.offset(Base::indices) + column * index_step;
-      if (all) row<false>(to, step, from, from_step, index, p + column, columns, 0, 0);
-      else row<true>(to, step, from, from_step, index, p + column, columns, low, static_cast<uint64_t>(high - low));
+    IndexPlace<3> place(places, begin);
+    for (int64_t p = begin; p < end; p += places.sizes[inner]) {
+      T* const out = this->to + place.offset(Base::target) + column * step;
+      T const* const in = this->from + place.offset(Base::source) + column * from_step;
+      I const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
+      else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
     }
   }
 
   /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, I const* index, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, I const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
     int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
     int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
     auto const resolved = [extent](I found) {
@@ -28110,18 +28275,18 @@ struct ScatterKernel : ScatterProgram<Join, I> {
       return i < 0 ? i + extent : i;
     };
     if (index_step == 0 && count > 0) {
-      int64_t const i = resolved(*index);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(to + i * stride, step, from, from_step, count);
+      int64_t const i = resolved(*at);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(out + i * stride, step, in, from_step, count);
       return;
     }
-    for (int64_t k = 0; k < count; ++k, index += index_step, to += step, from += from_step) {
-      int64_t const i = resolved(*index);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[i * stride], *from);
+    for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
+      int64_t const i = resolved(*at);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
     }
   }
-  SITU_NOINLINE void left_out(I index, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(index), position); }
+  SITU_NOINLINE void left_out(I found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
@@ -28146,25 +28311,25 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   static constexpr int64_t ways = 2;
 
  private:
-  SITU_INLINE void add(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t position, int64_t count) const {
-    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, from, 1, index, 1, 1, position, count);
-    else add_stepping(mine, from, from_step, index, index_step, this->axis_stride, position, count);
+  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t position, int64_t count) const {
+    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, in, 1, at, 1, 1, position, count);
+    else add_stepping(mine, in, from_step, at, index_step, this->axis_stride, position, count);
   }
-  SITU_INLINE void add_stepping(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
     uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
     T* const other = mine + this->target_size;
     int64_t k = 0;
     for (; k + ways <= count; k += ways) {
-      uint64_t const i = static_cast<uint64_t>(index[k * index_step]), j = static_cast<uint64_t>(index[(k + 1) * index_step]);
+      uint64_t const i = static_cast<uint64_t>(at[k * index_step]), j = static_cast<uint64_t>(at[(k + 1) * index_step]);
       if (SITU_UNLIKELY(i >= extent || j >= extent)) {
-        this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
-        this->template row<false>(other, 0, from + (k + 1) * from_step, from_step, index + (k + 1) * index_step, position + k + 1, 1, 0, 0);
+        this->template row<false>(mine, 0, in + k * from_step, from_step, at + k * index_step, position + k, 1, 0, 0);
+        this->template row<false>(other, 0, in + (k + 1) * from_step, from_step, at + (k + 1) * index_step, position + k + 1, 1, 0, 0);
         continue;
       }
-      Join::join(mine[static_cast<int64_t>(i) * stride], from[k * from_step]);
-      Join::join(other[static_cast<int64_t>(j) * stride], from[(k + 1) * from_step]);
+      Join::join(mine[static_cast<int64_t>(i) * stride], in[k * from_step]);
+      Join::join(other[static_cast<int64_t>(j) * stride], in[(k + 1) * from_step]);
     }
-    if (k < count) this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
+    if (k < count) this->template row<false>(mine, 0, in + k * from_step, from_step, at + k * index_step, position + k, 1, 0, 0);
   }
 };
 template <class Join>
@@ -29124,7 +29289,7 @@ class IndexCheck {
     std::string const range = bounds_.extent == 0 ? std::string("it has no elements")
                                                   : text("indices are ", counts_from_end ? -bounds_.extent : 0, " to ", bounds_.extent - 1);
     if (bounds_.axis == IndexFault::classes) {
-      fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", bounds_.extent, " classes: ", range);
+      fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", bounds_.extent, bounds_.extent == 1 ? " class: " : " classes: ", range);
     }
     fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", where, "shape ", shape, ": ", range);
   }
@@ -29133,9 +29298,9 @@ class IndexCheck {
   IndexBounds bounds_;
 };
 
-/// Throws ShapeError unless `index` has as many axes as `shape`, and no more indices along all but `axis`.
+/// Throws ShapeError unless `index` has as many axes as `shape` (no axes count as one), and no more indices along all but `axis`.
 inline void check_index_shape(Shape const& index, Shape const& shape, int axis, char const* who) {
-  if (index.rank() != shape.rank()) {
+  if (line_shape(index).rank() != line_shape(shape).rank()) {
     fail<ShapeError>(who, ": the index of shape ", index, " has ", index.rank(), index.rank() == 1 ? " axis" : " axes", ", x of shape ", shape, " has ",
                      shape.rank(), "; they must be the same");
   }
@@ -29148,21 +29313,28 @@ inline void check_index_shape(Shape const& index, Shape const& shape, int axis, 
 
 /// The axis that index_select goes along. Throws ShapeError where x has none such, or the index has more than one.
 SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape const& index) {
-  int const k = checked_axis(axis, shape.rank(), shape, "index_select");
+  int const k = line_axis(axis, shape, "index_select");
   if (index.rank() > 1) {
     fail<ShapeError>("index_select: the index of shape ", index, " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
+  }
+  if (shape.rank() == 0 && product(index) != 1) {
+    fail<ShapeError>("index_select: ", product(index), " indices were given for shape []: of a number one is selected");
   }
   return k;
 }
 
 /// index_select for the operation `who`, where negative indices count from the end or are out of range.
 template <class X, class I>
-auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) {
+auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
   using T = value_of<X>;
   using D = result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const whole = x.shape();
   int const k = selection_axis(axis, whole, index.shape());
+  if (whole.rank() == 0) {
+    auto const line = view_of(x, [](Layout const& layout) { return Viewed{unsqueezed(layout, 0), 0}; });
+    return selected(line, 0, index, who, counts_from_end).reshape({});
+  }
   auto const indices = packed_indices(index);
   Shape shape = whole;
   shape[k] = indices.size();
@@ -29182,7 +29354,8 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
 ///
 ///     y(i, j) = x(index(i, j), j)   for axis 0,     y(i, j) = x(i, index(i, j))   for axis 1
 ///
-/// Shape     the index's, which has as many axes as x; along the other axes it may be shorter than x.
+/// Shape     the index's, which has as many axes as x; along the other axes it may be shorter than x. No axes count as one of length 1, here
+///           and in scatter and scatter_add, as in PyTorch.
 /// Cost      x is evaluated first where it is an expression; then one read and one write for each index.
 /// Gradient  scatter_add(zeros_like(x), axis, index, g).
 template <class X, class I>
@@ -29192,18 +29365,19 @@ auto gather(X const& x, int64_t axis, I const& index) {
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
   Shape const shape = x.shape();
-  int const k = detail::checked_axis(axis, shape.rank(), shape, "gather");
+  int const k = detail::line_axis(axis, shape, "gather");
   detail::check_index_shape(index.shape(), shape, k, "gather");
   auto const from = detail::evaluated(x);
   auto const indices = detail::packed_indices(index);
   auto result = Tensor<T, D>::uninitialized(indices.shape(), "gather");
   if (result.size() == 0) return result;
-  detail::IndexCheck<D> check("gather", shape[k], k);
+  detail::IndexCheck<D> check("gather", detail::line_shape(shape)[k], k);
   Shape steps[3] = {result.strides(), from.strides(), result.strides()};
+  int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(),
-                                                                    from.strides()[k], check.bounds(), detail::IndexSpace<3>(result.shape(), steps)});
+                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
+                                                                    detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
@@ -29236,7 +29410,8 @@ void take(X const&, I const&) = delete;
 
 /// Whole slices of x along one axis: y.select(axis, j) = x.select(axis, index(j)). Of an expression only the selected slices
 /// are computed, straight into the result (where slices of fewer than 8 elements are selected, it is evaluated first).
-/// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none.
+/// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none. Of a number, shape [], one index
+///           selects the number.
 /// Gradient  for each j, g.select(axis, j) is added to slice index(j).
 template <class X, class I>
   requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
@@ -29253,8 +29428,8 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
   using D = detail::result_device_t<device_of<X>>;
   int const k = detail::checked_axis(axis, x.rank(), x.shape(), "repeat");
   if (static_cast<int64_t>(counts.size()) != x.shape()[k]) {
-    detail::fail<ShapeError>("repeat: ", counts.size(), " counts were given for axis ", k, " of shape ", x.shape(), ": one for each of its ", x.shape()[k],
-                             " indices is needed");
+    detail::fail<ShapeError>("repeat: ", counts.size(), counts.size() == 1 ? " count was" : " counts were", " given for axis ", k, " of shape ", x.shape(), ": one for each of its ",
+                             x.shape()[k], x.shape()[k] == 1 ? " index" : " indices", " is needed");
   }
   Shape shape = x.shape();
   shape[k] = 0;
@@ -29285,7 +29460,7 @@ template <class Join, class T, class D, class X, class I, class S>
 Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, char const* who) {
   using Moved = typename Join::value_type;
   Shape const shape = x.shape();
-  int const k = checked_axis(axis, shape.rank(), shape, who);
+  int const k = line_axis(axis, shape, who);
   check_index_shape(index.shape(), shape, k, who);
   auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
@@ -29295,8 +29470,9 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
     else return evaluated(cast<T>(src));
   }();
   if constexpr (expression<S>) {
-    bool fits = src.rank() == shape.rank();
-    for (int a = 0; fits && a < shape.rank(); ++a) fits = indices.shape()[a] <= value.shape()[a];
+    Shape const wanted = line_shape(indices.shape()), found = line_shape(value.shape());
+    bool fits = found.rank() == wanted.rank();
+    for (int a = 0; fits && a < wanted.rank(); ++a) fits = wanted[a] <= found[a];
     if (!fits) {
       fail<ShapeError>(who, ": src of shape ", src.shape(), " has too few elements for the index of shape ", indices.shape(), ": an element for each index is needed");
     }
@@ -29305,12 +29481,13 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   auto result = Tensor<T, D>::uninitialized(shape, who);
   write_into(result, {result.layout(), 0}, x);
   if (indices.size() == 0) return result;
-  IndexCheck<D> check(who, shape[k], k);
+  IndexCheck<D> check(who, line_shape(shape)[k], k);
   Shape steps[3] = {indices.strides(), result.strides(), source_steps};
+  int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   launch_scatter<D>(typename device_traits<D>::kernels{},
-                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(),
-                                                      result.strides()[k], result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
+                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
+                                                      result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
@@ -29373,6 +29550,16 @@ auto one_hot(I const& index, int64_t classes) {
                                                                      detail::bits_to<Word>(detail::convert_scalar<T>(1)), check.bounds()});
   check.finish(indices, shape, false);
   return result;
+}
+/// With as many classes as the greatest index asks for: max(index) + 1. Waits for the device.
+/// Throws    ShapeError of no indices, which leave the number of classes open.
+template <element T = int64_t, class I>
+  requires detail::index_expression<I>
+auto one_hot(I const& index) {
+  auto const indices = detail::packed_indices(index);
+  if (indices.size() == 0) detail::fail<ShapeError>("one_hot: shape ", indices.shape(), " has no indices to count the classes from; give their number");
+  auto const most = static_cast<int64_t>(max(indices).item());
+  return one_hot<T>(indices, most < 0 ? 1 : most < INT64_MAX ? most + 1 : most);
 }
 
 }  // namespace situ::inline SITU_ABI
@@ -29509,19 +29696,50 @@ bool all_finite(T const* x, int64_t count) {
   return finite;
 }
 
-/// The product of the pivots of an LU factorisation: 0 when one is 0, also where the product of the others overflows.
+/// x times 2^n, rounded once.
 template <class T>
+T times_power_of_two(T x, int64_t n) {
+  return static_cast<T>(SITU_LIBM(scalbn)(static_cast<double>(x), static_cast<int>(n < -5000 ? -5000 : n > 5000 ? 5000 : n)));
+}
+
+/// The product of the pivots of an LU factorisation, as a number times a power of two, so that no part of it over- or underflows: 0 when one is 0,
+/// NaN or infinity where one is not finite.
 class PivotProduct {
  public:
-  void multiply(T pivot) {
-    product_ *= pivot;
-    zero_ |= pivot == 0;
-    finite_ &= all_finite(&pivot, 1);
+  void multiply(double pivot) {
+    constexpr uint64_t exponents = uint64_t{0x7ff} << 52;
+    uint64_t bits = bits_to<uint64_t>(pivot);
+    if (SITU_UNLIKELY((bits & exponents) == 0 || (bits & exponents) == exponents)) {
+      bool const is_zero = (bits & ~(uint64_t{1} << 63)) == 0, is_finite = (bits & exponents) == 0;
+      zero_ = zero_ || is_zero;
+      finite_ = finite_ && is_finite;
+      if (is_zero || !is_finite) return void(special_ *= pivot);
+      bits = bits_to<uint64_t>(times_power_of_two(pivot, 60));
+      exponent_ -= 60;
+    }
+    number_ *= bits_to<double>((bits & ~exponents) | uint64_t{1023} << 52);
+    exponent_ += static_cast<int64_t>((bits & exponents) >> 52) - 1023;
+    if (SITU_UNLIKELY(SITU_LIBM(fabs)(number_) > 0x1p500)) number_ *= 0x1p-500, exponent_ += 500;
   }
-  T value() const { return zero_ && finite_ ? T(0) : product_; }
+  /// As if it had also been multiplied by 2^n.
+  void multiply_power(int64_t n) { exponent_ += n; }
+
+  double value() const { return !finite_ ? special_ * number_ : zero_ ? 0 : times_power_of_two(number_, exponent_); }
+  double sign() const {
+    double const number = finite_ ? number_ : special_ * number_;
+    return zero_ && finite_ ? 0 : number > 0 ? 1 : number < 0 ? -1 : number;
+  }
+  /// Of the magnitude.
+  double logarithm() const {
+    if (!finite_) return SITU_LIBM(log)(SITU_LIBM(fabs)(special_));
+    if (zero_) return -std::numeric_limits<double>::infinity();
+    int const more = SITU_LIBM(ilogb)(number_ * 0x1.6a09e667f3bcdp0);  // what is left is between the roots of 1/2 and 2
+    return SITU_LIBM(log)(SITU_LIBM(fabs)(times_power_of_two(number_, -more))) + static_cast<double>(exponent_ + more) * 0.69314718055994530942;
+  }
 
  private:
-  T product_ = 1;
+  double number_ = 1, special_ = 1;  ///< of the finite pivots that are not 0, and of the others
+  int64_t exponent_ = 0;
   bool zero_ = false, finite_ = true;
 };
 
@@ -29689,13 +29907,82 @@ void for_each_matrix(Step const& step, int64_t count, std::size_t workspace_byte
 
 inline double cubed(int64_t n) { return static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n); }
 
+/// Where elements become dangerous for an LU factorisation: below `least` reciprocals may overflow and differences are rounded to multiples of the
+/// smallest number, beyond `most` sums may overflow. As bits of magnitudes.
+template <class T>
+struct SafeRange {
+  using Bits = signed_of_size<T>;
+  static constexpr int digits = sizeof(T) == 4 ? 23 : 52, bias = sizeof(T) == 4 ? 127 : 1023;
+  static constexpr Bits magnitude = std::numeric_limits<Bits>::max(), least = Bits{digits + 17} << digits, most = Bits{2 * bias - 16} << digits;
+
+  /// Whether elements are 0 or in between.
+  static bool holds_all(T const* x, int64_t count) {
+    typedef Bits Vector __attribute__((vector_size(16)));
+    constexpr int lanes = 16 / static_cast<int>(sizeof(T));
+    Vector outside{};  // sign bits
+    int64_t k = 0;
+    for (; k + lanes <= count; k += lanes) {
+      Vector m;
+      __builtin_memcpy(&m, x + k, sizeof m);
+      m &= magnitude;
+      outside |= (most - m) | ((m - least) & ~(m - 1));
+    }
+    Bits any = 0;
+    for (int l = 0; l < lanes; ++l) any |= outside[l];
+    for (; k < count; ++k) {
+      Bits const m = bits_to<Bits>(x[k]) & magnitude;
+      any |= (most - m) | ((m - least) & ~(m - 1));
+    }
+    return any >= 0;
+  }
+  /// The n by whose power of two, 2^n, a row is to be multiplied: its largest element comes to lie in [1, 2) where it is outside, but a small one beside
+  /// it no lower than `least`: it may be of a column that is small throughout. 0 for other rows.
+  static int exponent_of(T const* row, int64_t count) {
+    Bits largest = 0, smallest = most;
+    for (int64_t k = 0; k < count; ++k) {
+      Bits const m = bits_to<Bits>(row[k]) & magnitude;
+      largest = m > largest ? m : largest;
+      smallest = m != 0 && m < smallest ? m : smallest;
+    }
+    if (largest == 0 || (largest >= least && largest <= most) || largest >> digits > 2 * bias) return 0;
+    int const exponent = -SITU_LIBM(ilogb)(static_cast<double>(bits_to<T>(largest)));
+    if (largest < least) return exponent;
+    int const lowest = smallest < least ? 0 : static_cast<int>((least >> digits) - (smallest >> digits));
+    return exponent < lowest ? lowest : exponent;
+  }
+};
+
+/// Rows of a square matrix brought out of the reach of over- and underflow, by powers of two: LAPACK's pivots stay the same, for to LAPACK they
+/// are columns. Writes the exponent of each row; gives their sum.
+template <class T>
+SITU_NOINLINE int64_t scale_rows(T* matrix, int64_t n, integer* exponents) {
+  int64_t sum = 0;
+  bool const safe = SafeRange<T>::holds_all(matrix, n * n);
+  for (int64_t row = 0; row < n; ++row) {
+    int const exponent = SITU_LIKELY(safe) ? 0 : SafeRange<T>::exponent_of(matrix + row * n, n);
+    exponents[row] = as_integer(exponent);
+    sum += exponent;
+    for (int64_t k = 0; exponent != 0 && k < n; ++k) matrix[row * n + k] = times_power_of_two(matrix[row * n + k], exponent);
+  }
+  return sum;
+}
+/// Multiplies element k of every row of x by 2^exponents[k].
+template <class T>
+void scale_elements(T* x, int64_t rows, int64_t n, integer const* exponents) {
+  for (int64_t k = 0; k < n; ++k) {
+    for (int64_t row = 0; exponents[k] != 0 && row < rows; ++row) x[row * n + k] = times_power_of_two(x[row * n + k], exponents[k]);
+  }
+}
+
 template <class T>
 struct Factor {
   T* a;
   integer* pivots;
+  integer* exponents;
   int32_t* reports;
   int64_t n;
   void operator()(int64_t i, void*) const {
+    scale_rows(a + i * n * n, n, exponents + i * n);
     reports[i] = static_cast<int32_t>(Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), a + i * n * n, leading(n), pivots + i * n));
   }
 };
@@ -29705,11 +29992,13 @@ template <class T>
 struct SolveFactored {
   T const* factors;
   integer const* pivots;
+  integer const* exponents;
   T* b;
   int64_t n, columns;
   BatchMap factors_of;
   void operator()(int64_t i, void*) const {
     int64_t const f = factors_of(i);
+    scale_elements(b + i * n * columns, columns, n, exponents + f * n);
     Routines<T>::getrs(by_columns, 'T', as_integer(n), as_integer(columns), factors + f * n * n, leading(n), pivots + f * n, b + i * n * columns, leading(n));
   }
 };
@@ -29719,13 +30008,15 @@ struct Inverse {
   T* a;
   int32_t* reports;
   int64_t n, lwork;
-  std::size_t workspace_bytes() const { return static_cast<std::size_t>(lwork) * sizeof(T) + static_cast<std::size_t>(n) * sizeof(integer); }
+  std::size_t workspace_bytes() const { return static_cast<std::size_t>(lwork) * sizeof(T) + static_cast<std::size_t>(2 * n) * sizeof(integer); }
   void operator()(int64_t i, void* workspace) const {
     T* const work = static_cast<T*>(workspace);
     auto* const pivots = reinterpret_cast<integer*>(work + lwork);
     T* const matrix = a + i * n * n;
+    scale_rows(matrix, n, pivots + n);
     integer report = Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
     if (report == 0) report = Routines<T>::getri(by_columns, as_integer(n), matrix, leading(n), pivots, work, as_integer(lwork));
+    scale_elements(matrix, n, n, pivots + n);
     reports[i] = static_cast<int32_t>(report);
   }
 };
@@ -29741,20 +30032,12 @@ struct Determinant {
   void operator()(int64_t i, void* workspace) const {
     auto* const pivots = static_cast<integer*>(workspace);
     T* const matrix = a + i * n * n;
+    PivotProduct product;
+    product.multiply_power(-scale_rows(matrix, n, pivots));
     Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
-    PivotProduct<T> product;
-    T value = 1, magnitude = 0;
-    for (int64_t k = 0; k < n; ++k) {
-      T const pivot = pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)];
-      if (det) {
-        product.multiply(pivot);
-      } else {
-        value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
-        magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
-      }
-    }
-    if (det) det[i] = product.value();
-    else sign[i] = value == 0 ? T(0) : value, logarithm[i] = magnitude;
+    for (int64_t k = 0; k < n; ++k) product.multiply(static_cast<double>(pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)]));
+    if (det) det[i] = static_cast<T>(product.value());
+    else sign[i] = static_cast<T>(product.sign()), logarithm[i] = static_cast<T>(product.logarithm());
   }
 };
 
@@ -29873,10 +30156,10 @@ struct Linalg<D, cpu_kernels> {
     MatrixShape const as(a.shape(), "solve"), bs(b.shape(), "solve");
     int64_t const n = as.rows;
     if (n == 0) return clear(reports, as.count());
-    Temporary<D> const pivots(static_cast<std::size_t>(as.count() * n) * sizeof(lapack::integer));
-    auto* const first_pivot = static_cast<lapack::integer*>(pivots.get());
-    lapack::for_each_matrix<D>(lapack::Factor<T>{a.data(), first_pivot, reports.data(), n}, as.count(), 0, lapack::cubed(n));
-    lapack::for_each_matrix<D>(lapack::SolveFactored<T>{a.data(), first_pivot, b.data(), n, bs.rows, BatchMap(as.batch, bs.batch)}, bs.count(), 0,
+    Temporary<D> const pivots(static_cast<std::size_t>(2 * as.count() * n) * sizeof(lapack::integer));
+    auto *const first_pivot = static_cast<lapack::integer*>(pivots.get()), *const exponents = first_pivot + as.count() * n;
+    lapack::for_each_matrix<D>(lapack::Factor<T>{a.data(), first_pivot, exponents, reports.data(), n}, as.count(), 0, lapack::cubed(n));
+    lapack::for_each_matrix<D>(lapack::SolveFactored<T>{a.data(), first_pivot, exponents, b.data(), n, bs.rows, BatchMap(as.batch, bs.batch)}, bs.count(), 0,
                                2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(bs.rows));
   }
 
@@ -30445,20 +30728,13 @@ struct Linalg<D, cuda_kernels> {
       device_traits<D>::copy_to_host(exchanges.data(), pivots.get(), numbers * sizeof(int));
     }
     for (int64_t i = 0; i < count; ++i) {
-      PivotProduct<T> product;
-      T value = 1, magnitude = 0;
+      PivotProduct product;
       for (int64_t k = 0; k < n; ++k) {
         std::size_t const at = static_cast<std::size_t>(i * n + k);
-        T const pivot = exchanges[at] == k + 1 ? diagonal[at] : -diagonal[at];
-        if (det) {
-          product.multiply(pivot);
-        } else {
-          value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
-          magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
-        }
+        product.multiply(static_cast<double>(exchanges[at] == k + 1 ? diagonal[at] : -diagonal[at]));
       }
-      values[static_cast<std::size_t>(i)] = det ? product.value() : value == 0 ? T(0) : value;
-      logarithms[static_cast<std::size_t>(i)] = magnitude;
+      values[static_cast<std::size_t>(i)] = static_cast<T>(det ? product.value() : product.sign());
+      logarithms[static_cast<std::size_t>(i)] = static_cast<T>(product.logarithm());
     }
     device_traits<D>::copy_from_host(det ? det : sign, values.data(), values.size() * sizeof(T));
     if (!det) device_traits<D>::copy_from_host(logarithm, logarithms.data(), logarithms.size() * sizeof(T));
@@ -30821,7 +31097,7 @@ inline bool holds_vectors(Shape const& a, Shape const& b) {
 inline Shape common_batch(MatrixShape const& as, Shape const& a, Shape const& b, bool vectors, char const* who) {
   int const own_axes = vectors ? 1 : 2;
   int64_t const rows = b[b.rank() - own_axes];
-  if (rows != as.rows) fail<ShapeError>(who, ": shapes ", a, " and ", b, " do not fit: the matrix has ", as.rows, " rows, the right side ", rows);
+  if (rows != as.rows) fail<ShapeError>(who, ": shapes ", a, " and ", b, " do not fit: the matrix has ", as.rows, as.rows == 1 ? " row" : " rows", ", the right side ", rows);
   return broadcast(as.batch, Shape(b.data(), b.rank() - own_axes), who);
 }
 
@@ -30921,7 +31197,7 @@ auto inv(E const& x) {
 }
 SITU_NO_MATRIX(Tensor, inv)
 
-/// The determinant: 0 of a singular matrix, 1 of an empty one. It overflows early: see slogdet.
+/// The determinant: 0 of a singular matrix, 1 of an empty one. It is often beyond what T holds: see slogdet.
 ///
 /// Shape     (..., n, n) → (...).
 /// Cost      2/3 n³ (getrf). Enqueued on the host's devices; waits on Cuda.
@@ -31661,13 +31937,16 @@ struct NormGroup {
   }
 };
 
-/// `count` elements past the cache, from a buffer in it.
+/// `count` elements past the cache, from a buffer in it. What lies at `next` is asked for meanwhile.
 template <class Isa, class T>
-SITU_INLINE void stream_block(T const* from, T* to, int64_t count) {
+SITU_INLINE void stream_block(T const* from, T* to, int64_t count, T const* next) {
   constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
   int64_t i = 0;
   for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % static_cast<std::uintptr_t>(Isa::bytes) != 0; ++i) to[i] = from[i];
-  for (; i + N <= count; i += N) stream_to(pack<T, N, Isa>::load(from + i), to + i);
+  for (; i + N <= count; i += N) {
+    __builtin_prefetch(next + i);
+    stream_to(pack<T, N, Isa>::load(from + i), to + i);
+  }
   for (; i < count; ++i) to[i] = from[i];
 }
 
@@ -31778,7 +32057,7 @@ struct NormGroups {
       if (SITU_UNLIKELY(cut.is_short)) {
         unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
       } else if constexpr (std::is_same_v<C, Out>) {
-        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count, x + rows * pitch);
       }
     }
   }
@@ -33005,7 +33284,7 @@ struct Padding {
   Padding(Shape const& shape, std::vector<int64_t> const& widths) : kept(shape), padded(shape) {
     int const pairs = static_cast<int>(widths.size() / 2);
     if (widths.size() % 2 != 0 || pairs > shape.rank()) {
-      fail<ShapeError>("pad: ", widths.size(), " widths were given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
+      fail<ShapeError>("pad: ", widths.size(), widths.size() == 1 ? " width was" : " widths were", " given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
                        2 * shape.rank());
     }
     for (int p = 0; p < pairs; ++p) {
@@ -33992,6 +34271,7 @@ auto bernoulli(E const& p) {
 ///
 /// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
 /// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
+/// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 
 #include <sched.h>
 
@@ -34601,26 +34881,32 @@ struct ScanKernel {
     A* const mine = bases + part * program.lines + lines.first;
     A* const next = mine + program.lines;
     bool const last = part + 1 == plan.parts;
-    start_bases(work, lines);
-    if (!last) {
+    auto const is_known = [&](int tries) {  // whether what stands in front is known
+      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; --tries) {
+        if (tries == 0) return false;
+#if SITU_X86
+        __builtin_ia32_pause();
+#endif
+        if (tries < -1000) ::sched_yield();
+      }
+      return true;
+    };
+    auto const tell_next = [&] {
+      for (int64_t k = 0; !last && k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
+      if (!last) __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
+    };
+    bool const at_once = is_known(8) || last;
+    if (!at_once) {
       work.writes = false;
       scan_part(work, lines, part);
       work.writes = true;
     }
-    if (part > 0) {
-      for (int tries = 0; __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; ++tries) {
-#if SITU_X86
-        __builtin_ia32_pause();
-#endif
-        if (tries > 1000) ::sched_yield();
-      }
-      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = mine[k];
-    }
-    if (!last) {
-      for (int64_t k = 0; k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
-      __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
-    }
+    is_known(-1);
+    start_bases(work, lines);
+    for (int64_t k = 0; part > 0 && k < lines.count; ++k) work.bases[k] = mine[k];
+    if (!at_once) tell_next();
     scan_part(work, lines, part);
+    if (at_once) tell_next();
   }
 
   /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.
@@ -35025,7 +35311,7 @@ auto scan(E const& e, int64_t axis) {
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
 ///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
-///           else x is read twice, on the CPU the second time from a cache. The results are the same from run to run, and for any number of threads.
+///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.
 /// Gradient  the running sum of the gradient, from the end.
 template <class E>
   requires expression<E>
@@ -36856,7 +37142,7 @@ auto topk(E const& e, int64_t k, int64_t axis, bool largest) -> Sorted<value_of<
   Shape const& shape = e.shape();
   int const rank = shape.rank(), a = line_axis(axis, shape, "topk");
   int64_t const n = rank == 0 ? 1 : shape[a];
-  if (k < 0 || k > n) fail<ShapeError>("topk: ", k, " elements were asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
+  if (k < 0 || k > n) fail<ShapeError>("topk: ", k, k == 1 ? " element was" : " elements were", " asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
   Shape out = shape;
   if (rank > 0) out[a] = k;
   bool const moves = rank > 0 && columns_of(shape, a) > 1 && n > 1 && product(out) > 0;
@@ -36993,7 +37279,7 @@ inline void check_multinomial(Shape const& shape, int64_t n, bool replaces) {
   int64_t const k = shape.back();
   if (n < 1) fail<ShapeError>("multinomial: ", n, " samples were asked for; at least 1 is needed");
   if (k == 0) fail<ShapeError>("multinomial: the weights have shape ", shape, ": there is nothing to draw from");
-  if (!replaces && n > k) fail<ShapeError>("multinomial: ", n, " samples of ", k, " cannot be drawn without replacement; pass with_replacement");
+  if (!replaces && n > k) fail<ShapeError>("multinomial: ", n, n == 1 ? " sample of " : " samples of ", k, " cannot be drawn without replacement; pass with_replacement");
 }
 
 }  // namespace detail
@@ -37141,24 +37427,24 @@ SITU_INLINE int64_t compress_avx512(Word* to, Word const* from, unsigned char co
   };
   uint64_t count;
   if constexpr (sizeof(Word) == 4) {
-    __asm__("vmovdqu %[mask], %%xmm1\n\t"
-            "vptestmb %%xmm1, %%xmm1, %%k1\n\t"
-            "vmovdqu32 %[from], %%zmm0\n\t"
-            "vpcompressd %%zmm0, %%zmm0%{%%k1%}%{z%}\n\t"
-            "vmovdqu32 %%zmm0, %[to]\n\t"
-            "kmovw %%k1, %k[count]\n\t"
-            "popcntq %[count], %[count]"
+    __asm__("vmovdqu {%[mask], %%xmm1|xmm1, %[mask]}\n\t"
+            "vptestmb {%%xmm1, %%xmm1, %%k1|k1, xmm1, xmm1}\n\t"
+            "vmovdqu32 {%[from], %%zmm0|zmm0, %[from]}\n\t"
+            "vpcompressd {%%zmm0, %%zmm0%{%%k1%}%{z%}|zmm0%{k1%}%{z%}, zmm0}\n\t"
+            "vmovdqu32 {%%zmm0, %[to]|%[to], zmm0}\n\t"
+            "kmovw {%%k1, %k[count]|%k[count], k1}\n\t"
+            "popcnt{q|} %[count], %[count]"
             : [to] "=m"(*reinterpret_cast<Register*>(to)), [count] "=r"(count)
             : [from] "m"(*reinterpret_cast<Register const*>(from)), [mask] "m"(*reinterpret_cast<unsigned char const(*)[16]>(mask))
             : "xmm0", "xmm1" SITU_AND_K1, "cc");
   } else {
-    __asm__("vmovq %[mask], %%xmm1\n\t"
-            "vptestmb %%xmm1, %%xmm1, %%k1\n\t"
-            "vmovdqu64 %[from], %%zmm0\n\t"
-            "vpcompressq %%zmm0, %%zmm0%{%%k1%}%{z%}\n\t"
-            "vmovdqu64 %%zmm0, %[to]\n\t"
-            "kmovw %%k1, %k[count]\n\t"
-            "popcntq %[count], %[count]"
+    __asm__("vmovq {%[mask], %%xmm1|xmm1, %[mask]}\n\t"
+            "vptestmb {%%xmm1, %%xmm1, %%k1|k1, xmm1, xmm1}\n\t"
+            "vmovdqu64 {%[from], %%zmm0|zmm0, %[from]}\n\t"
+            "vpcompressq {%%zmm0, %%zmm0%{%%k1%}%{z%}|zmm0%{k1%}%{z%}, zmm0}\n\t"
+            "vmovdqu64 {%%zmm0, %[to]|%[to], zmm0}\n\t"
+            "kmovw {%%k1, %k[count]|%k[count], k1}\n\t"
+            "popcnt{q|} %[count], %[count]"
             : [to] "=m"(*reinterpret_cast<Register*>(to)), [count] "=r"(count)
             : [from] "m"(*reinterpret_cast<Register const*>(from)), [mask] "m"(*reinterpret_cast<unsigned char const(*)[8]>(mask))
             : "xmm0", "xmm1" SITU_AND_K1, "cc");
@@ -37193,9 +37479,9 @@ SITU_INLINE int64_t compress_avx2(Word* to, Word const* from, unsigned char cons
   uint64_t ones = 0;
   __builtin_memcpy(&ones, mask, PlacesOfOnes<Word>::lanes);
   unsigned char const(&places)[8] = places_of_ones<Word>.of[ones * 0x0102040810204080u >> 56];  // the lowest bit of each byte
-  __asm__("vpmovzxbd %[places], %%ymm0\n\t"
-          "vpermd %[from], %%ymm0, %%ymm0\n\t"
-          "vmovdqu %%ymm0, %[to]"
+  __asm__("vpmovzxbd {%[places], %%ymm0|ymm0, %[places]}\n\t"
+          "vpermd {%[from], %%ymm0, %%ymm0|ymm0, ymm0, %[from]}\n\t"
+          "vmovdqu {%%ymm0, %[to]|%[to], ymm0}"
           : [to] "=m"(*reinterpret_cast<Register*>(to))
           : [from] "m"(*reinterpret_cast<Register const*>(from)), [places] "m"(places)
           : "xmm0");
@@ -38544,6 +38830,7 @@ struct Node {
   bool requires_grad = false;
   bool is_view = false;   ///< its value lies in that of another Variable
   bool calls_others = false;  ///< its backward may reach Variables that are not among its inputs
+  bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value
@@ -38591,6 +38878,18 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
   }
   dying.running = false;
 }
+
+/// A gradient that is not computed yet: the node that it has reached, if it is the next one, does so in parts, and needs no memory for the whole.
+struct LateGradient {
+  Node* node = nullptr;
+  virtual ~LateGradient() = default;
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* late) noexcept { give_block(late); }
+  /// Elements [first, first + count), on any thread.
+  virtual void compute(void* to, int64_t first, int64_t count) const = 0;
+  /// All of it, as what has arrived at the node.
+  virtual void settle() = 0;
+};
 
 /// Ends the references to the inputs.
 SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
@@ -38701,6 +39000,7 @@ class Flow {
   /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
   Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
   ~Flow() {  // with nodes left only when an operation has thrown
+    delete late_;
     for (std::size_t k = 0; k < waiting_.size(); ++k) {
       waiting_[k]->queued = false;
       waiting_[k]->forget();
@@ -38724,6 +39024,14 @@ class Flow {
     node->queued = true;
   }
 
+  /// The same, of one that is not computed yet.
+  void arrived_late(LateGradient* late) {
+    late_ = late;
+    arrived(late->node);
+  }
+  /// That of the running node, which passes to the caller; null where its gradient has been computed.
+  LateGradient* take_late() { return std::exchange(late_, nullptr); }
+
   void run() {
     OperationName const outer(running_operation);
     while (!waiting_.empty()) {
@@ -38737,6 +39045,7 @@ class Flow {
         Node* node;
         ~Forget() { node->forget(); }
       } const forget{node};
+      if (SITU_UNLIKELY(late_ && late_->node != node)) settle_late();
       if (SITU_UNLIKELY(node->hooked)) call_hooks(*node);
       if (node->target && run_ != 0) node->capture();
       if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
@@ -38752,6 +39061,10 @@ class Flow {
   }
 
  private:
+  __attribute__((noinline, cold)) void settle_late() {
+    late_->settle();
+    delete take_late();
+  }
   __attribute__((noinline, cold)) void call_hooks(Node& node) const {
     struct Within {
       bool before;
@@ -38765,7 +39078,21 @@ class Flow {
   bool keeps_graph_, creates_graph_;
   uint64_t run_;
   Node* running_ = nullptr;
+  LateGradient* late_ = nullptr;
 };
+
+/// Whether all that a pass wants of these nodes is the gradient of one, of that shape, that may be computed late.
+SITU_NOINLINE inline bool takes_late(Flow const& flow, Node const* const* nodes, int count, Shape const& whole) {
+  int wanted = 0;
+  bool result = true;
+  for (int j = 0; j < count; ++j) {
+    Node const* const node = nodes[j];
+    if (!flow.wants(node)) continue;
+    ++wanted;
+    result = result && node->takes_late && !node->queued && !node->hooked && !node->target && node->shape == whole;
+  }
+  return result && wanted == 1;
+}
 
 /// The number of the next grad().
 SITU_PROCESS_STATE uint64_t next_gradient_run() {
@@ -39017,6 +39344,7 @@ class Variable {
   void retain_grad() {
     check_requires_grad("retain_grad");
     state_->retains_grad = true;
+    state_->takes_late = false;
   }
   /// The name of the operation that made it, as `Mean`; null for a leaf.
   char const* grad_fn() const { return state_->name; }
@@ -39462,8 +39790,8 @@ class Into {
     else state_->add(flow_, cast<T>(gradient));
   }
   /// Adds a gradient to the part of the input's that `view` shows.
-  template <class View, class U>
-  void add_part(View const& view, Tensor<U, D> const& gradient) const {
+  template <class View, class U, class From>
+  void add_part(View const& view, Tensor<U, From> const& gradient) const {
     if (!needed()) return;
     Tensor<T, D>& all = state_->incoming;
     if (!state_->queued) all = zeros<T>(shape(), D{});
@@ -39472,8 +39800,8 @@ class Into {
     part.assign(part + gradient);
     flow_.arrived(state_);
   }
-  template <class View, class U>
-  void add_part(View const& view, Variable<U, D> const& gradient) const {
+  template <class View, class U, class From>
+  void add_part(View const& view, Variable<U, From> const& gradient) const {
     if (needed()) state_->add_recorded(flow_, record_placed(view, gradient, shape()));
   }
 
@@ -40799,6 +41127,26 @@ void use_lanes() {
 
 
 namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
+/// there are so many sums that it is better done afterwards. No matter how many threads there are.
+inline int64_t sum_groups(int64_t whole, int64_t sums) {
+  constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
+  if (sums * 4 > whole) return 0;
+  int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
+  return groups < 1 ? 1 : groups < most ? groups : most;
+}
+
+/// Whether one element stands for all of a layout.
+inline bool repeats_one(Layout const& layout) {
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] != 1 && layout.strides[k] != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
 namespace detail::cpu {
 
 /// How lanes of packs are handled on both ways.
@@ -41002,23 +41350,54 @@ struct BoundBackward {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
+  /// Written past the caches, over what is there: in pieces, through buffers in the nearest one.
+  __attribute__((noinline, cold)) void run_streamed(BackwardRun const& run) const {
+    alignas(64) unsigned char buffers[16384];
+    void* places[Most];
+    int written = 0, widest = 1;
+    for (int o = 0; o < operands(); ++o) {
+      places[o] = run.data[o];
+      if (o < code->outputs && writes(o)) ++written, widest = size(o) > widest ? size(o) : widest;
+    }
+    int64_t const each = static_cast<int64_t>(sizeof buffers) / written / 64 * 64, most = each / widest / 16 * 16;
+    for (int64_t at = 0; at < run.count; at += most) {
+      int64_t const count = run.count - at < most ? run.count - at : most;
+      unsigned char* buffer = buffers;
+      for (int o = 0; o < code->outputs; ++o) {
+        if (writes(o)) places[o] = buffer, buffer += each;
+      }
+      run_contiguous({places, run.mask, count, run.origin + at});
+      for (int o = 0; o < operands(); ++o) {
+        int64_t const bytes = count * size(o);
+        if (o >= code->outputs) places[o] = static_cast<char*>(places[o]) + (bytes & run.mask[o]);
+        else if (writes(o)) stream_rows(static_cast<char*>(run.data[o]) + at * size(o), 0, static_cast<char const*>(places[o]), 0, 1, bytes, nullptr, true, true);
+      }
+    }
+  }
+  /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
+  SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
+    alignas(64) unsigned char copies[Most][64];
+    void* places[Most];
+    int64_t mask[Most];
+    for (int o = 0; o < operands(); ++o) {
+      bool const repeats = repeated >> o & 1u;
+      mask[o] = repeats ? 0 : -1;
+      places[o] = repeats ? copies[o] : to && o < code->outputs ? to : static_cast<void*>(static_cast<char*>(data[o]) + first * size(o));
+      if (repeats) pad_short(copies[o], data[o], 1, size(o));
+    }
+    if (SITU_UNLIKELY(stream)) run_streamed({places, mask, count, first});
+    else run_contiguous({places, mask, count, first});
+  }
 };
 
 template <int Most, int TreeBytes>
 struct ContiguousBackward {
   static constexpr char const* operation = "backward";
   BoundBackward<Most, TreeBytes> bound;
+  bool stream;
   void operator()(int64_t first, int64_t last) const {
-    alignas(64) unsigned char copies[Most][64];
-    void* data[Most];
-    int64_t mask[Most];
-    for (int o = 0; o < bound.operands(); ++o) {
-      bool const repeats = bound.repeated >> o & 1u;
-      mask[o] = repeats ? 0 : -1;
-      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
-      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
-    }
-    bound.run_contiguous({data, mask, last - first, first});
+    bound.run_range(first, last - first, nullptr, stream);
+    if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
 
@@ -41126,12 +41505,38 @@ struct StridedBackward {
 
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
-  ContiguousBackward<Most, TreeBytes> const kernel{bound};
+  int64_t written = 0;  // bytes
+  for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
+  ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
   if constexpr (is_immediate<D>) {
     if (n <= bound.code->grain) return kernel(0, n);
   }
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }
+/// What a backward kernel would write for a node that computes its gradient in parts. Keeps what is read: a tensor for each body.
+template <class D, int Most, int TreeBytes>
+struct LateBackward final : LateGradient {
+  BoundBackward<Most, TreeBytes> bound;
+  void* (*begin)(Node* node, Shape const& shape);  ///< memory for the gradient, which becomes what has arrived
+  int slot = 0;
+  Handle read[Most];
+
+  template <class Begin>
+  LateBackward(BoundBackward<Most, TreeBytes> const& b, Body const* const* bodies, Node* const* edges, Begin const& begin_of) : bound(b) {
+    while (!bound.writes(slot)) ++slot;
+    node = edges[slot];
+    begin = begin_of(slot);
+    for (int k = 0; k < bound.operands() - bound.code->outputs; ++k) {
+      if (auto* const body = const_cast<Body*>(bodies[k])) count_up(body->handles), read[k] = Handle(body);
+    }
+  }
+  void compute(void* to, int64_t first, int64_t count) const override { bound.run_range(first, count, to, false); }
+  void settle() override {
+    bound.data[slot] = begin(node, node->shape);
+    launch_contiguous_backward<D>(bound, product(node->shape));
+  }
+};
+
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {
@@ -41643,22 +42048,21 @@ struct SlotTarget {
   Layout sum_layout;
 };
 
-/// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
-/// there are so many sums that it is better done afterwards. No matter how many threads there are.
-inline int64_t sum_groups(int64_t whole, int64_t sums) {
-  constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
-  if (sums * 4 > whole) return 0;
-  int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
-  return groups < 1 ? 1 : groups < most ? groups : most;
-}
-
-/// Whether one element stands for all of a layout.
-inline bool repeats_one(Layout const& layout) {
-  for (int k = 0; k < layout.rank(); ++k) {
-    if (layout.shape[k] != 1 && layout.strides[k] != 0) return false;
+/// Those of a formula's slots, in memory for any number of them: only what a formula has is made, and given back, in one place for all formulas.
+template <int Most>
+struct SlotTargets {
+  alignas(SlotTarget) unsigned char memory[Most * sizeof(SlotTarget)];
+  SlotTarget* const first = reinterpret_cast<SlotTarget*>(memory);
+  int const count;
+  explicit SlotTargets(int slots) : count(slots) {
+    for (int j = 0; j < count; ++j) ::new (static_cast<void*>(memory + static_cast<std::size_t>(j) * sizeof(SlotTarget))) SlotTarget();
   }
-  return true;
-}
+  SlotTargets(SlotTargets const&) = delete;
+  ~SlotTargets() {
+    for (int j = count - 1; j >= 0; --j) first[j].~SlotTarget();
+  }
+};
+
 inline Layout const& layout_of(Body const* body) { return body ? body->layout : empty_layout; }
 /// Whether every tensor of a formula is contiguous and of this shape, or of one element.
 inline bool is_plain(Body const* const* bodies, int count, Shape const& shape) {
@@ -41690,10 +42094,10 @@ struct FormulaPass {
   SlotTarget* targets;
   Layout whole;
   int64_t groups = 0;
-  bool plain = false;
+  bool plain = false, late = false;  ///< late: the node that the one gradient reaches computes it; not unless `may_be_late`
 
   /// `targets`: one for each slot.
-  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to)
+  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to, bool may_be_late = false)
       : formula(parts), flow(f), bodies(read), count(read_count), targets(to), whole(parts.whole) {
     for (int k = 0; k < count; ++k) {
       if (!bodies[k]) continue;
@@ -41709,6 +42113,7 @@ struct FormulaPass {
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
+    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slots, whole.shape);
     for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
   }
   /// Sends what could not be written where it belongs.
@@ -41725,15 +42130,15 @@ struct FormulaPass {
     if (!flow.wants(node)) return;
     bool const fits = same_shape(node->shape, whole.shape);
     if (!fits && groups > 0) {
-      target.sums = true;
-      target.sum_layout = Layout(node->shape);
+      target.sums = true, target.sum_layout = Layout(node->shape);
       target.apart = functions.fresh_sums(Shape{groups, target.sum_layout.size()}, target.memory);
+    } else if (late) {
+      target.memory = node;  // which is not written
     } else if (fits && !node->queued) {
       target.memory = functions.begin(node, whole.shape);
       flow.arrived(node);
     } else if (void* const own = fits && plain ? functions.own(node) : nullptr) {
-      target.memory = own;
-      target.accumulates = true;
+      target.memory = own, target.accumulates = true;
     } else {
       target.apart = functions.fresh(whole.shape, target.memory);
     }
@@ -41776,14 +42181,14 @@ struct BackwardOperands {
 
 /// Runs a formula's backward kernel on the CPU.
 template <class D, int Most, int TreeBytes>
-SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies, SlotTarget* targets) {
-  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets);
+SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
+  SlotTargets<Most> targets(parts.slots);
+  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
   cpu::BoundBackward<Most, TreeBytes> bound;
   Layout const* layouts[Most + 1];
   BackwardOperands operands{bound.data, layouts};
   if (operands.bind(pass)) {
-    bound.code = &code;
-    bound.formula = code.formula;
+    bound.code = &code, bound.formula = code.formula;
     bound.masks = {operands.needed, operands.accumulated, operands.summed};
     bound.repeated = 0;
     __builtin_memcpy(bound.trees, trees, static_cast<std::size_t>(tree_bytes));
@@ -41791,7 +42196,8 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
       for (int k = code.outputs; k < code.operands && pass.whole.size() > 1; ++k) {
         if (repeats_one(*layouts[k + 1])) bound.repeated |= uint64_t{1} << k;
       }
-      cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+      if (SITU_LIKELY(!pass.late)) cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+      else if constexpr (Most <= 12) flow.arrived_late(new cpu::LateBackward<D, Most, TreeBytes>(bound, bodies, parts.edges, [&](int j) { return parts.functions[j]->begin; }));
     } else {
       cpu::launch_strided_backward<D>(bound, layouts, pass.groups);
     }
@@ -41801,16 +42207,16 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
 
 /// The same elsewhere.
 template <class D, class F, class S, class Slots, int Inputs>
-void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies, SlotTarget* targets) {
+void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies) {
   using Program = BackwardProgram<F, S, Slots, Inputs>;
+  SlotTarget targets[Program::outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
   Program program(formula, seed);
   auto& where = program.where;
   Layout const* layouts[Program::operands + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
-    program.needed = operands.needed;
-    program.accumulated = operands.accumulated;
+    program.needed = operands.needed, program.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
     for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
@@ -41931,15 +42337,14 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
     int at = kept;
     for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
-    SlotTarget targets[slots];
     using Types = Fields<value_of<Vs>...>;
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
       cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
       constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
-      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies, targets);
+      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies, targets);
+      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies);
     }
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
@@ -43796,7 +44201,7 @@ struct HeldNode {
 template <class T, class D, class Op, std::size_t K>
 struct OutputOf final : State<T, D> {
   Node* edge[1];
-  OutputOf(Tensor<T, D>&& value, Op* operation) : State<T, D>(std::move(value)), edge{operation} {
+  OutputOf(Tensor<T, D>&& output, Op* operation) : State<T, D>(std::move(output)), edge{operation} {
     count_up(operation->references);
     this->name = operation->name;
     this->inputs = edge;
@@ -44160,9 +44565,9 @@ template <class T, class D, class Rule>
 struct RecordedList final : State<T, D> {
   std::vector<Node*> edges;
   Rule rule;
-  RecordedList(char const* name, Tensor<T, D>&& value, Rule&& r, Variable<T, D> const* from, std::size_t count)
-      : State<T, D>(std::move(value)), edges(count), rule(std::move(r)) {
-    this->name = name;
+  RecordedList(char const* node, Tensor<T, D>&& output, Rule&& r, Variable<T, D> const* from, std::size_t count)
+      : State<T, D>(std::move(output)), edges(count), rule(std::move(r)) {
+    this->name = node;
     this->inputs = edges.data();
     this->input_count = static_cast<int>(count);
     this->requires_grad = true;
@@ -45646,6 +46051,8 @@ auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
 template <class G, class I>
 void add_gathered(G const& gathered, I const& into) {
   if (into.shape() == gathered.shape()) return into.add(gathered);
+  if (into.shape().rank() == 0) return into.add(gathered.reshape({}));
+  if (gathered.rank() == 0) return add_gathered(gathered.reshape({1}), into);
   into.add_part([shape = Shape(gathered.shape())](auto const& x) {
     auto part = std::as_const(x).slice(0, 0, shape[0]);
     for (int k = 1; k < shape.rank(); ++k) part = std::as_const(part).slice(k, 0, shape[k]);
@@ -45685,9 +46092,12 @@ template <class X, class I>
   requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
 auto index_select(X const& x, int64_t axis, I const& index) {
   auto const saved = detail::saved_constant(index);
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "index_select");
+  int const k = detail::line_axis(axis, x.shape(), "index_select");
   return detail::record_on<false>("IndexSelect", index_select(detail::values_of(x), axis, saved.tensor()), x,
-                                  detail::linear([shape = Shape(x.shape()), k, saved](auto const& g) { return detail::slices_added_at(g, shape, k, saved.tensor()); }));
+                                  detail::linear([shape = Shape(x.shape()), k, saved](auto const& g) {
+                                    using G = std::remove_cvref_t<decltype(g)>;
+                                    return shape.rank() == 0 ? G(g) : G(detail::slices_added_at(g, shape, k, saved.tensor()));  // a number's only slice
+                                  }));
 }
 template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
   requires detail::strange_recorded_operands<X, I>
@@ -47351,7 +47761,7 @@ struct NormGradientGroups {
       if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
       else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
       if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
-      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n, x + rows * n);
     }
     for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
       if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
@@ -47390,7 +47800,8 @@ struct NormGradientGroups {
       }
       int64_t i = 0;
       for (; i + 2 * N <= whole; i += 2 * N) {
-        P const h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+        P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+        hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
         if constexpr (Centred) s = s + h, t = t + k;
         q = multiply_add(h, centred(P::load(x + i), shift), q);
         p = multiply_add(k, centred(P::load(x + i + N), shift), p);
@@ -47588,6 +47999,9 @@ struct RoundRowBody {
   }
 };
 
+/// Rows that a late gradient is computed for are no longer.
+inline constexpr int64_t late_elements = group_elements;
+
 /// The kernel: items are blocks of `rows_per_block` rows.
 template <RowGradient Kind, class T>
 struct RowGradientKernel {
@@ -47601,6 +48015,7 @@ struct RowGradientKernel {
   double eps;
   bool stream;
   C const* found;
+  LateGradient const* late;  ///< in place of g; of short rows of C
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
@@ -47614,6 +48029,10 @@ struct RowGradientKernel {
       if (weight_gradients) a.weight_gradient = zeros_at(weight_gradients + block * count);
       if (bias_gradients) a.bias_gradient = zeros_at(bias_gradients + block * count);
       if constexpr (std::is_same_v<T, C>) {
+        if (late) {
+          run_late(a, begin, end);
+          continue;
+        }
         a.g = g + begin * count, a.b = b + begin * count;
         a.out = out ? out + begin * count : nullptr;
         a.rows = end - begin;
@@ -47639,6 +48058,21 @@ struct RowGradientKernel {
   }
 
  private:
+  /// Groups of rows, whose gradients are computed where they are read from the nearest cache.
+  SITU_NOINLINE void run_late(RowGradientArguments<C>& a, int64_t begin, int64_t end) const {
+    alignas(64) C slopes[late_elements];
+    int64_t most = 16, some = late_elements / count;  // rows of a register, at most
+    while (most > some) most /= 2;
+    some -= some % most;
+    for (int64_t row = begin; row < end; row += some) {
+      a.rows = end - row < some ? end - row : some;
+      a.g = slopes, a.b = b + row * count;
+      a.out = out ? out + row * count : nullptr;
+      late->compute(slopes, row * count, a.rows * count);
+      dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
+      if (a.found) a.found += some;
+    }
+  }
   C* zeros_at(C* to) const {
     for (int64_t k = 0; k < count; ++k) to[k] = C(0);
     return to;
@@ -47680,26 +48114,27 @@ struct RowParameters {
   Tensor<C, D> weight, weight_gradients, bias_gradients, found;
   bool weighs = false, wants_input = true, wants_weight = false, wants_bias = false;
   double eps = 0;
+  LateGradient const* late = nullptr;  ///< in place of g
 };
 
 /// The gradient by the input of an operation on contiguous rows; see RowGradientArguments. With `over_g` it is written over g.
 template <cpu::RowGradient Kind, class T, class D>
 Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who, bool over_g = false) {
   using C = compute_t<T>;
-  int64_t const rows = count > 0 ? g.size() / count : 0;
+  int64_t const rows = count > 0 ? b.size() / count : 0;
   bool const sums = parameters.wants_weight || parameters.wants_bias;
   int64_t const per_block = cpu::rows_per_block(rows, count, sums), blocks = (rows + per_block - 1) / per_block;
   Tensor<T, D> result;
-  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(g.shape(), who);
+  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(b.shape(), who);
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
-  cpu::RowGradientKernel<Kind, T> const kernel{g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
+  cpu::RowGradientKernel<Kind, T> const kernel{parameters.late ? nullptr : g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
                                                !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
-                                               parameters.found.body() ? parameters.found.data() : nullptr};
+                                               parameters.found.body() ? parameters.found.data() : nullptr, parameters.late};
   device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
   return result;
 }
@@ -47789,7 +48224,12 @@ struct NormRule {
     }
     bool const last = are_last(rows.axes, rows.whole.rank());
     auto const in_order = [&](Tensor<T, D> const& t) { return last ? t.contiguous() : t.permute(order).contiguous(); };
+    struct Held {
+      LateGradient* late;
+      ~Held() { delete late; }
+    } const held{into_x.flow().take_late()};
     RowParameters<C, D> parameters;
+    parameters.late = held.late;
     parameters.eps = eps;
     parameters.found = found;
     parameters.wants_input = into_x.needed();
@@ -47877,6 +48317,16 @@ bool keeps_row_statistics(Tensor<T, D> const& x, unsigned axes) {
   return x.is_contiguous() && are_last(axes, x.rank()) && count >= 32 && count <= cpu::group_elements && x.size() / count >= cpu::least_grouped_rows;
 }
 
+/// Notes that the gradient of a norm may be computed in the pass over its rows.
+template <class T, class D>
+Variable<T, D> taking_late(Variable<T, D> result, unsigned axes) {
+  if constexpr (std::is_same_v<T, compute_t<T>> && is_immediate<D>) {
+    Shape const& shape = result.shape();
+    result.state()->takes_late = !result.is_leaf() && result.size() > 0 && are_last(axes, shape.rank()) && reduced_count(shape, axes) <= cpu::late_elements;
+  }
+  return result;
+}
+
 template <bool Centred, class E, class W, class B>
 auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias, double eps) {
   using T = value_of<E>;
@@ -47897,17 +48347,17 @@ auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias,
   char const* const name = Centred ? "LayerNorm" : "RmsNorm";
   if constexpr (!has_weight) {
     auto const value = value_of_norm(no_parameter{}, no_parameter{});
-    return record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x);
+    return taking_late(record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x), axes);
   } else {
     auto const w = input_beside_result<value_of<W>>(weight);
     using Rule = NormRule<Centred, T, D, value_of<W>>;
     if constexpr (!has_bias) {
       auto const value = value_of_norm(w.value(), no_parameter{});
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w);
+      return taking_late(record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w), axes);
     } else {
       auto const b = input_beside_result<value_of<B>>(bias);
       auto const value = value_of_norm(w.value(), b.value());
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b);
+      return taking_late(record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b), axes);
     }
   }
 }
@@ -48186,6 +48636,16 @@ SITU_VALUES_OF_TWO(searchsorted)
     requires(detail::recorded_pair<A, B> && on_same_device<A, B>)                                \
   auto NAME(A const& a, B const& b, tolerance const& allowed = {}) {                             \
     return NAME(detail::values_of(a), detail::values_of(b), allowed);                            \
+  }                                                                                              \
+  template <class A, number B>                                                                   \
+    requires differentiable<A>                                                                   \
+  auto NAME(A const& a, B b, tolerance const& allowed = {}) {                                    \
+    return NAME(detail::values_of(a), b, allowed);                                               \
+  }                                                                                              \
+  template <number A, class B>                                                                   \
+    requires differentiable<B>                                                                   \
+  auto NAME(A a, B const& b, tolerance const& allowed = {}) {                                    \
+    return NAME(a, detail::values_of(b), allowed);                                               \
   }                                                                                              \
   template <class A, class B, class Error = detail::different_devices_of<A, B>>                  \
     requires(detail::recorded_pair<A, B> && !on_same_device<A, B>)                               \
@@ -49709,7 +50169,7 @@ struct BatchNormState {
   auto normalized(X const& x, char const* who) const {
     situ::batch_norm_options how{training || !running_mean, options.momentum.value_or(0), options.eps};
     if (x.shape()[1] != num_features) {
-      fail<ShapeError>(who, ": an input of shape ", x.shape(), " has ", x.shape()[1], " channels, but this layer is for ", num_features);
+      fail<ShapeError>(who, ": an input of shape ", x.shape(), " has ", x.shape()[1], x.shape()[1] == 1 ? " channel" : " channels", ", but this layer is for ", num_features);
     }
     plan_batch_norm(x.shape(), how, who);
     bool const counts = training && num_batches_tracked;
@@ -49956,7 +50416,7 @@ struct Embedding {
     if (options.padding_idx) {
       int64_t const k = *options.padding_idx;
       if (k < -num_embeddings || k >= num_embeddings) {
-        detail::fail<ShapeError>("Embedding: a padding_idx of ", k, " was given; there are ", num_embeddings, " rows");
+        detail::fail<ShapeError>("Embedding: a padding_idx of ", k, " was given; there ", num_embeddings == 1 ? "is " : "are ", num_embeddings, num_embeddings == 1 ? " row" : " rows");
       }
       padding_ = k < 0 ? k + num_embeddings : k;
     }
@@ -50350,7 +50810,7 @@ struct LabelForwardBody {
         C* const to = a.out + first * n;
         bool const streams = a.stream && holds;
         if (a.out) write<Isa>(a, first, end, P(C(1)) / s, keep, pitch, streams ? held : to, streams ? group_elements : a.writable - first * n);
-        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n);
+        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n, a.x + (first + end) * n);
       }
     }
     given->total = total;
@@ -51236,7 +51696,7 @@ SITU_NOINLINE inline void check_loss_shapes(Shape const& scores, Shape const& wa
 /// The shape of weights is null where there are none.
 SITU_NOINLINE inline void check_class_weights(Shape const* weight, int64_t classes, double smoothing, char const* who) {
   if (weight && (weight->rank() != 1 || (*weight)[0] != classes)) {
-    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, classes == 1 ? " class" : " classes", ": their shape must be [", classes, "]");
   }
   if (!(smoothing >= 0 && smoothing <= 1)) fail<ShapeError>(who, ": label_smoothing is ", smoothing, "; it must be from 0 to 1");
 }
@@ -55532,7 +55992,7 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_row(char const* who, int64_t index, int64_t rows) {
-  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1});
+  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, rows == 1 ? " sample" : " samples", ": indices are 0 to ", rows - 1});
 }
 
 /// The number of rows of tensors of these shapes.
@@ -56640,7 +57100,7 @@ std::array<Subset<X>, N> random_split(X const& x, S const (&parts)[N], Generator
     sum += sizes[k];
   }
   if (sum != static_cast<int64_t>(x.size())) {
-    detail::fail<ShapeError>("random_split: the sizes sum up to ", sum, ", and the dataset has ", static_cast<int64_t>(x.size()), " samples; both must be the same");
+    detail::fail<ShapeError>("random_split: the sizes sum up to ", sum, ", and the dataset has ", static_cast<int64_t>(x.size()), x.size() == 1 ? " sample" : " samples", "; both must be the same");
   }
   return detail::split_by<X, N>(x, sizes, generator);
 }
@@ -57494,7 +57954,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
       if (SITU_UNLIKELY(k == fields)) {
         int64_t found = static_cast<int64_t>(k) + 1;
         for (text.take(); !text.row_ended(); text.take()) ++found;
-        text.fail(line, detail::text(": ", found, " fields found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+        text.fail(line, detail::text(": ", found, found == 1 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), fields == 1 ? " is" : " are", " needed, as in line ", plan.header_line));
       }
       int const target = plan.targets[k];
       if (target >= 0) {
@@ -57513,7 +57973,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
       }
       if (!text.row_ended()) continue;
       if (SITU_UNLIKELY(k + 1 != fields)) {
-        text.fail(line, detail::text(": ", static_cast<int64_t>(k) + 1, k == 0 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+        text.fail(line, detail::text(": ", static_cast<int64_t>(k) + 1, k == 0 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), fields == 1 ? " is" : " are", " needed, as in line ", plan.header_line));
       }
       break;
     }
@@ -60981,3 +61441,7 @@ class Trainer<> : public Trainer<Cuda<0>, Cpu> {
 }  // namespace SITU_ABI_CUDA
 }  // namespace train
 }  // namespace situ::inline SITU_ABI
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#pragma GCC diagnostic pop
+#endif  // diagnostics

@@ -71,6 +71,80 @@ TEST_CASE("a gradient that nobody else sees is written over, and only that") {
   });
 }
 
+TEST_CASE("a gradient that is computed with the rows that it reaches is that of a formula by itself") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n : {1, 3, 16, 33, 100, 300, 2049, 4096, 4097}) {
+      CAPTURE(n);
+      int64_t const rows = 20000 / n + 3;
+      Tensor<float> const values = numbers({rows, n}).to<float>(), slopes = numbers({rows, n}, 9).to<float>();
+      Tensor<float> const weights = numbers({n}, 5).to<float>();
+      Variable x{values}, w{weights}, b{zeros<float>({n})}, x2{values}, w2{weights}, b2{zeros<float>({n})};
+      layer_norm(x, {n}, w, b).backward(Tensor<float>(square(slopes) * 3));
+      sum(layer_norm(x2, {n}, w2, b2) * square(slopes) * 3).backward();
+      CHECK(x2.grad().to_vector() == x.grad().to_vector());
+      auto const same = [&](Tensor<float> const& a, Tensor<float> const& b) {  // rows shorter than a register are summed in other parts
+        return n >= 16 ? a.to_vector() == b.to_vector() : max(abs(a - b)).item() <= 1e-5f * (1 + max(abs(b)).item());
+      };
+      CHECK(same(w2.grad(), w.grad()));
+      CHECK(same(b2.grad(), b.grad()));
+      // Of the weight alone, and from one number.
+      Variable w3{weights}, w4{weights};
+      rms_norm(values, {n}, w3).backward(full({rows, n}, 0.5f));
+      sum(rms_norm(values, {n}, w4) * 0.5f).backward();
+      CHECK(same(w4.grad(), w3.grad()));
+    }
+  });
+}
+
+TEST_CASE("a gradient of a norm that others add to, or look at, is computed first") {
+  int64_t const n = 20;
+  Tensor<float> const values = numbers({7, n}).to<float>(), slopes = numbers({7, n}, 9).to<float>(), more = numbers({7, n}, 4).to<float>();
+  auto const want = [&](Tensor<float> const& g) {
+    Variable x{values};
+    layer_norm(x, {n}).backward(g);
+    return x.grad().to_vector();
+  };
+  {
+    Variable x{values};
+    Variable<float> const y = layer_norm(x, {n});
+    (sum(y * slopes) + sum(y * more)).backward();
+    CHECK(x.grad().to_vector() == want(slopes + more));
+  }
+  {
+    Variable x{values};
+    Variable<float> const y = layer_norm(x, {n}), z = y.reshape({n, 7});  // a view comes between
+    (sum(y * slopes) + sum(z * more.reshape({n, 7}))).backward();
+    CHECK(x.grad().to_vector() == want(slopes + more));
+  }
+  {
+    Variable x{values};
+    Variable<float> y = layer_norm(x, {n});
+    y.register_hook([](Tensor<float> const& g) { return Tensor<float>(g * 2); });
+    sum(y * slopes).backward();
+    CHECK(x.grad().to_vector() == want(slopes * 2));
+  }
+  {
+    Variable x{values};
+    Variable<float> y = layer_norm(x, {n});
+    auto const [gy, gx] = grad(sum(y * slopes), {y, x}, retain_graph);
+    CHECK(gy.to_vector() == slopes.to_vector());
+    CHECK(gx.to_vector() == want(slopes));
+    CHECK(grad(sum(y * slopes), x).to_vector() == want(slopes));
+  }
+  {
+    Variable x{values};
+    Variable<float> const y = layer_norm(x, {n});
+    Variable<float> const total = sum(y * slopes);
+    total.backward(retain_graph);
+    total.backward();
+    Variable twice{values};
+    layer_norm(twice, {n}).backward(slopes), layer_norm(twice, {n}).backward(slopes);
+    CHECK(x.grad().to_vector() == twice.grad().to_vector());
+    no_grad const guard;
+    CHECK(layer_norm(x, {n}).value().to_vector() == y.value().to_vector());
+  }
+}
+
 TEST_CASE("rows of results beyond the caches are those of few rows") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t n : {64, 101}) {
@@ -107,6 +181,30 @@ TEST_CASE("statistics of rows that are far from 0 and close together lose no dig
       layer_norm(x, {n}).backward(slopes);
       layer_norm(d, {n}).backward(slopes.to<double>());
       CHECK(max(abs(x.grad().to<double>() - d.grad())).item() < 1e-5 * max(abs(d.grad())).item());
+    }
+  });
+}
+
+TEST_CASE("gradients beyond the caches are those of few elements") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    int64_t const n = (int64_t{1} << 20) + 77;
+    Tensor<float> const values = numbers({n}).to<float>(), factors = numbers({n}, 9).to<float>();
+    for (int64_t skip : {0, 3}) {  // whether the inputs lie as packs do
+      Tensor<float> const a = values.slice(0, skip, n), f = factors.slice(0, skip, n);
+      Variable x{a}, w{f}, v{Tensor<float>(a.slice(0, n - 40, n - skip))}, u{Tensor<float>(f.slice(0, n - 40, n - skip))};
+      Variable<double> y{a.to<double>()};
+      sum(x * w * y * 0.5).backward();
+      sum(v * u * y.value().slice(0, n - 40, n - skip) * 0.5).backward();
+      CHECK(x.grad().slice(0, n - 40, n - skip).to_vector() == v.grad().to_vector());
+      CHECK(w.grad().slice(0, n - 40, n - skip).to_vector() == u.grad().to_vector());
+      bool right = true;
+      std::vector<float> const as = a.to_vector(), fs = f.to_vector(), by_w = w.grad().to_vector();
+      std::vector<double> const by_y = y.grad().to_vector();
+      for (std::size_t k = 0; k < as.size(); ++k) {
+        double const d = static_cast<double>(as[k]), e = static_cast<double>(fs[k]);
+        right = right && by_y[k] == static_cast<double>(as[k] * fs[k]) * 0.5 && std::fabs(static_cast<double>(by_w[k]) - 0.5 * d * d) <= 1e-6 * d * d && std::isfinite(e);
+      }
+      CHECK(right);
     }
   });
 }

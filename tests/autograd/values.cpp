@@ -31,6 +31,10 @@ void values_only(D) {
   CHECK(full_like(v * 2, 3).to_vector() == V{3, 3, 3, 3});
   static_assert(std::is_same_v<decltype(ones_like(v)), Tensor<float, D>>);
   CHECK(explain(v * 2) == explain(t * 2));
+  CHECK(allclose(v * 0 + 2, 2));
+  CHECK(allclose(2, v * 0 + 1, {.atol = 1}));
+  CHECK_FALSE(allclose(v, 1e6));
+  static_assert(std::is_same_v<decltype(eval(isclose(v, 1.5))), Tensor<bool, D>>);
 }
 
 template <class D>

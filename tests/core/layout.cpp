@@ -221,6 +221,6 @@ TEST_CASE("indices and axes outside their range are named") {
   CHECK(thrown<ShapeError>([&] { detail::unsqueezed(Layout(Shape::filled(8, 1)), 0); }, "shape: 9 dimensions were given: a tensor has at most 8") == "");
   CHECK(thrown<ShapeError>([&] { detail::matrix_transposed(Layout(Shape{1, 2, 3})); },
                            "t: shape [1, 2, 3] has 3 axes: t() takes at most 2; use transpose(axis0, axis1) or permute") == "");
-  CHECK(thrown<ShapeError>([&] { detail::permuted(l, {0}); }, "permute: 1 axes [0] were given for shape [2, 3]: it has 2") == "");
+  CHECK(thrown<ShapeError>([&] { detail::permuted(l, {0}); }, "permute: 1 axis [0] was given for shape [2, 3]: it has 2") == "");
   CHECK_THROWS_AS(detail::permuted(l, {1, -1}), ShapeError);
 }

@@ -40,7 +40,7 @@ TEST_CASE("explain shows conversions, user functions and tensors alone") {
         "  out: float16 [2] on emulated:0, 4 bytes\n"
         "  moves 20 bytes, 1 operation per element\n");
   CHECK(explain(map([](float v) { return v; }, ones({1}))) ==
-        "one kernel for 1 elements on cpu: out = map(a)\n"
+        "one kernel for 1 element on cpu: out = map(a)\n"
         "  a: float32 [1] on cpu, 4 bytes\n"
         "  out: float32 [1] on cpu, 4 bytes\n"
         "  moves 8 bytes, 1 operation per element\n");

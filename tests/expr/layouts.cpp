@@ -198,3 +198,25 @@ TEST_CASE("results beyond the caches agree with a plain loop, whatever their typ
   }
   CHECK(wrong == 0);
 }
+
+TEST_CASE("formulas of up to 63 inputs, half of them repeated along rows") {
+  constexpr int64_t rows = 3, columns = 1000;
+  auto const check = []<std::size_t... Ks>(std::index_sequence<Ks...>) {
+    Tensor<double> inputs[sizeof...(Ks)];
+    for (std::size_t k = 0; k < sizeof...(Ks); ++k) {
+      double const number = static_cast<double>(k);
+      inputs[k] = k % 2 == 1 ? full<double>({1}, number).expand({columns}) : arange<double>(number, number + static_cast<double>(columns));
+    }
+    Tensor<double> const x = full<double>({rows, 1}, 0.5), y = (x + ... + inputs[Ks]);
+    std::vector<double> expected;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      double total = 0.5;
+      for (std::size_t k = 0; k < sizeof...(Ks); ++k) total += static_cast<double>(k) + (k % 2 == 1 ? 0 : static_cast<double>(i % columns));
+      expected.push_back(total);
+    }
+    CHECK(y.reshape({rows * columns}).to_vector() == expected);
+  };
+  check(std::make_index_sequence<31>{});
+  check(std::make_index_sequence<32>{});
+  check(std::make_index_sequence<62>{});
+}

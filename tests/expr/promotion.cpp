@@ -119,6 +119,15 @@ TEST_CASE("numbers beside tensors take the tensor's type") {
   CHECK(eval(Tensor<bool>{true} + 1).to_vector() == std::vector<int64_t>{2});
 }
 
+TEST_CASE("+x is x") {
+  Tensor<int8_t> const x{1, -2};
+  auto const same = +x;
+  static_assert(std::is_same_v<decltype(same), Tensor<int8_t> const>);
+  CHECK(same.data() == x.data());
+  CHECK(eval(+(x * int8_t(2)) - +x).to_vector() == std::vector<int8_t>{1, -2});
+  static_assert(std::is_same_v<decltype(+(x * x)), decltype(x * x)>);
+}
+
 TEST_CASE("types that promote are compared and combined as their common type") {
   CHECK(eval(Tensor<uint8_t>{200} + Tensor<int8_t>{-100}).to_vector() == std::vector<int16_t>{100});
   CHECK(eval(Tensor<uint8_t>{200} > Tensor<int8_t>{-100}).to_vector() == std::vector<bool>{true});

@@ -343,7 +343,7 @@ TEST_CASE("what cannot be arranged is named") {
   says([&] { tile(x, {int64_t{1} << 62, 2}); }, "tile: shape [2, 3] repeated [4611686018427387904, 2] times has more elements than can be addressed");
   says([&] { repeat(x, -1, 0); }, "repeat: -1 repetitions were asked for; a count is 0 or more");
   says([&] { repeat(x, {1, 2}, 1); }, "repeat: 2 counts were given for axis 1 of shape [2, 3]: one for each of its 3 indices is needed");
-  says([&] { pad(x, {1}); }, "pad: 1 widths were given for shape [2, 3]: a pair for each axis is needed, from the last axis on, at most 4");
+  says([&] { pad(x, {1}); }, "pad: 1 width was given for shape [2, 3]: a pair for each axis is needed, from the last axis on, at most 4");
   says([&] { pad(x, {-2, -2}); }, "pad: widths -2 and -2 do not fit axis 1 of shape [2, 3]");
   says([&] { pad(x, {3, 0}, pad_mode::reflect); }, "pad: a width of 3 is too much for mode reflect: axis 1 has 3 elements; at most 2 can be added");
   says([&] { pad(x, {0, 4}, pad_mode::circular); }, "pad: a width of 4 is too much for mode circular: axis 1 has 3 elements; at most 3 can be added");

@@ -21,6 +21,30 @@ TEST_CASE("allclose and isclose use |a - b| <= atol + rtol |b|, as NumPy does") 
   CHECK(allclose(zeros({0}), zeros({0})));
 }
 
+TEST_CASE("a number is close to elements as a tensor of it is") {
+  double const inf = INFINITY, nan = NAN;
+  Tensor<double> const x{1, 1.00002, 1.000001, nan, inf, -inf};
+  // np.isclose(x, 1.0), np.isclose(1.0, x, rtol=1e-4), np.isclose(x, inf), np.isclose(x, nan, equal_nan=True)
+  CHECK(eval(isclose(x, 1.0)).to_vector() == std::vector<bool>{true, false, true, false, false, false});
+  CHECK(eval(isclose(1, x, {.rtol = 1e-4})).to_vector() == std::vector<bool>{true, true, true, false, false, false});
+  CHECK(eval(isclose(x, inf)).to_vector() == std::vector<bool>{false, false, false, false, true, false});
+  CHECK(eval(isclose(x, nan)).to_vector() == std::vector<bool>(6, false));
+  CHECK(eval(isclose(x, nan, {.equal_nan = true})).to_vector() == std::vector<bool>{false, false, false, true, false, false});
+  // np.isclose(0.0, 1e-9), np.isclose(1e-9, 0.0), np.isclose(99999.0, 100000.0), np.isclose(100000.0, 99998.9)
+  CHECK(allclose(zeros({2}), 1e-9));
+  CHECK(allclose(0, full({2}, 1e-9)));
+  CHECK(allclose(full<double>({2}, 99999), 100000));
+  CHECK_FALSE(allclose(100000, full<double>({2}, 99998.9)));
+  CHECK(allclose(full({2, 3}, 0.1), 0.1));
+  CHECK_FALSE(allclose(full<int8_t>({2}, 44), 300));  // 300 is no int8
+  CHECK(allclose(ones<int>({2}) * 2, 2.00001f));
+  CHECK(allclose(zeros({0}), 7));
+  Tensor<float, Emulated<0>> const there = ones({3}, Emulated<0>{});
+  CHECK(allclose(there * 2, 2));
+  CHECK(allclose(2, there * 2, {.atol = 0.5}));
+  CHECK_FALSE(allclose(there, 2));
+}
+
 TEST_CASE("equal compares shapes and all elements") {
   Tensor<int32_t> a{{1, 2}, {3, 4}}, b{{1, 2}, {3, 4}}, c{{1, 2}, {3, 5}};
   CHECK(equal(a, b));

@@ -197,6 +197,20 @@ TEST_CASE_TEMPLATE("classes become rows with a single one", D, Cpu, Emulated<0>)
   CHECK(one_hot(labels(range(0, 0)), 3).shape() == Shape(0, 2, 3));
 }
 
+TEST_CASE_TEMPLATE("one_hot counts the classes where their number is not given", D, Cpu, Emulated<0>) {
+  Tensor<uint8_t, D> const labels = Tensor<uint8_t>{0, 2, 1}.to(D{});
+  CHECK(equal(one_hot(labels), one_hot(labels, 3)));
+  CHECK(one_hot<float>(labels(range(0, 1))).to_vector() == std::vector<float>{1});  // shapes: libtorch 1.13
+  CHECK(one_hot(labels + uint8_t(253)).shape() == Shape(3, 256));
+  CHECK(one_hot(labels[1] * 2).to_vector() == std::vector<int64_t>{0, 0, 0, 0, 1});
+  CHECK(thrown<ShapeError>([&] { one_hot(labels(range(0, 0))); }, "one_hot: shape [0] has no indices to count the classes from; give their number") == "");
+  CHECK(thrown<ShapeError>([&] { one_hot(cast<int64_t>(labels[0]) + INT64_MAX); },
+                           "one_hot: shape [9223372036854775807] has more elements than can be addressed: the product of the sizes overflows") == "");
+  if constexpr (host_device<D>) {
+    CHECK(thrown<IndexError>([&] { one_hot(cast<int>(labels) - 3); }, "one_hot: index -3 at [0] is out of range for 1 class: indices are 0 to 0") == "");
+  }
+}
+
 TEST_CASE("nothing is selected from nothing") {
   Tensor<int64_t> const none = zeros<int64_t>({0});
   CHECK(index_select(zeros({3, 4}), 1, none).shape() == Shape(3, 0));

@@ -420,6 +420,57 @@ TEST_CASE_TEMPLATE("the leading axes of a system and its right side broadcast", 
   CHECK(error_of(Tensor<T, D>(inv(expanded).select(0, 5)), {4, 4}, Numbers(inverse.begin(), inverse.end())) < eps);
 }
 
+/// {{4, 4}, {6, 4}} times 2^n: its determinant is -8 times 4^n, its inverse {{-0.5, 0.5}, {0.75, -0.5}} times 2^-n.
+template <class T, class D>
+Tensor<T, D> hilly(int n) {
+  T const s = std::ldexp(T(1), n);
+  return Tensor<T>{{4 * s, 4 * s}, {6 * s, 4 * s}}.to(D{});
+}
+
+TEST_CASE_TEMPLATE("elements near the ends of the range do not make a determinant overflow, or lose digits", X, SITU_LINALG_TYPES) {
+  using T = typename X::T;
+  using D = typename X::D;
+  // Exact: products of powers of two.
+  int const top = std::numeric_limits<T>::max_exponent, bottom = std::numeric_limits<T>::min_exponent - std::numeric_limits<T>::digits;
+  auto const two = [](int n) { return std::ldexp(T(1), n); };
+  auto const diagonal = [&](std::vector<int> const& exponents) {
+    Tensor<T> x = zeros<T>({static_cast<int64_t>(exponents.size()), static_cast<int64_t>(exponents.size())});
+    for (int k = 0; k < x.size(0); ++k) x(k, k) = two(exponents[static_cast<std::size_t>(k)]);
+    return Tensor<T, D>(x.to(D{}));
+  };
+  CHECK(det(diagonal({top - 1, top - 1, -top, 3 - top})).item() == 2);
+  CHECK(det(diagonal({-top + 2, -top + 2, top - 1, top - 1})).item() == 4);
+  CHECK(det(diagonal({bottom, top - 1, -3})).item() == two(bottom + top - 4));
+  CHECK(det(diagonal({bottom, 2})).item() == two(bottom + 2));  // the least number times 4
+  CHECK(slogdet(diagonal({bottom, bottom, bottom})).logabsdet.item() == doctest::Approx(3 * bottom * std::log(2.0)).epsilon(1e-6));
+  for (int n : {top - 4, bottom + 2, bottom + 9, 0}) {
+    auto const x = hilly<T, D>(n);
+    auto const [sign, logarithm] = slogdet(x);
+    CHECK(sign.item() == -1);
+    CHECK(std::fabs(static_cast<double>(logarithm.item()) - std::log(8.0) - 2 * n * std::log(2.0)) <= std::fabs(2 * n * std::log(2.0)) * 1e-7 + 1e-6);
+    CHECK(solve(x, Tensor<T>{8 * two(n), 10 * two(n)}.to(D{})).to_vector() == std::vector<T>{1, 1});
+    CHECK(solve(x, Tensor<T>{{two(n), 0}, {0, two(n)}}.to(D{})).to_vector() == std::vector<T>{T(-0.5), T(0.5), T(0.75), T(-0.5)});
+  }
+  // The largest differences and growth: {{s, s}, {-s, s}} with s = max * 3/4.
+  T const s = std::numeric_limits<T>::max() / 4 * 3;
+  auto const growing = Tensor<T>{{s, s}, {-s, s}}.to(D{});
+  CHECK(static_cast<double>(slogdet(growing).logabsdet.item()) == doctest::Approx(std::log(2.0) + 2 * std::log(static_cast<double>(s))).epsilon(1e-6));
+  CHECK(solve(growing, Tensor<T>{s, 0}.to(D{})).to_vector() == std::vector<T>{T(0.5), T(0.5)});
+  // A batch in which one matrix alone is scaled; the inverse's columns are.
+  Tensor<T, D> batch = zeros<T>({3, 2, 2}, D{});
+  batch[0] = hilly<T, D>(0), batch[1] = hilly<T, D>(top - 8), batch[2] = hilly<T, D>(-top + 10);
+  auto const inverses = inv(batch);
+  CHECK(inverses[0].to_vector() == std::vector<T>{T(-0.5), T(0.5), T(0.75), T(-0.5)});
+  CHECK(inverses[1].to_vector() == std::vector<T>{-two(7 - top), two(7 - top), T(1.5) * two(7 - top), -two(7 - top)});
+  CHECK(inverses[2].to_vector() == std::vector<T>{-two(top - 11), two(top - 11), T(1.5) * two(top - 11), -two(top - 11)});
+  auto const rows = Tensor<T>{{two(bottom + 2), two(bottom + 2)}, {T(6), T(4)}}.to(D{});  // one row alone: of -2^(bottom + 3)
+  CHECK(det(rows).item() == -two(bottom + 3));
+  CHECK(solve(rows, Tensor<T>{two(bottom + 3), T(10)}.to(D{})).to_vector() == std::vector<T>{1, 1});
+  // What is not finite, or 0, stays so.
+  CHECK(det(Tensor<T>{{0, two(top - 1)}, {0, 1}}.to(D{})).item() == 0);
+  CHECK(std::isnan(static_cast<double>(det(Tensor<T>{{T(NAN), two(bottom)}, {1, 1}}.to(D{})).item())));
+}
+
 TEST_CASE_TEMPLATE("empty matrices and empty batches have results", D, Cpu, Emulated<0>) {
   auto const none = zeros<float>({0, 0}, D{}), tall = zeros<float>({3, 0}, D{}), wide = zeros<float>({0, 2}, D{});
   auto const no_batch = zeros<float>({0, 3, 3}, D{}), two_none = zeros<float>({2, 0, 0}, D{});

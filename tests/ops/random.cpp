@@ -221,6 +221,12 @@ TEST_CASE("random integers cover [low, high) evenly") {
     auto const count = static_cast<double>(sum(k == v).item());
     CHECK(std::abs(count - 10000) < 5 * std::sqrt(10000.0 * 7 / 8));
   }
+  Generator again{3}, same{3};
+  CHECK(equal(randint(7, {2, 50}, again), randint(0, 7, {2, 50}, same)));
+  static_assert(std::is_same_v<decltype(randint<int>(7, {3}, again, Emulated<0>{})), Tensor<int, Emulated<0>>>);
+  CHECK(randint(1, {4}).to_vector() == std::vector<int64_t>(4, 0));
+  CHECK(randint<uint8_t>(256, {}, Emulated<0>{}).shape() == Shape{});
+  CHECK(randint(5, 6, {}).item() == 5);  // and no shape of [6]
   auto const bytes = randint<uint8_t>(250, 256, {100}, generator);
   CHECK(min(bytes).item() >= 250);
 }

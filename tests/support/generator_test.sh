@@ -73,7 +73,7 @@ printf '#include <situ/a/one.hpp>\n#include <situ/a/four.hpp>\ninline int two;\n
 printf '#if defined(SITU_WITH_CUDA)\n#include <situ/a/four.hpp>\n#endif\n' | header a/three.hpp
 echo 'inline int four;' | header a/four.hpp
 check generate
-check test "$(grep -E '^(#if defined.SITU_WITH_CUDA|#endif|inline int)' "$scratch/conditional/out.hpp" | tail -n 7 | tr '\n' ' ')" = \
+check test "$(grep -E '^(#if defined.SITU_WITH_CUDA|#endif$|inline int)' "$scratch/conditional/out.hpp" | tail -n 7 | tr '\n' ' ')" = \
   "inline int one; #if defined(SITU_WITH_CUDA) inline int four; inline int two; #endif #if defined(SITU_WITH_CUDA) #endif "
 
 tree hidden

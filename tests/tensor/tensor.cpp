@@ -94,13 +94,13 @@ TEST_CASE_TEMPLATE("braces hold values, never a shape", D, SITU_TEST_DEVICES) {
 
 TEST_CASE("ragged braces are refused") {
   CHECK(thrown<ShapeError>([] { Tensor<float>{{1, 2}, {3}}; },
-                           "Tensor: the braces are ragged: 1 elements stand where 2 are needed, in dimension 1") == "");
+                           "Tensor: the braces are ragged: 1 element stands where 2 are needed, in dimension 1") == "");
   CHECK(thrown<ShapeError>([] { Tensor<float>{{1, 2}, 3}; },
                            "Tensor: the braces are ragged: numbers and lists stand side by side at depth 1") == "");
   CHECK(thrown<ShapeError>([] { Tensor<float>{1, {2}}; },
                            "Tensor: the braces are ragged: numbers and lists stand side by side at depth 1") == "");
   CHECK(thrown<ShapeError>([] { Tensor<float>{{}, {1}}; },
-                           "Tensor: the braces are ragged: 1 elements stand where 0 are needed, in dimension 1") == "");
+                           "Tensor: the braces are ragged: 1 element stands where 0 are needed, in dimension 1") == "");
   CHECK(thrown<ShapeError>([] { Tensor<float>{{{{{{{{{1}}}}}}}}}; }, "shape: 9 dimensions were given: a tensor has at most 8") == "");
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("elements are read and written in host memory") {
   CHECK(scalar.item() == 3.f);
   CHECK(thrown<IndexError>([&] { a(2, 0) = 0; }, "operator(): index 2 is out of range for axis 0 of shape [2, 3]: it has 2 elements") == "");
   CHECK(thrown<IndexError>([&] { a(0, -4) = 0; }, "operator(): index -4 is out of range for axis 1 of shape [2, 3]: it has 3 elements") == "");
-  CHECK(thrown<IndexError>([&] { a(0) = 0; }, "operator(): 1 indices were given for shape [2, 3]: it has 2 axes") == "");
+  CHECK(thrown<IndexError>([&] { a(0) = 0; }, "operator(): 1 index was given for shape [2, 3]: it has 2 axes") == "");
   CHECK(thrown<IndexError>([&] { a(0, 0, 0) = 0; }, "operator(): 3 indices were given for shape [2, 3]: it has 2 axes") == "");
 }
 

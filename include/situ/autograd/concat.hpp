@@ -70,9 +70,9 @@ template <class T, class D, class Rule>
 struct RecordedList final : State<T, D> {
   std::vector<Node*> edges;
   Rule rule;
-  RecordedList(char const* name, Tensor<T, D>&& value, Rule&& r, Variable<T, D> const* from, std::size_t count)
-      : State<T, D>(std::move(value)), edges(count), rule(std::move(r)) {
-    this->name = name;
+  RecordedList(char const* node, Tensor<T, D>&& output, Rule&& r, Variable<T, D> const* from, std::size_t count)
+      : State<T, D>(std::move(output)), edges(count), rule(std::move(r)) {
+    this->name = node;
     this->inputs = edges.data();
     this->input_count = static_cast<int>(count);
     this->requires_grad = true;

@@ -89,22 +89,21 @@ struct SlotTarget {
   Layout sum_layout;
 };
 
-/// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
-/// there are so many sums that it is better done afterwards. No matter how many threads there are.
-inline int64_t sum_groups(int64_t whole, int64_t sums) {
-  constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
-  if (sums * 4 > whole) return 0;
-  int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
-  return groups < 1 ? 1 : groups < most ? groups : most;
-}
-
-/// Whether one element stands for all of a layout.
-inline bool repeats_one(Layout const& layout) {
-  for (int k = 0; k < layout.rank(); ++k) {
-    if (layout.shape[k] != 1 && layout.strides[k] != 0) return false;
+/// Those of a formula's slots, in memory for any number of them: only what a formula has is made, and given back, in one place for all formulas.
+template <int Most>
+struct SlotTargets {
+  alignas(SlotTarget) unsigned char memory[Most * sizeof(SlotTarget)];
+  SlotTarget* const first = reinterpret_cast<SlotTarget*>(memory);
+  int const count;
+  explicit SlotTargets(int slots) : count(slots) {
+    for (int j = 0; j < count; ++j) ::new (static_cast<void*>(memory + static_cast<std::size_t>(j) * sizeof(SlotTarget))) SlotTarget();
   }
-  return true;
-}
+  SlotTargets(SlotTargets const&) = delete;
+  ~SlotTargets() {
+    for (int j = count - 1; j >= 0; --j) first[j].~SlotTarget();
+  }
+};
+
 inline Layout const& layout_of(Body const* body) { return body ? body->layout : empty_layout; }
 /// Whether every tensor of a formula is contiguous and of this shape, or of one element.
 inline bool is_plain(Body const* const* bodies, int count, Shape const& shape) {
@@ -136,10 +135,10 @@ struct FormulaPass {
   SlotTarget* targets;
   Layout whole;
   int64_t groups = 0;
-  bool plain = false;
+  bool plain = false, late = false;  ///< late: the node that the one gradient reaches computes it; not unless `may_be_late`
 
   /// `targets`: one for each slot.
-  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to)
+  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to, bool may_be_late = false)
       : formula(parts), flow(f), bodies(read), count(read_count), targets(to), whole(parts.whole) {
     for (int k = 0; k < count; ++k) {
       if (!bodies[k]) continue;
@@ -155,6 +154,7 @@ struct FormulaPass {
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
+    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slots, whole.shape);
     for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
   }
   /// Sends what could not be written where it belongs.
@@ -171,15 +171,15 @@ struct FormulaPass {
     if (!flow.wants(node)) return;
     bool const fits = same_shape(node->shape, whole.shape);
     if (!fits && groups > 0) {
-      target.sums = true;
-      target.sum_layout = Layout(node->shape);
+      target.sums = true, target.sum_layout = Layout(node->shape);
       target.apart = functions.fresh_sums(Shape{groups, target.sum_layout.size()}, target.memory);
+    } else if (late) {
+      target.memory = node;  // which is not written
     } else if (fits && !node->queued) {
       target.memory = functions.begin(node, whole.shape);
       flow.arrived(node);
     } else if (void* const own = fits && plain ? functions.own(node) : nullptr) {
-      target.memory = own;
-      target.accumulates = true;
+      target.memory = own, target.accumulates = true;
     } else {
       target.apart = functions.fresh(whole.shape, target.memory);
     }
@@ -222,14 +222,14 @@ struct BackwardOperands {
 
 /// Runs a formula's backward kernel on the CPU.
 template <class D, int Most, int TreeBytes>
-SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies, SlotTarget* targets) {
-  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets);
+SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
+  SlotTargets<Most> targets(parts.slots);
+  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
   cpu::BoundBackward<Most, TreeBytes> bound;
   Layout const* layouts[Most + 1];
   BackwardOperands operands{bound.data, layouts};
   if (operands.bind(pass)) {
-    bound.code = &code;
-    bound.formula = code.formula;
+    bound.code = &code, bound.formula = code.formula;
     bound.masks = {operands.needed, operands.accumulated, operands.summed};
     bound.repeated = 0;
     __builtin_memcpy(bound.trees, trees, static_cast<std::size_t>(tree_bytes));
@@ -237,7 +237,8 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
       for (int k = code.outputs; k < code.operands && pass.whole.size() > 1; ++k) {
         if (repeats_one(*layouts[k + 1])) bound.repeated |= uint64_t{1} << k;
       }
-      cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+      if (SITU_LIKELY(!pass.late)) cpu::launch_contiguous_backward<D>(bound, pass.whole.size());
+      else if constexpr (Most <= 12) flow.arrived_late(new cpu::LateBackward<D, Most, TreeBytes>(bound, bodies, parts.edges, [&](int j) { return parts.functions[j]->begin; }));
     } else {
       cpu::launch_strided_backward<D>(bound, layouts, pass.groups);
     }
@@ -247,16 +248,16 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
 
 /// The same elsewhere.
 template <class D, class F, class S, class Slots, int Inputs>
-void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies, SlotTarget* targets) {
+void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies) {
   using Program = BackwardProgram<F, S, Slots, Inputs>;
+  SlotTarget targets[Program::outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
   Program program(formula, seed);
   auto& where = program.where;
   Layout const* layouts[Program::operands + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
-    program.needed = operands.needed;
-    program.accumulated = operands.accumulated;
+    program.needed = operands.needed, program.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
     for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
@@ -377,15 +378,14 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
     int at = kept;
     for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
-    SlotTarget targets[slots];
     using Types = Fields<value_of<Vs>...>;
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
       cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
       constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
-      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies, targets);
+      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies, targets);
+      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies);
     }
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {

@@ -339,7 +339,7 @@ struct HeldNode {
 template <class T, class D, class Op, std::size_t K>
 struct OutputOf final : State<T, D> {
   Node* edge[1];
-  OutputOf(Tensor<T, D>&& value, Op* operation) : State<T, D>(std::move(value)), edge{operation} {
+  OutputOf(Tensor<T, D>&& output, Op* operation) : State<T, D>(std::move(output)), edge{operation} {
     count_up(operation->references);
     this->name = operation->name;
     this->inputs = edge;

@@ -82,6 +82,8 @@ auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
 template <class G, class I>
 void add_gathered(G const& gathered, I const& into) {
   if (into.shape() == gathered.shape()) return into.add(gathered);
+  if (into.shape().rank() == 0) return into.add(gathered.reshape({}));
+  if (gathered.rank() == 0) return add_gathered(gathered.reshape({1}), into);
   into.add_part([shape = Shape(gathered.shape())](auto const& x) {
     auto part = std::as_const(x).slice(0, 0, shape[0]);
     for (int k = 1; k < shape.rank(); ++k) part = std::as_const(part).slice(k, 0, shape[k]);
@@ -121,9 +123,12 @@ template <class X, class I>
   requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
 auto index_select(X const& x, int64_t axis, I const& index) {
   auto const saved = detail::saved_constant(index);
-  int const k = detail::checked_axis(axis, x.rank(), x.shape(), "index_select");
+  int const k = detail::line_axis(axis, x.shape(), "index_select");
   return detail::record_on<false>("IndexSelect", index_select(detail::values_of(x), axis, saved.tensor()), x,
-                                  detail::linear([shape = Shape(x.shape()), k, saved](auto const& g) { return detail::slices_added_at(g, shape, k, saved.tensor()); }));
+                                  detail::linear([shape = Shape(x.shape()), k, saved](auto const& g) {
+                                    using G = std::remove_cvref_t<decltype(g)>;
+                                    return shape.rank() == 0 ? G(g) : G(detail::slices_added_at(g, shape, k, saved.tensor()));  // a number's only slice
+                                  }));
 }
 template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
   requires detail::strange_recorded_operands<X, I>

@@ -32,6 +32,7 @@ struct Node {
   bool requires_grad = false;
   bool is_view = false;   ///< its value lies in that of another Variable
   bool calls_others = false;  ///< its backward may reach Variables that are not among its inputs
+  bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
   Shape shape;            ///< of the value
@@ -79,6 +80,18 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
   }
   dying.running = false;
 }
+
+/// A gradient that is not computed yet: the node that it has reached, if it is the next one, does so in parts, and needs no memory for the whole.
+struct LateGradient {
+  Node* node = nullptr;
+  virtual ~LateGradient() = default;
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* late) noexcept { give_block(late); }
+  /// Elements [first, first + count), on any thread.
+  virtual void compute(void* to, int64_t first, int64_t count) const = 0;
+  /// All of it, as what has arrived at the node.
+  virtual void settle() = 0;
+};
 
 /// Ends the references to the inputs.
 SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
@@ -189,6 +202,7 @@ class Flow {
   /// `run` is 0 where all leaves accumulate; else only what leads to the targets marked by that number is computed.
   Flow(bool keeps_graph, bool creates_graph, uint64_t run) : keeps_graph_(keeps_graph), creates_graph_(creates_graph), run_(run) {}
   ~Flow() {  // with nodes left only when an operation has thrown
+    delete late_;
     for (std::size_t k = 0; k < waiting_.size(); ++k) {
       waiting_[k]->queued = false;
       waiting_[k]->forget();
@@ -212,6 +226,14 @@ class Flow {
     node->queued = true;
   }
 
+  /// The same, of one that is not computed yet.
+  void arrived_late(LateGradient* late) {
+    late_ = late;
+    arrived(late->node);
+  }
+  /// That of the running node, which passes to the caller; null where its gradient has been computed.
+  LateGradient* take_late() { return std::exchange(late_, nullptr); }
+
   void run() {
     OperationName const outer(running_operation);
     while (!waiting_.empty()) {
@@ -225,6 +247,7 @@ class Flow {
         Node* node;
         ~Forget() { node->forget(); }
       } const forget{node};
+      if (SITU_UNLIKELY(late_ && late_->node != node)) settle_late();
       if (SITU_UNLIKELY(node->hooked)) call_hooks(*node);
       if (node->target && run_ != 0) node->capture();
       if (run_ != 0 && node->mark != 2 * run_ + 1) continue;
@@ -240,6 +263,10 @@ class Flow {
   }
 
  private:
+  __attribute__((noinline, cold)) void settle_late() {
+    late_->settle();
+    delete take_late();
+  }
   __attribute__((noinline, cold)) void call_hooks(Node& node) const {
     struct Within {
       bool before;
@@ -253,7 +280,21 @@ class Flow {
   bool keeps_graph_, creates_graph_;
   uint64_t run_;
   Node* running_ = nullptr;
+  LateGradient* late_ = nullptr;
 };
+
+/// Whether all that a pass wants of these nodes is the gradient of one, of that shape, that may be computed late.
+SITU_NOINLINE inline bool takes_late(Flow const& flow, Node const* const* nodes, int count, Shape const& whole) {
+  int wanted = 0;
+  bool result = true;
+  for (int j = 0; j < count; ++j) {
+    Node const* const node = nodes[j];
+    if (!flow.wants(node)) continue;
+    ++wanted;
+    result = result && node->takes_late && !node->queued && !node->hooked && !node->target && node->shape == whole;
+  }
+  return result && wanted == 1;
+}
 
 /// The number of the next grad().
 SITU_PROCESS_STATE uint64_t next_gradient_run() {

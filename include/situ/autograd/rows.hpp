@@ -36,26 +36,27 @@ struct RowParameters {
   Tensor<C, D> weight, weight_gradients, bias_gradients, found;
   bool weighs = false, wants_input = true, wants_weight = false, wants_bias = false;
   double eps = 0;
+  LateGradient const* late = nullptr;  ///< in place of g
 };
 
 /// The gradient by the input of an operation on contiguous rows; see RowGradientArguments. With `over_g` it is written over g.
 template <cpu::RowGradient Kind, class T, class D>
 Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t count, RowParameters<compute_t<T>, D>& parameters, char const* who, bool over_g = false) {
   using C = compute_t<T>;
-  int64_t const rows = count > 0 ? g.size() / count : 0;
+  int64_t const rows = count > 0 ? b.size() / count : 0;
   bool const sums = parameters.wants_weight || parameters.wants_bias;
   int64_t const per_block = cpu::rows_per_block(rows, count, sums), blocks = (rows + per_block - 1) / per_block;
   Tensor<T, D> result;
-  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(g.shape(), who);
+  if (parameters.wants_input) result = over_g ? g : Tensor<T, D>::uninitialized(b.shape(), who);
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
-  cpu::RowGradientKernel<Kind, T> const kernel{g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
+  cpu::RowGradientKernel<Kind, T> const kernel{parameters.late ? nullptr : g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
                                                !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
-                                               parameters.found.body() ? parameters.found.data() : nullptr};
+                                               parameters.found.body() ? parameters.found.data() : nullptr, parameters.late};
   device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
   return result;
 }
@@ -145,7 +146,12 @@ struct NormRule {
     }
     bool const last = are_last(rows.axes, rows.whole.rank());
     auto const in_order = [&](Tensor<T, D> const& t) { return last ? t.contiguous() : t.permute(order).contiguous(); };
+    struct Held {
+      LateGradient* late;
+      ~Held() { delete late; }
+    } const held{into_x.flow().take_late()};
     RowParameters<C, D> parameters;
+    parameters.late = held.late;
     parameters.eps = eps;
     parameters.found = found;
     parameters.wants_input = into_x.needed();
@@ -233,6 +239,16 @@ bool keeps_row_statistics(Tensor<T, D> const& x, unsigned axes) {
   return x.is_contiguous() && are_last(axes, x.rank()) && count >= 32 && count <= cpu::group_elements && x.size() / count >= cpu::least_grouped_rows;
 }
 
+/// Notes that the gradient of a norm may be computed in the pass over its rows.
+template <class T, class D>
+Variable<T, D> taking_late(Variable<T, D> result, unsigned axes) {
+  if constexpr (std::is_same_v<T, compute_t<T>> && is_immediate<D>) {
+    Shape const& shape = result.shape();
+    result.state()->takes_late = !result.is_leaf() && result.size() > 0 && are_last(axes, shape.rank()) && reduced_count(shape, axes) <= cpu::late_elements;
+  }
+  return result;
+}
+
 template <bool Centred, class E, class W, class B>
 auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias, double eps) {
   using T = value_of<E>;
@@ -253,17 +269,17 @@ auto recorded_norm_of(E const& e, unsigned axes, W const& weight, B const& bias,
   char const* const name = Centred ? "LayerNorm" : "RmsNorm";
   if constexpr (!has_weight) {
     auto const value = value_of_norm(no_parameter{}, no_parameter{});
-    return record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x);
+    return taking_late(record(name, value, NormRule<Centred, T, D, T>{saved_input(x), {}, rows, false, eps, found}, x), axes);
   } else {
     auto const w = input_beside_result<value_of<W>>(weight);
     using Rule = NormRule<Centred, T, D, value_of<W>>;
     if constexpr (!has_bias) {
       auto const value = value_of_norm(w.value(), no_parameter{});
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w);
+      return taking_late(record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w), axes);
     } else {
       auto const b = input_beside_result<value_of<B>>(bias);
       auto const value = value_of_norm(w.value(), b.value());
-      return record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b);
+      return taking_late(record(name, value, Rule{saved_input(x), saved_input(w), rows, true, eps, found}, x, w, b), axes);
     }
   }
 }

@@ -211,8 +211,8 @@ class Into {
     else state_->add(flow_, cast<T>(gradient));
   }
   /// Adds a gradient to the part of the input's that `view` shows.
-  template <class View, class U>
-  void add_part(View const& view, Tensor<U, D> const& gradient) const {
+  template <class View, class U, class From>
+  void add_part(View const& view, Tensor<U, From> const& gradient) const {
     if (!needed()) return;
     Tensor<T, D>& all = state_->incoming;
     if (!state_->queued) all = zeros<T>(shape(), D{});
@@ -221,8 +221,8 @@ class Into {
     part.assign(part + gradient);
     flow_.arrived(state_);
   }
-  template <class View, class U>
-  void add_part(View const& view, Variable<U, D> const& gradient) const {
+  template <class View, class U, class From>
+  void add_part(View const& view, Variable<U, From> const& gradient) const {
     if (needed()) state_->add_recorded(flow_, record_placed(view, gradient, shape()));
   }
 

@@ -193,6 +193,7 @@ class Variable {
   void retain_grad() {
     check_requires_grad("retain_grad");
     state_->retains_grad = true;
+    state_->takes_late = false;
   }
   /// The name of the operation that made it, as `Mean`; null for a leaf.
   char const* grad_fn() const { return state_->name; }

@@ -14,7 +14,7 @@ struct Layout {
 
   constexpr Layout() : shape(0), strides(1) {}
   constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
-  explicit constexpr Layout(Shape const& extents) : shape(extents), strides(extents) {
+  explicit constexpr Layout(Shape const& extents) : shape(extents, Shape::By16{}), strides(extents, Shape::By16{}) {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
@@ -132,7 +132,7 @@ SITU_NOINLINE inline Viewed flip_view(Layout const& from, int64_t axis) {
 }
 
 SITU_NOINLINE inline Layout transposed(Layout const& from, int64_t axis0, int64_t axis1, char const* who = "transpose") {
-  int const i = checked_axis(axis0, from.rank(), from.shape, who), j = checked_axis(axis1, from.rank(), from.shape, who);
+  int const i = line_axis(axis0, from.shape, who), j = line_axis(axis1, from.shape, who);
   Layout result = from;
   result.shape[i] = from.shape[j], result.shape[j] = from.shape[i];
   result.strides[i] = from.strides[j], result.strides[j] = from.strides[i];
@@ -148,7 +148,8 @@ SITU_NOINLINE inline Layout matrix_transposed(Layout const& from) {
 
 SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
   if (axes.rank() != from.rank()) {
-    fail<ShapeError>("permute: ", axes.rank(), " axes ", axes, " were given for shape ", from.shape, ": it has ", from.rank());
+    fail<ShapeError>("permute: ", axes.rank(), axes.rank() == 1 ? " axis " : " axes ", axes, axes.rank() == 1 ? " was" : " were", " given for shape ", from.shape,
+                     ": it has ", from.rank());
   }
   Layout result = from;
   unsigned seen = 0;
@@ -240,11 +241,11 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
   }
   if (unknown >= 0) {
     if (known == 0 || size % known != 0) {
-      fail<ShapeError>(who, ": shape ", from, " (", size, " elements) cannot become ", to, ": ", size, " is not a multiple of ", known);
+      fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, ": ", size, " is not a multiple of ", known);
     }
     to[unknown] = size / known;
   } else if (known != size) {
-    fail<ShapeError>(who, ": shape ", from, " (", size, " elements) cannot become ", to, " (", known, " elements)");
+    fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, " (", known, known == 1 ? " element)" : " elements)");
   }
   return to;
 }

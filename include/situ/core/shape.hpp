@@ -17,11 +17,11 @@ inline constexpr int max_rank = 8;
 /// types, or converted from a range of integers such as std::vector. Throws ShapeError beyond eight entries.
 class Shape {
  public:
-  constexpr Shape() = default;
+  constexpr Shape() : values_{}, rank_(0) {}
 
   template <std::integral... Is>
     requires(sizeof...(Is) > 0)
-  constexpr Shape(Is... extents) : rank_(static_cast<int>(sizeof...(Is))) {
+  constexpr Shape(Is... extents) : values_{}, rank_(static_cast<int>(sizeof...(Is))) {
     if constexpr (sizeof...(Is) > max_rank) too_many(static_cast<int64_t>(sizeof...(Is)));
     else {
       int k = 0;
@@ -38,7 +38,7 @@ class Shape {
   constexpr Shape(Range const& extents) : Shape(extents.data(), static_cast<int64_t>(extents.size())) {}
 
   template <std::integral I>
-  constexpr Shape(I const* first, int64_t count) {
+  constexpr Shape(I const* first, int64_t count) : values_{}, rank_(0) {
     if (count > max_rank || count < 0) too_many(count);
     rank_ = static_cast<int>(count);
     for (int k = 0; k < rank_; ++k) values_[k] = static_cast<int64_t>(first[k]);
@@ -51,6 +51,21 @@ class Shape {
     result.rank_ = rank;
     for (int k = 0; k < rank; ++k) result.values_[k] = value;
     return result;
+  }
+
+  /// A copy by moves of 16 bytes. In code that g++ takes for rarely run its own is a string instruction, which costs more than all else of a small tensor.
+  struct By16 {};
+  constexpr Shape(Shape const& other, By16) {
+    if (std::is_constant_evaluated()) {
+      *this = other;
+    } else {
+      static_assert(max_rank == 8);
+      __builtin_memcpy(values_, other.values_, 16);
+      __builtin_memcpy(values_ + 2, other.values_ + 2, 16);
+      __builtin_memcpy(values_ + 4, other.values_ + 4, 16);
+      __builtin_memcpy(values_ + 6, other.values_ + 6, 16);
+      rank_ = other.rank_;
+    }
   }
 
   constexpr int rank() const { return rank_; }
@@ -95,8 +110,8 @@ class Shape {
     detail::fail<ShapeError>("shape: ", count, " dimensions were given: a tensor has at most ", max_rank);
   }
 
-  int64_t values_[max_rank] = {};
-  int rank_ = 0;
+  int64_t values_[max_rank];
+  int rank_;
 };
 
 SITU_REPORTS void append_to(detail::MessageText& to, Shape const& shape) {
@@ -161,7 +176,10 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
   return checked_axis(axis, shape.rank(), shape, who);
 }
 
-/// The same as a set of bits: none for a shape without axes.
+/// A shape without axes as one of length 1, others as they are.
+inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
+
+/// The axis as a set of bits: none for a shape without axes.
 inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
   unsigned const bit = 1u << line_axis(axis, shape, who);
   return shape.rank() == 0 ? 0 : bit;

@@ -168,7 +168,7 @@ inline bool rows_in_one_piece(Layout const& layout) {
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_row(char const* who, int64_t index, int64_t rows) {
-  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, " samples: indices are 0 to ", rows - 1});
+  fail_with<IndexError>({who, ": index ", index, " is out of range for ", rows, rows == 1 ? " sample" : " samples", ": indices are 0 to ", rows - 1});
 }
 
 /// The number of rows of tensors of these shapes.

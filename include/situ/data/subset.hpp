@@ -117,7 +117,7 @@ std::array<Subset<X>, N> random_split(X const& x, S const (&parts)[N], Generator
     sum += sizes[k];
   }
   if (sum != static_cast<int64_t>(x.size())) {
-    detail::fail<ShapeError>("random_split: the sizes sum up to ", sum, ", and the dataset has ", static_cast<int64_t>(x.size()), " samples; both must be the same");
+    detail::fail<ShapeError>("random_split: the sizes sum up to ", sum, ", and the dataset has ", static_cast<int64_t>(x.size()), x.size() == 1 ? " sample" : " samples", "; both must be the same");
   }
   return detail::split_by<X, N>(x, sizes, generator);
 }

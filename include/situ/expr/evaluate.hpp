@@ -107,20 +107,22 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// Writes the values of a tree. `contiguous`: the memory is, and nothing is broadcast.
+template <class D, int Operands, int TreeBytes>
+SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+}
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
 template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
                                 bool ends, bool busy) {
-  bool const again = !busy && can_reuse(to.body(), bodies.of, Operands - 1, ends, shape);
-  Handle fresh = again ? Handle() : make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
-  Body* const body = again ? to.body() : fresh.body();
-  if (again) before_write<D>(body->storage.head());
-  if (!run_at_once<D>(tree, code, bodies, body->first, body->size, uniform)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
-  if (!again) to.swap(fresh);
-}
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
-  if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
+  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands - 1, ends, shape)) {
+    before_write<D>(body->storage.head());
+    return write_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+  }
+  Handle fresh = make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
+  write_bound<D, Operands, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
+  to.swap(fresh);
 }
 /// A tree as bytes, with room for as many as are copied.
 template <class Tree>

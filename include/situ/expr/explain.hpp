@@ -35,7 +35,7 @@ struct Explanation {
     for (int k = 0; k < x.rank(); ++k) distinct *= x.strides()[k] == 0 && x.shape()[k] > 0 ? 1 : x.shape()[k];
     int64_t const bytes = distinct * static_cast<int64_t>(sizeof(T));
     char const* const how = !(x.shape() == shape) ? ", broadcast" : x.is_contiguous() ? "" : x.layout().is_broadcast() ? ", broadcast" : ", strided";
-    entries[count] = {x.data(), text(input_letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, " bytes"),
+    entries[count] = {x.data(), text(input_letter(count), ": ", dtype_name<T>(), " ", x.shape(), " on ", device_traits<D>::name(), how, ", ", bytes, bytes == 1 ? " byte" : " bytes"),
                       bytes, x.layout()};
     reads += bytes;
     return input_letter(count++);
@@ -134,9 +134,9 @@ std::string explain(E const& e) {
   std::string const where = device_traits<D>::name();
   int64_t const written = e.size() * static_cast<int64_t>(sizeof(T));
   int constexpr operations = detail::operation_count<detail::tree_of<E>>;
-  std::string result = detail::text("one kernel for ", e.size(), " elements on ", where, ": out = ", formula, "\n");
+  std::string result = detail::text("one kernel for ", e.size(), e.size() == 1 ? " element" : " elements", " on ", where, ": out = ", formula, "\n");
   for (int k = 0; k < seen.count; ++k) result += "  " + seen.entries[k].text + "\n";
-  return result + detail::text("  out: ", dtype_name<T>(), " ", e.shape(), " on ", where, ", ", written, " bytes\n  moves ",
+  return result + detail::text("  out: ", dtype_name<T>(), " ", e.shape(), " on ", where, ", ", written, written == 1 ? " byte" : " bytes", "\n  moves ",
                                seen.reads + written, " bytes, ", operations, operations == 1 ? " operation" : " operations", " per element\n") +
          detail::kernel_facts<D, detail::Program<detail::tree_of<E>, T, detail::leaf_count<E>>>(contiguous);
 }

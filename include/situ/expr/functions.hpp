@@ -239,6 +239,12 @@ struct bitwise_not {
   }
 };
 }  // namespace functions
+/// x itself, as in PyTorch: of a tensor a handle to the same storage.
+template <any_formula E>
+std::remove_cvref_t<E> operator+(E&& x) {
+  static_assert(!std::is_same_v<value_of<E>, bool>, "situ: bool tensors have no + of one operand; make numbers of them: cast<int32_t>(x)");
+  return static_cast<E&&>(x);
+}
 template <any_formula E>
 auto operator-(E&& x) {
   return detail::make_map(functions::negative{}, static_cast<E&&>(x));

@@ -137,6 +137,9 @@ struct pack {
       v = all - vector{};
     } else {
       v = vector{} + all;
+#if !defined(__CUDACC__)
+#pragma GCC unroll 1  // -O3 would unroll it before it knows the registers: into one masked broadcast for each lane
+#endif
       for (int k = 0; k < N; ++k) v[k] = all;
     }
   }

@@ -130,7 +130,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
       if (SITU_UNLIKELY(k == fields)) {
         int64_t found = static_cast<int64_t>(k) + 1;
         for (text.take(); !text.row_ended(); text.take()) ++found;
-        text.fail(line, detail::text(": ", found, " fields found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+        text.fail(line, detail::text(": ", found, found == 1 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), fields == 1 ? " is" : " are", " needed, as in line ", plan.header_line));
       }
       int const target = plan.targets[k];
       if (target >= 0) {
@@ -149,7 +149,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
       }
       if (!text.row_ended()) continue;
       if (SITU_UNLIKELY(k + 1 != fields)) {
-        text.fail(line, detail::text(": ", static_cast<int64_t>(k) + 1, k == 0 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), " are needed, as in line ", plan.header_line));
+        text.fail(line, detail::text(": ", static_cast<int64_t>(k) + 1, k == 0 ? " field" : " fields", " found; ", static_cast<int64_t>(fields), fields == 1 ? " is" : " are", " needed, as in line ", plan.header_line));
       }
       break;
     }

@@ -55,7 +55,7 @@ struct BatchNormState {
   auto normalized(X const& x, char const* who) const {
     situ::batch_norm_options how{training || !running_mean, options.momentum.value_or(0), options.eps};
     if (x.shape()[1] != num_features) {
-      fail<ShapeError>(who, ": an input of shape ", x.shape(), " has ", x.shape()[1], " channels, but this layer is for ", num_features);
+      fail<ShapeError>(who, ": an input of shape ", x.shape(), " has ", x.shape()[1], x.shape()[1] == 1 ? " channel" : " channels", ", but this layer is for ", num_features);
     }
     plan_batch_norm(x.shape(), how, who);
     bool const counts = training && num_batches_tracked;

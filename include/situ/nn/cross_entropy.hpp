@@ -79,7 +79,7 @@ SITU_NOINLINE inline void check_loss_shapes(Shape const& scores, Shape const& wa
 /// The shape of weights is null where there are none.
 SITU_NOINLINE inline void check_class_weights(Shape const* weight, int64_t classes, double smoothing, char const* who) {
   if (weight && (weight->rank() != 1 || (*weight)[0] != classes)) {
-    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, " classes: their shape must be [", classes, "]");
+    fail<ShapeError>(who, ": weights of shape ", *weight, " do not fit ", classes, classes == 1 ? " class" : " classes", ": their shape must be [", classes, "]");
   }
   if (!(smoothing >= 0 && smoothing <= 1)) fail<ShapeError>(who, ": label_smoothing is ", smoothing, "; it must be from 0 to 1");
 }

@@ -106,7 +106,7 @@ struct Embedding {
     if (options.padding_idx) {
       int64_t const k = *options.padding_idx;
       if (k < -num_embeddings || k >= num_embeddings) {
-        detail::fail<ShapeError>("Embedding: a padding_idx of ", k, " was given; there are ", num_embeddings, " rows");
+        detail::fail<ShapeError>("Embedding: a padding_idx of ", k, " was given; there ", num_embeddings == 1 ? "is " : "are ", num_embeddings, num_embeddings == 1 ? " row" : " rows");
       }
       padding_ = k < 0 ? k + num_embeddings : k;
     }

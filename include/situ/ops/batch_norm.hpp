@@ -52,7 +52,7 @@ SITU_NOINLINE inline BatchNormPlan plan_batch_norm(Shape const& shape, batch_nor
 
 SITU_NOINLINE inline void check_channels(char const* what, Shape const& given, Shape const& shape) {
   if (given.rank() == 1 && given[0] == shape[1]) return;
-  fail<ShapeError>("batch_norm: the ", what, " has shape ", given, ", but inputs of shape ", shape, " have ", shape[1], " channels");
+  fail<ShapeError>("batch_norm: the ", what, " has shape ", given, ", but inputs of shape ", shape, " have ", shape[1], shape[1] == 1 ? " channel" : " channels");
 }
 /// A tensor of one value for each channel as kernels see it; one of no elements stands for none.
 template <class T, class D>

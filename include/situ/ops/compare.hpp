@@ -46,21 +46,51 @@ auto close_map(A const& a, B const& b, tolerance const& allowed) {
   using C = compute_t<T>;
   return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
+/// A number to compare elements of E with.
+template <class E, number S>
+auto number_compared(S value) {
+  using C = number_beside_t<true, value_of<E>, S>;
+  return Constant<C>{compute_scalar<C>(value)};
+}
 }  // namespace detail
 
-/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float.
+/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float. One of the operands may be a
+/// number: isclose(x, 1).
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 auto isclose(A const& a, B const& b, tolerance const& allowed = {}) {
   auto const close = detail::close_map<false>(a, b, allowed);
   return close || (isnan(a) && isnan(b) && allowed.equal_nan);
 }
+template <class A, number B>
+  requires expression<A>
+auto isclose(A const& a, B b, tolerance const& allowed = {}) {
+  auto const close = detail::close_map<false>(a, detail::number_compared<A>(b), allowed);
+  return close || (isnan(a) && (allowed.equal_nan && math::isnan(static_cast<double>(b))));
+}
+template <number A, class B>
+  requires expression<B>
+auto isclose(A a, B const& b, tolerance const& allowed = {}) {
+  auto const close = detail::close_map<false>(detail::number_compared<B>(a), b, allowed);
+  return close || (isnan(b) && (allowed.equal_nan && math::isnan(static_cast<double>(a))));
+}
 
-/// Whether all elements are close, after broadcasting; true for no elements. Waits for the device.
+/// Whether all elements are close, after broadcasting; true for no elements. One of the operands may be a number. Waits for the device.
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 bool allclose(A const& a, B const& b, tolerance const& allowed = {}) {
   return allowed.equal_nan ? detail::all_of(detail::close_map<true>(a, b, allowed)) : detail::all_of(detail::close_map<false>(a, b, allowed));
+}
+
+template <class A, number B>
+  requires expression<A>
+bool allclose(A const& a, B b, tolerance const& allowed = {}) {
+  return detail::all_of(isclose(a, b, allowed));
+}
+template <number A, class B>
+  requires expression<B>
+bool allclose(A a, B const& b, tolerance const& allowed = {}) {
+  return detail::all_of(isclose(a, b, allowed));
 }
 
 /// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.

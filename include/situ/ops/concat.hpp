@@ -171,7 +171,8 @@ auto stack_all(int64_t axis, Es const&... parts) {
 /// Throws ShapeError where an axis would be cut into more parts than a list of them can be for.
 inline void check_part_count(int64_t count, int64_t extent, char const* who) {
   if (count > INT32_MAX) {
-    fail<ShapeError>(who, ": ", count, " parts of an axis of ", extent, extent == 1 ? " element" : " elements", " were asked for; there are at most ", INT32_MAX);
+    fail<ShapeError>(who, ": ", count, count == 1 ? " part" : " parts", " of an axis of ", extent, extent == 1 ? " element" : " elements",
+                     count == 1 ? " was" : " were", " asked for; there are at most ", INT32_MAX);
   }
 }
 

@@ -25,10 +25,10 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
   }
   if (w[1] != channels / groups) {
     fail<ShapeError>("conv2d: weights of shape ", w, " do not fit images of shape ", x, " in ", groups, groups == 1 ? " group: " : " groups: ", w[1],
-                     " != ", channels / groups, " channels");
+                     " != ", channels / groups, channels / groups == 1 ? " channel" : " channels");
   }
   if (has_bias && (bias.rank() != 1 || bias[0] != w[0])) {
-    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], " outputs");
+    fail<ShapeError>("conv2d: a bias of shape ", bias, " does not fit weights of shape ", w, ": it has one element for each of the ", w[0], w[0] == 1 ? " output" : " outputs");
   }
   ConvolutionPlan plan;
   plan.windows = slide({x[at + 1], x[at + 2]}, {w[2], w[3]}, stride, padding, dilation, false, "conv2d");

@@ -15,6 +15,7 @@
 
 #include <situ/ops/cpu/index.hpp>
 #include <situ/ops/formula_view.hpp>
+#include <situ/ops/reduce.hpp>
 #include <situ/tensor/factories.hpp>
 #if defined(__CUDACC__)
 #include <situ/ops/cuda/index.hpp>
@@ -106,7 +107,7 @@ class IndexCheck {
     std::string const range = bounds_.extent == 0 ? std::string("it has no elements")
                                                   : text("indices are ", counts_from_end ? -bounds_.extent : 0, " to ", bounds_.extent - 1);
     if (bounds_.axis == IndexFault::classes) {
-      fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", bounds_.extent, " classes: ", range);
+      fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", bounds_.extent, bounds_.extent == 1 ? " class: " : " classes: ", range);
     }
     fail<IndexError>(bounds_.operation, ": index ", found, " at ", place, " is out of range for ", where, "shape ", shape, ": ", range);
   }
@@ -115,9 +116,9 @@ class IndexCheck {
   IndexBounds bounds_;
 };
 
-/// Throws ShapeError unless `index` has as many axes as `shape`, and no more indices along all but `axis`.
+/// Throws ShapeError unless `index` has as many axes as `shape` (no axes count as one), and no more indices along all but `axis`.
 inline void check_index_shape(Shape const& index, Shape const& shape, int axis, char const* who) {
-  if (index.rank() != shape.rank()) {
+  if (line_shape(index).rank() != line_shape(shape).rank()) {
     fail<ShapeError>(who, ": the index of shape ", index, " has ", index.rank(), index.rank() == 1 ? " axis" : " axes", ", x of shape ", shape, " has ",
                      shape.rank(), "; they must be the same");
   }
@@ -130,21 +131,28 @@ inline void check_index_shape(Shape const& index, Shape const& shape, int axis, 
 
 /// The axis that index_select goes along. Throws ShapeError where x has none such, or the index has more than one.
 SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape const& index) {
-  int const k = checked_axis(axis, shape.rank(), shape, "index_select");
+  int const k = line_axis(axis, shape, "index_select");
   if (index.rank() > 1) {
     fail<ShapeError>("index_select: the index of shape ", index, " has ", index.rank(), " axes; it must have 1: index.flatten() has, and gather picks single elements");
+  }
+  if (shape.rank() == 0 && product(index) != 1) {
+    fail<ShapeError>("index_select: ", product(index), " indices were given for shape []: of a number one is selected");
   }
   return k;
 }
 
 /// index_select for the operation `who`, where negative indices count from the end or are out of range.
 template <class X, class I>
-auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) {
+auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
   using T = value_of<X>;
   using D = result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
   Shape const whole = x.shape();
   int const k = selection_axis(axis, whole, index.shape());
+  if (whole.rank() == 0) {
+    auto const line = view_of(x, [](Layout const& layout) { return Viewed{unsqueezed(layout, 0), 0}; });
+    return selected(line, 0, index, who, counts_from_end).reshape({});
+  }
   auto const indices = packed_indices(index);
   Shape shape = whole;
   shape[k] = indices.size();
@@ -164,7 +172,8 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
 ///
 ///     y(i, j) = x(index(i, j), j)   for axis 0,     y(i, j) = x(i, index(i, j))   for axis 1
 ///
-/// Shape     the index's, which has as many axes as x; along the other axes it may be shorter than x.
+/// Shape     the index's, which has as many axes as x; along the other axes it may be shorter than x. No axes count as one of length 1, here
+///           and in scatter and scatter_add, as in PyTorch.
 /// Cost      x is evaluated first where it is an expression; then one read and one write for each index.
 /// Gradient  scatter_add(zeros_like(x), axis, index, g).
 template <class X, class I>
@@ -174,18 +183,19 @@ auto gather(X const& x, int64_t axis, I const& index) {
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
   Shape const shape = x.shape();
-  int const k = detail::checked_axis(axis, shape.rank(), shape, "gather");
+  int const k = detail::line_axis(axis, shape, "gather");
   detail::check_index_shape(index.shape(), shape, k, "gather");
   auto const from = detail::evaluated(x);
   auto const indices = detail::packed_indices(index);
   auto result = Tensor<T, D>::uninitialized(indices.shape(), "gather");
   if (result.size() == 0) return result;
-  detail::IndexCheck<D> check("gather", shape[k], k);
+  detail::IndexCheck<D> check("gather", detail::line_shape(shape)[k], k);
   Shape steps[3] = {result.strides(), from.strides(), result.strides()};
+  int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(),
-                                                                    from.strides()[k], check.bounds(), detail::IndexSpace<3>(result.shape(), steps)});
+                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
+                                                                    detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
@@ -218,7 +228,8 @@ void take(X const&, I const&) = delete;
 
 /// Whole slices of x along one axis: y.select(axis, j) = x.select(axis, index(j)). Of an expression only the selected slices
 /// are computed, straight into the result (where slices of fewer than 8 elements are selected, it is evaluated first).
-/// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none.
+/// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none. Of a number, shape [], one index
+///           selects the number.
 /// Gradient  for each j, g.select(axis, j) is added to slice index(j).
 template <class X, class I>
   requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
@@ -235,8 +246,8 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
   using D = detail::result_device_t<device_of<X>>;
   int const k = detail::checked_axis(axis, x.rank(), x.shape(), "repeat");
   if (static_cast<int64_t>(counts.size()) != x.shape()[k]) {
-    detail::fail<ShapeError>("repeat: ", counts.size(), " counts were given for axis ", k, " of shape ", x.shape(), ": one for each of its ", x.shape()[k],
-                             " indices is needed");
+    detail::fail<ShapeError>("repeat: ", counts.size(), counts.size() == 1 ? " count was" : " counts were", " given for axis ", k, " of shape ", x.shape(), ": one for each of its ",
+                             x.shape()[k], x.shape()[k] == 1 ? " index" : " indices", " is needed");
   }
   Shape shape = x.shape();
   shape[k] = 0;
@@ -267,7 +278,7 @@ template <class Join, class T, class D, class X, class I, class S>
 Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, char const* who) {
   using Moved = typename Join::value_type;
   Shape const shape = x.shape();
-  int const k = checked_axis(axis, shape.rank(), shape, who);
+  int const k = line_axis(axis, shape, who);
   check_index_shape(index.shape(), shape, k, who);
   auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
@@ -277,8 +288,9 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
     else return evaluated(cast<T>(src));
   }();
   if constexpr (expression<S>) {
-    bool fits = src.rank() == shape.rank();
-    for (int a = 0; fits && a < shape.rank(); ++a) fits = indices.shape()[a] <= value.shape()[a];
+    Shape const wanted = line_shape(indices.shape()), found = line_shape(value.shape());
+    bool fits = found.rank() == wanted.rank();
+    for (int a = 0; fits && a < wanted.rank(); ++a) fits = wanted[a] <= found[a];
     if (!fits) {
       fail<ShapeError>(who, ": src of shape ", src.shape(), " has too few elements for the index of shape ", indices.shape(), ": an element for each index is needed");
     }
@@ -287,12 +299,13 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   auto result = Tensor<T, D>::uninitialized(shape, who);
   write_into(result, {result.layout(), 0}, x);
   if (indices.size() == 0) return result;
-  IndexCheck<D> check(who, shape[k], k);
+  IndexCheck<D> check(who, line_shape(shape)[k], k);
   Shape steps[3] = {indices.strides(), result.strides(), source_steps};
+  int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   launch_scatter<D>(typename device_traits<D>::kernels{},
-                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(),
-                                                      result.strides()[k], result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
+                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
+                                                      result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
@@ -355,6 +368,16 @@ auto one_hot(I const& index, int64_t classes) {
                                                                      detail::bits_to<Word>(detail::convert_scalar<T>(1)), check.bounds()});
   check.finish(indices, shape, false);
   return result;
+}
+/// With as many classes as the greatest index asks for: max(index) + 1. Waits for the device.
+/// Throws    ShapeError of no indices, which leave the number of classes open.
+template <element T = int64_t, class I>
+  requires detail::index_expression<I>
+auto one_hot(I const& index) {
+  auto const indices = detail::packed_indices(index);
+  if (indices.size() == 0) detail::fail<ShapeError>("one_hot: shape ", indices.shape(), " has no indices to count the classes from; give their number");
+  auto const most = static_cast<int64_t>(max(indices).item());
+  return one_hot<T>(indices, most < 0 ? 1 : most < INT64_MAX ? most + 1 : most);
 }
 
 }  // namespace situ::inline SITU_ABI

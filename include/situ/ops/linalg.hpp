@@ -121,7 +121,7 @@ inline bool holds_vectors(Shape const& a, Shape const& b) {
 inline Shape common_batch(MatrixShape const& as, Shape const& a, Shape const& b, bool vectors, char const* who) {
   int const own_axes = vectors ? 1 : 2;
   int64_t const rows = b[b.rank() - own_axes];
-  if (rows != as.rows) fail<ShapeError>(who, ": shapes ", a, " and ", b, " do not fit: the matrix has ", as.rows, " rows, the right side ", rows);
+  if (rows != as.rows) fail<ShapeError>(who, ": shapes ", a, " and ", b, " do not fit: the matrix has ", as.rows, as.rows == 1 ? " row" : " rows", ", the right side ", rows);
   return broadcast(as.batch, Shape(b.data(), b.rank() - own_axes), who);
 }
 
@@ -221,7 +221,7 @@ auto inv(E const& x) {
 }
 SITU_NO_MATRIX(Tensor, inv)
 
-/// The determinant: 0 of a singular matrix, 1 of an empty one. It overflows early: see slogdet.
+/// The determinant: 0 of a singular matrix, 1 of an empty one. It is often beyond what T holds: see slogdet.
 ///
 /// Shape     (..., n, n) → (...).
 /// Cost      2/3 n³ (getrf). Enqueued on the host's devices; waits on Cuda.

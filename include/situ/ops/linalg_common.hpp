@@ -106,19 +106,50 @@ bool all_finite(T const* x, int64_t count) {
   return finite;
 }
 
-/// The product of the pivots of an LU factorisation: 0 when one is 0, also where the product of the others overflows.
+/// x times 2^n, rounded once.
 template <class T>
+T times_power_of_two(T x, int64_t n) {
+  return static_cast<T>(SITU_LIBM(scalbn)(static_cast<double>(x), static_cast<int>(n < -5000 ? -5000 : n > 5000 ? 5000 : n)));
+}
+
+/// The product of the pivots of an LU factorisation, as a number times a power of two, so that no part of it over- or underflows: 0 when one is 0,
+/// NaN or infinity where one is not finite.
 class PivotProduct {
  public:
-  void multiply(T pivot) {
-    product_ *= pivot;
-    zero_ |= pivot == 0;
-    finite_ &= all_finite(&pivot, 1);
+  void multiply(double pivot) {
+    constexpr uint64_t exponents = uint64_t{0x7ff} << 52;
+    uint64_t bits = bits_to<uint64_t>(pivot);
+    if (SITU_UNLIKELY((bits & exponents) == 0 || (bits & exponents) == exponents)) {
+      bool const is_zero = (bits & ~(uint64_t{1} << 63)) == 0, is_finite = (bits & exponents) == 0;
+      zero_ = zero_ || is_zero;
+      finite_ = finite_ && is_finite;
+      if (is_zero || !is_finite) return void(special_ *= pivot);
+      bits = bits_to<uint64_t>(times_power_of_two(pivot, 60));
+      exponent_ -= 60;
+    }
+    number_ *= bits_to<double>((bits & ~exponents) | uint64_t{1023} << 52);
+    exponent_ += static_cast<int64_t>((bits & exponents) >> 52) - 1023;
+    if (SITU_UNLIKELY(SITU_LIBM(fabs)(number_) > 0x1p500)) number_ *= 0x1p-500, exponent_ += 500;
   }
-  T value() const { return zero_ && finite_ ? T(0) : product_; }
+  /// As if it had also been multiplied by 2^n.
+  void multiply_power(int64_t n) { exponent_ += n; }
+
+  double value() const { return !finite_ ? special_ * number_ : zero_ ? 0 : times_power_of_two(number_, exponent_); }
+  double sign() const {
+    double const number = finite_ ? number_ : special_ * number_;
+    return zero_ && finite_ ? 0 : number > 0 ? 1 : number < 0 ? -1 : number;
+  }
+  /// Of the magnitude.
+  double logarithm() const {
+    if (!finite_) return SITU_LIBM(log)(SITU_LIBM(fabs)(special_));
+    if (zero_) return -std::numeric_limits<double>::infinity();
+    int const more = SITU_LIBM(ilogb)(number_ * 0x1.6a09e667f3bcdp0);  // what is left is between the roots of 1/2 and 2
+    return SITU_LIBM(log)(SITU_LIBM(fabs)(times_power_of_two(number_, -more))) + static_cast<double>(exponent_ + more) * 0.69314718055994530942;
+  }
 
  private:
-  T product_ = 1;
+  double number_ = 1, special_ = 1;  ///< of the finite pivots that are not 0, and of the others
+  int64_t exponent_ = 0;
   bool zero_ = false, finite_ = true;
 };
 

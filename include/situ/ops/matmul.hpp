@@ -168,7 +168,7 @@ template <class A, class B>
 auto bmm(A const& a, B const& b) {
   if (a.rank() != 3 || b.rank() != 3) detail::fail_rank("bmm", a.shape(), b.shape(), 3);
   if (a.size(0) != b.size(0)) {
-    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), " batches; matmul broadcasts");
+    detail::fail<ShapeError>("bmm: shapes ", a.shape(), " and ", b.shape(), " cannot be multiplied: ", a.size(0), " != ", b.size(0), b.size(0) == 1 ? " batch" : " batches", "; matmul broadcasts");
   }
   return detail::product<promote_t<value_of<A>, value_of<B>>>(a, b, "bmm");
 }

@@ -32,7 +32,7 @@ struct Padding {
   Padding(Shape const& shape, std::vector<int64_t> const& widths) : kept(shape), padded(shape) {
     int const pairs = static_cast<int>(widths.size() / 2);
     if (widths.size() % 2 != 0 || pairs > shape.rank()) {
-      fail<ShapeError>("pad: ", widths.size(), " widths were given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
+      fail<ShapeError>("pad: ", widths.size(), widths.size() == 1 ? " width was" : " widths were", " given for shape ", shape, ": a pair for each axis is needed, from the last axis on, at most ",
                        2 * shape.rank());
     }
     for (int p = 0; p < pairs; ++p) {

@@ -168,7 +168,7 @@ Tensor<T, D> uniform(double low, double high, Shape const& shape, Generator& gen
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": low must not be above high, and both must be finite");
   }
   using C = compute_t<T>;
-  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > std::numeric_limits<C>::max()) {
+  if (double const most = detail::most_of<T>; low < -most || high > most || high - low > static_cast<double>(std::numeric_limits<C>::max())) {
     detail::fail<ShapeError>("uniform: from ", low, " to ", high, ": that is more than ", dtype_name<T>(), " spans");
   }
   detail::uniform_numbers<T> const numbers{{}, static_cast<C>(high - low), static_cast<C>(low), detail::largest_below<T>(high, low), false};
@@ -208,6 +208,16 @@ Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, Generator& g
 template <element T = int64_t, device D = Cpu>
 Tensor<T, D> randint(int64_t low, int64_t high, Shape const& shape, D device = {}) {
   return randint<T>(low, high, shape, detail::default_generator(), device);
+}
+
+/// From 0 up to high: randint(10, {4}).
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t high, Shape const& shape, Generator& generator, D device = {}) {
+  return randint<T>(0, high, shape, generator, device);
+}
+template <element T = int64_t, device D = Cpu>
+Tensor<T, D> randint(int64_t high, Shape const& shape, D device = {}) {
+  return randint<T>(0, high, shape, detail::default_generator(), device);
 }
 
 /// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].

@@ -3,7 +3,8 @@
 ///     sum(x)   sum(x, 0)   sum(square(a - b), {0, 1}, keepdim)
 ///
 /// Shape     over all axes: []; over chosen ones: the shape without them, or with extent 1 there under `keepdim`. Negative axes
-///           count from the end.
+///           count from the end. An empty list of axes reduces nothing, as in NumPy and the array API: sum(x, {}) has the shape and the
+///           values of x. (PyTorch takes an empty list for all axes: that is sum(x).)
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError when x has no such axis, an axis is named twice, or an extremum of nothing is asked for.
 /// Special   NaN in, NaN out; argmin and argmax give the place of the first NaN.

@@ -41,7 +41,7 @@ inline void check_multinomial(Shape const& shape, int64_t n, bool replaces) {
   int64_t const k = shape.back();
   if (n < 1) fail<ShapeError>("multinomial: ", n, " samples were asked for; at least 1 is needed");
   if (k == 0) fail<ShapeError>("multinomial: the weights have shape ", shape, ": there is nothing to draw from");
-  if (!replaces && n > k) fail<ShapeError>("multinomial: ", n, " samples of ", k, " cannot be drawn without replacement; pass with_replacement");
+  if (!replaces && n > k) fail<ShapeError>("multinomial: ", n, n == 1 ? " sample of " : " samples of ", k, " cannot be drawn without replacement; pass with_replacement");
 }
 
 }  // namespace detail

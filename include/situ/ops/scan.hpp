@@ -43,7 +43,7 @@ auto scan(E const& e, int64_t axis) {
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
 ///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
-///           else x is read twice, on the CPU the second time from a cache. The results are the same from run to run, and for any number of threads.
+///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.
 /// Gradient  the running sum of the gradient, from the end.
 template <class E>
   requires expression<E>

@@ -167,7 +167,7 @@ auto topk(E const& e, int64_t k, int64_t axis, bool largest) -> Sorted<value_of<
   Shape const& shape = e.shape();
   int const rank = shape.rank(), a = line_axis(axis, shape, "topk");
   int64_t const n = rank == 0 ? 1 : shape[a];
-  if (k < 0 || k > n) fail<ShapeError>("topk: ", k, " elements were asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
+  if (k < 0 || k > n) fail<ShapeError>("topk: ", k, k == 1 ? " element was" : " elements were", " asked for along axis ", axis, " of shape ", shape, ": there are ", n, "; k is 0 to ", n);
   Shape out = shape;
   if (rank > 0) out[a] = k;
   bool const moves = rank > 0 && columns_of(shape, a) > 1 && n > 1 && product(out) > 0;

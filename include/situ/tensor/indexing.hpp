@@ -67,7 +67,7 @@ Viewed index_view(Layout const& from, Is... indices) {
   constexpr int taken = (0 + ... + static_cast<int>(takes_axis<Is>));
   static_assert((0 + ... + static_cast<int>(std::same_as<Is, ellipsis_t>)) <= 1, "situ: an index has at most one ellipsis()");
   if (taken > from.rank()) {
-    fail<IndexError>("operator(): ", taken, " axes are indexed of shape ", from.shape, ": it has ", from.rank());
+    fail<IndexError>("operator(): ", taken, taken == 1 ? " axis is" : " axes are", " indexed of shape ", from.shape, ": it has ", from.rank());
   }
   Viewed view{from, 0};
   int axis = 0;

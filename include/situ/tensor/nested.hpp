@@ -29,7 +29,8 @@ class Nested {
   T* copy_to(T* to, Shape const& shape, int axis) const {
     if (is_list() != (axis < shape.rank()) || (is_list() && count_ != shape[axis])) {
       if (!is_list() || axis >= shape.rank()) fail<ShapeError>("Tensor: the braces are ragged: numbers and lists stand side by side at depth ", axis);
-      fail<ShapeError>("Tensor: the braces are ragged: ", count_, " elements stand where ", shape[axis], " are needed, in dimension ", axis);
+      fail<ShapeError>("Tensor: the braces are ragged: ", count_, count_ == 1 ? " element stands where " : " elements stand where ", shape[axis],
+                       shape[axis] == 1 ? " is" : " are", " needed, in dimension ", axis);
     }
     if (!is_list()) {
       *to = value_;

@@ -80,7 +80,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <detail::range_of<T> R>
   Tensor(R const& values, Shape const& shape) {
     if (detail::count_of(shape, "Tensor", sizeof(T)) != static_cast<int64_t>(values.size())) {
-      detail::fail<ShapeError>("Tensor: ", values.size(), " values were given for shape ", shape, ", which has ", detail::product(shape));
+      detail::fail<ShapeError>("Tensor: ", values.size(), values.size() == 1 ? " value was" : " values were", " given for shape ", shape, ", which has ", detail::product(shape));
     }
     *this = uninitialized(shape);
     if (size() > 0) device_traits<D>::copy_from_host(raw(), values.data(), bytes());
@@ -377,7 +377,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   int64_t offset_of(char const* who, Is... indices) const {
     constexpr int count = sizeof...(Is);
     if (SITU_UNLIKELY(count != rank())) {
-      detail::fail<IndexError>(who, ": ", count, " indices were given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
+      detail::fail<IndexError>(who, ": ", count, count == 1 ? " index was" : " indices were", " given for shape ", shape(), ": it has ", rank(), rank() == 1 ? " axis" : " axes");
     }
     int64_t offset = 0;
     int axis = 0;

@@ -4,9 +4,30 @@
 #pragma once
 
 #include <situ/autograd/derivative.hpp>
+#include <situ/autograd/node.hpp>
 #include <situ/expr/cpu/launch.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
+/// there are so many sums that it is better done afterwards. No matter how many threads there are.
+inline int64_t sum_groups(int64_t whole, int64_t sums) {
+  constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
+  if (sums * 4 > whole) return 0;
+  int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
+  return groups < 1 ? 1 : groups < most ? groups : most;
+}
+
+/// Whether one element stands for all of a layout.
+inline bool repeats_one(Layout const& layout) {
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] != 1 && layout.strides[k] != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace detail
 namespace detail::cpu {
 
 /// How lanes of packs are handled on both ways.
@@ -210,23 +231,54 @@ struct BoundBackward {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
+  /// Written past the caches, over what is there: in pieces, through buffers in the nearest one.
+  __attribute__((noinline, cold)) void run_streamed(BackwardRun const& run) const {
+    alignas(64) unsigned char buffers[16384];
+    void* places[Most];
+    int written = 0, widest = 1;
+    for (int o = 0; o < operands(); ++o) {
+      places[o] = run.data[o];
+      if (o < code->outputs && writes(o)) ++written, widest = size(o) > widest ? size(o) : widest;
+    }
+    int64_t const each = static_cast<int64_t>(sizeof buffers) / written / 64 * 64, most = each / widest / 16 * 16;
+    for (int64_t at = 0; at < run.count; at += most) {
+      int64_t const count = run.count - at < most ? run.count - at : most;
+      unsigned char* buffer = buffers;
+      for (int o = 0; o < code->outputs; ++o) {
+        if (writes(o)) places[o] = buffer, buffer += each;
+      }
+      run_contiguous({places, run.mask, count, run.origin + at});
+      for (int o = 0; o < operands(); ++o) {
+        int64_t const bytes = count * size(o);
+        if (o >= code->outputs) places[o] = static_cast<char*>(places[o]) + (bytes & run.mask[o]);
+        else if (writes(o)) stream_rows(static_cast<char*>(run.data[o]) + at * size(o), 0, static_cast<char const*>(places[o]), 0, 1, bytes, nullptr, true, true);
+      }
+    }
+  }
+  /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
+  SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
+    alignas(64) unsigned char copies[Most][64];
+    void* places[Most];
+    int64_t mask[Most];
+    for (int o = 0; o < operands(); ++o) {
+      bool const repeats = repeated >> o & 1u;
+      mask[o] = repeats ? 0 : -1;
+      places[o] = repeats ? copies[o] : to && o < code->outputs ? to : static_cast<void*>(static_cast<char*>(data[o]) + first * size(o));
+      if (repeats) pad_short(copies[o], data[o], 1, size(o));
+    }
+    if (SITU_UNLIKELY(stream)) run_streamed({places, mask, count, first});
+    else run_contiguous({places, mask, count, first});
+  }
 };
 
 template <int Most, int TreeBytes>
 struct ContiguousBackward {
   static constexpr char const* operation = "backward";
   BoundBackward<Most, TreeBytes> bound;
+  bool stream;
   void operator()(int64_t first, int64_t last) const {
-    alignas(64) unsigned char copies[Most][64];
-    void* data[Most];
-    int64_t mask[Most];
-    for (int o = 0; o < bound.operands(); ++o) {
-      bool const repeats = bound.repeated >> o & 1u;
-      mask[o] = repeats ? 0 : -1;
-      data[o] = repeats ? copies[o] : static_cast<void*>(static_cast<char*>(bound.data[o]) + first * bound.size(o));
-      if (repeats) pad_short(copies[o], bound.data[o], 1, bound.size(o));
-    }
-    bound.run_contiguous({data, mask, last - first, first});
+    bound.run_range(first, last - first, nullptr, stream);
+    if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
 
@@ -334,12 +386,38 @@ struct StridedBackward {
 
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
-  ContiguousBackward<Most, TreeBytes> const kernel{bound};
+  int64_t written = 0;  // bytes
+  for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
+  ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
   if constexpr (is_immediate<D>) {
     if (n <= bound.code->grain) return kernel(0, n);
   }
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }
+/// What a backward kernel would write for a node that computes its gradient in parts. Keeps what is read: a tensor for each body.
+template <class D, int Most, int TreeBytes>
+struct LateBackward final : LateGradient {
+  BoundBackward<Most, TreeBytes> bound;
+  void* (*begin)(Node* node, Shape const& shape);  ///< memory for the gradient, which becomes what has arrived
+  int slot = 0;
+  Handle read[Most];
+
+  template <class Begin>
+  LateBackward(BoundBackward<Most, TreeBytes> const& b, Body const* const* bodies, Node* const* edges, Begin const& begin_of) : bound(b) {
+    while (!bound.writes(slot)) ++slot;
+    node = edges[slot];
+    begin = begin_of(slot);
+    for (int k = 0; k < bound.operands() - bound.code->outputs; ++k) {
+      if (auto* const body = const_cast<Body*>(bodies[k])) count_up(body->handles), read[k] = Handle(body);
+    }
+  }
+  void compute(void* to, int64_t first, int64_t count) const override { bound.run_range(first, count, to, false); }
+  void settle() override {
+    bound.data[slot] = begin(node, node->shape);
+    launch_contiguous_backward<D>(bound, product(node->shape));
+  }
+};
+
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_strided_backward(BoundBackward<Most, TreeBytes> const& bound, Layout const* const* layouts, int64_t groups) {

@@ -4,6 +4,7 @@
 /// shapes alone; the gradients of weight and bias are summed within each block, so results do not depend on the number of threads.
 #pragma once
 
+#include <situ/autograd/node.hpp>
 #include <situ/device/cpu/scratch.hpp>
 #include <situ/ops/cpu/rows.hpp>
 
@@ -64,7 +65,7 @@ struct NormGradientGroups {
       if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
       else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
       if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
-      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n);
+      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n, x + rows * n);
     }
     for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
       if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
@@ -103,7 +104,8 @@ struct NormGradientGroups {
       }
       int64_t i = 0;
       for (; i + 2 * N <= whole; i += 2 * N) {
-        P const h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+        P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+        hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
         if constexpr (Centred) s = s + h, t = t + k;
         q = multiply_add(h, centred(P::load(x + i), shift), q);
         p = multiply_add(k, centred(P::load(x + i + N), shift), p);
@@ -301,6 +303,9 @@ struct RoundRowBody {
   }
 };
 
+/// Rows that a late gradient is computed for are no longer.
+inline constexpr int64_t late_elements = group_elements;
+
 /// The kernel: items are blocks of `rows_per_block` rows.
 template <RowGradient Kind, class T>
 struct RowGradientKernel {
@@ -314,6 +319,7 @@ struct RowGradientKernel {
   double eps;
   bool stream;
   C const* found;
+  LateGradient const* late;  ///< in place of g; of short rows of C
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
@@ -327,6 +333,10 @@ struct RowGradientKernel {
       if (weight_gradients) a.weight_gradient = zeros_at(weight_gradients + block * count);
       if (bias_gradients) a.bias_gradient = zeros_at(bias_gradients + block * count);
       if constexpr (std::is_same_v<T, C>) {
+        if (late) {
+          run_late(a, begin, end);
+          continue;
+        }
         a.g = g + begin * count, a.b = b + begin * count;
         a.out = out ? out + begin * count : nullptr;
         a.rows = end - begin;
@@ -352,6 +362,21 @@ struct RowGradientKernel {
   }
 
  private:
+  /// Groups of rows, whose gradients are computed where they are read from the nearest cache.
+  SITU_NOINLINE void run_late(RowGradientArguments<C>& a, int64_t begin, int64_t end) const {
+    alignas(64) C slopes[late_elements];
+    int64_t most = 16, some = late_elements / count;  // rows of a register, at most
+    while (most > some) most /= 2;
+    some -= some % most;
+    for (int64_t row = begin; row < end; row += some) {
+      a.rows = end - row < some ? end - row : some;
+      a.g = slopes, a.b = b + row * count;
+      a.out = out ? out + row * count : nullptr;
+      late->compute(slopes, row * count, a.rows * count);
+      dispatch<RowGradientBody<Kind, C>>(const_cast<RowGradientArguments<C> const*>(&a));
+      if (a.found) a.found += some;
+    }
+  }
   C* zeros_at(C* to) const {
     for (int64_t k = 0; k < count; ++k) to[k] = C(0);
     return to;

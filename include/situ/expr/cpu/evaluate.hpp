@@ -63,23 +63,40 @@ template <class Op, class T, class... Ts, int K>
 struct input_type<Apply<Op, T, Ts...>, K>
     : std::conditional_t<std::is_void_v<typename input_type<T, K>::type>, input_type<Apply<Op, Ts...>, K>, input_type<T, K>> {};
 
-/// Whether a tree is so light that loads decide, and its last input may be the first one over again, as in `a * b + c - 0.5f * a`.
+/// Whether a tree is so light that loads and the reading of instructions decide.
+template <class Tree>
+inline constexpr bool is_light = cost_of<Tree> <= 32;
+
+/// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
+#if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+inline constexpr bool loops_round_alike = false;
+#else
+inline constexpr bool loops_round_alike = true;
+#endif
+
+/// Whether it has four inputs or more, and the last may be the first one over again, as in `a * b + c - 0.5f * a`: worth a loop of its own.
 template <class Tree, int Operands>
 inline constexpr bool may_repeat = [] {
-  if constexpr (Operands < 4 || cost_of<Tree> > 32) return false;
+  if constexpr (!loops_round_alike || Operands < 5 || !is_light<Tree>) return false;
   else return std::is_same_v<typename input_type<Tree, 0>::type, typename input_type<Tree, Operands - 2>::type>;
 }();
 
-/// The same where input number Last may be input number 0, which is then loaded once. Told apart by a branch: programs then hold one loop.
+/// The same where input number Last is input number 0, which is then loaded once. The compiler is not told that they are equal: what it fuses, and so
+/// how a result is rounded, is the same for equal numbers elsewhere.
 template <class Isa, int N, class First, int Last>
 struct RepeatingSource : ContiguousSource<Isa, N> {
   lanes_t<First, N, Isa> first;
-  bool repeats;
   template <class T, int K>
   SITU_INLINE lanes_t<T, N, Isa> load() const {
-    if constexpr (K == 0) return first;
-    else if constexpr (K == Last) return repeats ? first : ContiguousSource<Isa, N>::template load<T, K>();
-    else return ContiguousSource<Isa, N>::template load<T, K>();
+    if constexpr (K == 0) {
+      return first;
+    } else if constexpr (K == Last) {
+      auto again = first;
+      hold<Isa>(again.v);
+      return again;
+    } else {
+      return ContiguousSource<Isa, N>::template load<T, K>();
+    }
   }
 };
 
@@ -150,8 +167,8 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
 #if SITU_X86 && defined(__clang__)
   __builtin_nontemporal_store(x.v, reinterpret_cast<typename P::vector*>(to));
 #elif SITU_X86
-  if constexpr (P::isa_type::bytes == 16) __asm__ volatile("movntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "x"(x.v));
-  else __asm__ volatile("vmovntps %1, %0" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "v"(x.v));
+  if constexpr (P::isa_type::bytes == 16) __asm__ volatile("movntps {%1, %0|%0, %1}" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "x"(x.v));
+  else __asm__ volatile("vmovntps {%1, %0|%0, %1}" : "=m"(*reinterpret_cast<typename P::vector*>(to)) : "v"(x.v));
 #else
   x.store(to);
 #endif
@@ -193,31 +210,16 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Contiguous inputs, at least a pack of them; gives how many elements that were. `overlaps`: what is left in the end is less than a pack, and the
-  /// last pack's worth is done first, kept, and stored in the end.
+  /// Contiguous inputs, at least a pack of them. Where what is left in the end is less than a pack, the last pack's worth is done first, kept, and
+  /// stored in the end: the output may be an input.
   template <class Isa>
-  SITU_INLINE static int64_t run(void const* tree_, Run<Operands> const* run_, bool overlaps) {
-    constexpr int N = lanes_in<Isa>;
+  SITU_INLINE static void run(void const* tree_, Run<Operands> const* run_) {
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    int64_t const last = run.count - N;
-    alignas(64) Out kept[N];
-    int64_t i = 0;
-    Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
-    for (;;) {
-      do {  // tested behind the step, which takes one branch for a pass
-        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa>(run, i)));
-        store_lanes<Out, N, Isa>(y, out + i);
-        i += N;
-      } while (i <= last);
-      if (SITU_LIKELY(!overlaps || out == run.data[0])) break;
-      i = 0;
-      out = static_cast<Out*>(run.data[0]);
+    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
+      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run);
     }
-    if (SITU_LIKELY(!overlaps)) return i;
-    __builtin_memcpy(out + last, kept, sizeof kept);
-    return run.count;
+    loop<Isa, false>(tree, run);
   }
 
   /// The size of an element of operand o.
@@ -226,13 +228,41 @@ struct ElementwiseBody {
   }
 
  private:
-  template <class Isa>
+  template <class Isa, bool Repeats>
+  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
+    constexpr int N = lanes_in<Isa>;
+    int64_t const last = run.count - N;
+    bool const overlaps = run.count % N != 0;
+    alignas(64) Out kept[N];
+    int64_t i = 0;
+    Out* out = static_cast<Out*>(run.data[0]);
+    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    for (;;) {
+      if constexpr (is_light<Tree>) {
+        SITU_ALIGN_LOOP;
+      }
+      do {  // tested behind the step, which takes one branch for a pass
+        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
+        store_lanes<Out, N, Isa>(y, out + i);
+        i += N;
+      } while (i <= last);
+      if (SITU_LIKELY(!overlaps)) return;
+      if (out == run.data[0]) break;
+      i = 0;
+      out = static_cast<Out*>(run.data[0]);
+    }
+    __builtin_memcpy(out + last, kept, sizeof kept);
+  }
+
+  template <class Isa, bool Repeats>
   SITU_INLINE static auto source_at(Run<Operands> const& run, int64_t i) {
     constexpr int N = lanes_in<Isa>;
     ContiguousSource<Isa, N> const source{{run.data, run.mask, i, run.origin}};
-    if constexpr (may_repeat<Tree, Operands>) {
+    if constexpr (Repeats) {
       using First = typename input_type<Tree, 0>::type;
-      return RepeatingSource<Isa, N, First, Operands - 2>{source, source.template load<First, 0>(), run.data[Operands - 1] == run.data[1]};
+      RepeatingSource<Isa, N, First, Operands - 2> repeating{source, source.template load<First, 0>()};
+      hold<Isa>(repeating.first.v);
+      return repeating;
     } else {
       return source;
     }

@@ -14,12 +14,11 @@ namespace detail::cpu {
 /// Outputs beyond this many bytes are written past the caches when no input is the output.
 inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
 
-/// The loops of a tree for each instruction set: whole packs; gives how many elements.
+/// The loops of a tree for each instruction set: of a pack or more.
 template <int Operands>
-using TreeLoops = Variants<int64_t, void const*, Run<Operands> const*, bool>;
+using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
 template <class Tree, class Out, int Operands>
-inline constexpr TreeLoops<Operands> const* tree_loops =
-    &variants_of<ElementwiseBody<Tree, Out, Operands>, int64_t, void const*, Run<Operands> const*, bool>;
+inline constexpr TreeLoops<Operands> const* tree_loops = &variants_of<ElementwiseBody<Tree, Out, Operands>, void, void const*, Run<Operands> const*>;
 
 /// What a tree does, whatever its operands.
 template <int Operands>
@@ -34,48 +33,30 @@ struct TreeCode {
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
-/// What is left is less than a pack: on padded copies.
+/// Less than an AVX-512 pack, or nothing. What is less than a pack of the instruction set in force is done on padded copies.
 template <int Operands>
-SITU_NOINLINE void run_tail(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t done, instruction_set set) {
+SITU_NOINLINE void run_short(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, instruction_set set) {
+  auto* const loop = code.start->of[static_cast<int>(set)];
+  int const lanes = code.pack_lanes(set);
+  if (run.count >= lanes) return loop(tree, &run);
+  if (run.count == 0) return;
   alignas(64) unsigned char buffers[Operands][64];
-  Run<Operands> tail;
-  int const left = static_cast<int>(run.count - done);
-  for (int o = 0; o < Operands; ++o) tail.data[o] = buffers[o];
-  load_tails<Operands>(set, tail.data, run.data, code.sizes, done, left);
-  tail.count = code.pack_lanes(set);
-  tail.origin = run.origin + done;
-  code.start->of[static_cast<int>(set)](tree, &tail, false);
-  copy_short(static_cast<char*>(run.data[0]) + done * code.sizes[0], buffers[0], left * code.sizes[0]);
+  Run<Operands> padded;
+  int const count = static_cast<int>(run.count);
+  for (int o = 0; o < Operands; ++o) padded.data[o] = buffers[o];
+  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, count);
+  padded.count = lanes;
+  padded.origin = run.origin;
+  loop(tree, &padded);
+  copy_short(static_cast<char*>(run.data[0]), buffers[0], count * code.sizes[0]);
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
 SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
   instruction_set const set = current_instruction_set();
-  int const lanes = code.pack_lanes(set);
-  int64_t done = 0;
-  if (SITU_LIKELY(run.count >= lanes)) done = code.start->of[static_cast<int>(set)](tree, &run, (run.count & (lanes - 1)) != 0);
-  if (SITU_UNLIKELY(done != run.count)) run_tail(code, tree, run, done, set);
+  if (SITU_LIKELY(run.count >= code.lanes)) code.start->of[static_cast<int>(set)](tree, &run);
+  else run_short(code, tree, run, set);
 }
-/// The same, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache. Loops then need no second
-/// kind of store, and those of every type stream.
-template <int Operands>
-__attribute__((noinline, cold)) void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
-  alignas(64) unsigned char values[2048];
-  Run<Operands> piece = run;
-  piece.data[0] = values;
-  auto* to = static_cast<char*>(run.data[0]);
-  for (int64_t left = run.count; left > 0; left -= piece.count) {
-    int64_t const most = static_cast<int64_t>(sizeof values) / code.sizes[0];
-    piece.count = left < most ? left : most;
-    run_contiguous(code, tree, piece);
-    int64_t const bytes = piece.count * code.sizes[0];
-    stream_rows(to, 0, reinterpret_cast<char const*>(values), 0, 1, bytes, nullptr, true, true);
-    to += bytes;
-    for (int o = 1; o < Operands; ++o) piece.data[o] = static_cast<char*>(piece.data[o]) + piece.count * code.sizes[o];
-    piece.origin += piece.count;
-  }
-}
-
 /// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
 SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
   int64_t longest = count;
@@ -97,6 +78,39 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
   }
 }
 
+inline constexpr uint64_t all_operands = ~uint64_t{1};  ///< a bit for each input
+
+/// Runs a tree over contiguous inputs, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache.
+/// Loops then need no second kind of store, and those of every type stream. Inputs that repeat, where the mask is 0, hold `longest` elements. While a
+/// piece goes to memory, what later ones read of the inputs in `fetched`, a bit for each operand, comes: loads alone would wait behind its stores.
+template <int Operands>
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t longest, uint64_t fetched) {
+  alignas(64) unsigned char values[2048];
+  Run<Operands> piece = run;
+  Ahead ahead[Operands];
+  for (int o = 1; o < Operands; ++o) {
+    if (run.mask[o] == 0) fetched &= ~(uint64_t{1} << o);
+  }
+  longest = smaller(longest, (fetched ? 1024 : 2048) / code.sizes[0]);  // short pieces let loads in between stores
+  int inputs = 0;
+  for (int o = 1; o < Operands; ++o) {
+    if (!(fetched >> o & 1)) continue;
+    ahead[inputs].at = reinterpret_cast<std::uintptr_t>(run.data[o]) + static_cast<std::uintptr_t>(longest * code.sizes[o] + ahead_bytes / Operands / 64 * 64);
+    ahead[inputs++].step = static_cast<std::uintptr_t>(256 * code.sizes[o] / code.sizes[0]);
+  }
+  piece.data[0] = values;
+  auto* to = static_cast<char*>(run.data[0]);
+  for (int64_t left = run.count; left > 0; left -= piece.count) {
+    piece.count = smaller(left, longest);
+    run_contiguous(code, tree, piece);
+    dispatch<StreamPieceBody>(to, reinterpret_cast<char const*>(values), piece.count * code.sizes[0], &ahead[0], inputs);
+    advance(piece.data, run.mask, code.sizes, Operands, piece.count);
+    piece.data[0] = values;
+    to += piece.count * code.sizes[0];
+    piece.origin += piece.count;
+  }
+}
+
 /// A tree with its type forgotten, and where its operands lie. Trivially copyable: a device may run it later.
 template <int Operands, int TreeBytes>
 struct BoundTree : Run<Operands>, TreeCode<Operands> {
@@ -106,19 +120,20 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count, all_operands);
     cpu::run_contiguous(*this, tree, run);
   }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
-  void run(Run<Operands>& run, bool stream) const {
-    constexpr int64_t bytes = Operands <= 8 ? 2048 : 16384 / Operands / 64 * 64;
+  void run(Run<Operands>& run, bool stream, uint64_t fetched = all_operands) const {
+    constexpr int64_t bytes = Operands <= 8 ? 2048 : Operands <= 32 ? 16384 / Operands / 64 * 64 : 512;  // of any element at least 64
     alignas(64) unsigned char buffers[Operands * bytes];
     stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
     int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest, fetched);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
-      run_contiguous(run, stream);
+      run_contiguous(run, false);
       run.origin += run.count;
       advance(run.data, run.mask, sizes, Operands, run.count);
     }
@@ -134,7 +149,7 @@ struct ContiguousKernel {
 
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o];
+    for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
     run.count = last - first;
     run.origin = first;
     bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
@@ -148,6 +163,7 @@ struct StridedKernel {
   static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
+  uint64_t fetched;  ///< a bit for each operand that comes from afar: others repeat from row to row
   TileGrid grid;
   int rank;
   int64_t sizes[max_rank];
@@ -172,7 +188,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, stream);
+    self.bound.run(run, stream, self.fetched);
   }
 };
 
@@ -211,6 +227,11 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
+  kernel.fetched = all_operands;
+  for (int o = 1; o < Operands && kernel.grid.row_axis >= 0; ++o) {
+    bool const stays = space.stride(o, kernel.grid.row_axis) == 0 && kernel.sizes[kernel.rank - 1] * bound.sizes[o] <= 256 * 1024;
+    if (stays) kernel.fetched &= ~(uint64_t{1} << o);
+  }
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 

@@ -68,11 +68,11 @@ __attribute__((target("avx512f,avx512bw"), always_inline)) inline void pad_with_
   uint64_t const mask = (uint64_t{1} << bytes) - 1;
   char const* const last = from + bytes - size;
   tail_register x;
-  if (size == 4) __asm__("vpbroadcastd %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
-  else if (size == 8) __asm__("vpbroadcastq %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
-  else if (size == 2) __asm__("vpbroadcastw %1, %0" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[2]>(last)));
-  else __asm__("vpbroadcastb %1, %0" : "=v"(x) : "m"(*last));
-  __asm__("vmovdqu8 %1, %0%{%2%}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
+  if (size == 4) __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+  else if (size == 8) __asm__("vpbroadcastq {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+  else if (size == 2) __asm__("vpbroadcastw {%1, %0|%0, %1}" : "=v"(x) : "m"(*reinterpret_cast<char const(*)[2]>(last)));
+  else __asm__("vpbroadcastb {%1, %0|%0, %1}" : "=v"(x) : "m"(*last));
+  __asm__("vmovdqu8 {%1, %0%{%2%}|%0%{%2%}, %1}" : "+v"(x) : "m"(*reinterpret_cast<char const(*)[64]>(from)), "Yk"(mask));
   *reinterpret_cast<tail_register*>(to) = x;
 }
 __attribute__((target("avx512f,avx512bw"), noinline)) inline void pad_with_masks(void* const* to, void const* const* data, int const* sizes, int operands,
@@ -92,10 +92,10 @@ __attribute__((target("avx2"), noinline)) inline void pad_words_with_mask(void* 
   for (int o = 1; o < operands; ++o) {
     char const* const from = static_cast<char const*>(data[o]) + first;
     char const* const last = from + bytes - size;
-    __asm__("vpmaskmovd %1, %2, %0" : "=x"(words) : "m"(*reinterpret_cast<char const(*)[32]>(from)), "x"(mask));
-    if (size == 4) __asm__("vpbroadcastd %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
-    else __asm__("vpbroadcastq %1, %0" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
-    __asm__("vpblendvb %2, %1, %0, %0" : "+x"(x) : "x"(words), "x"(mask));
+    __asm__("vpmaskmovd {%1, %2, %0|%0, %2, %1}" : "=x"(words) : "m"(*reinterpret_cast<char const(*)[32]>(from)), "x"(mask));
+    if (size == 4) __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[4]>(last)));
+    else __asm__("vpbroadcastq {%1, %0|%0, %1}" : "=x"(x) : "m"(*reinterpret_cast<char const(*)[8]>(last)));
+    __asm__("vpblendvb {%2, %1, %0, %0|%0, %0, %1, %2}" : "+x"(x) : "x"(words), "x"(mask));
     *static_cast<tail_half*>(to[o]) = x;
   }
 }

@@ -207,7 +207,7 @@ struct LabelForwardBody {
         C* const to = a.out + first * n;
         bool const streams = a.stream && holds;
         if (a.out) write<Isa>(a, first, end, P(C(1)) / s, keep, pitch, streams ? held : to, streams ? group_elements : a.writable - first * n);
-        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n);
+        if (streams) stream_block<Isa>(static_cast<C const*>(held), to, end * n, a.x + (first + end) * n);
       }
     }
     given->total = total;

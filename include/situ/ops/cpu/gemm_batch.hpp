@@ -92,8 +92,8 @@ struct FewElementsBody {
   template <class Isa, class V, class I>
   SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] I const& places) {
 #if SITU_X86 && !defined(__clang__)
-    if constexpr (sizeof(C) == 4) __asm__("vpermps %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
-    else __asm__("vpermpd %1, %2, %0" : "=v"(to) : "v"(from), "v"(places));
+    if constexpr (sizeof(C) == 4) __asm__("vpermps {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
+    else __asm__("vpermpd {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
 #endif
   }
   /// The first steps of the sum with places in registers, then the others. `size` is that of one product.
@@ -237,7 +237,7 @@ struct FewRowsBody {
     using Row = char[16];
 #if SITU_X86 && !defined(__clang__)
     if constexpr (sizeof(V) == 32) {
-      __asm__("vbroadcastf128 %1, %0" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
+      __asm__("vbroadcastf128 {%1, %0|%0, %1}" : "=x"(to) : "m"(*reinterpret_cast<Row const*>(from)));
       return;
     }
 #endif

@@ -64,10 +64,10 @@ template <class Isa, class C, class V>
 SITU_INLINE void spread(V& to, C const* from) {
 #if SITU_X86 && !defined(__clang__)
   if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
-    __asm__("vbroadcastss %1, %0" : "=v"(to) : "m"(*from));
+    __asm__("vbroadcastss {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
-    __asm__("vbroadcastsd %1, %0" : "=v"(to) : "m"(*from));
+    __asm__("vbroadcastsd {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   }
 #endif
@@ -81,10 +81,10 @@ SITU_INLINE void add_product(V& sum, V const& a, V const& b) {
 #pragma clang fp contract(fast)
 #elif SITU_X86
   if constexpr (Isa::fma && std::is_same_v<C, float>) {
-    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
     return;
   } else if constexpr (Isa::fma && std::is_same_v<C, double>) {
-    __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    __asm__("vfmadd231pd {%2, %1, %0|%0, %1, %2}" : "+v"(sum) : "v"(a), "v"(b));
     return;
   }
 #endif
@@ -96,10 +96,10 @@ template <class Isa, class C, class V>
 SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 #if SITU_X86 && !defined(__clang__)
   if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, float>) {
-    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    __asm__("vfmadd231ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(x), "m"(*from));
     return;
   } else if constexpr (Isa::bytes == 64 && sizeof(V) == 64 && std::is_same_v<C, double>) {
-    __asm__("vfmadd231pd %2%{1to8%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*from));
+    __asm__("vfmadd231pd {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(sum) : "v"(x), "m"(*from));
     return;
   }
 #endif
@@ -124,17 +124,17 @@ struct FirstLanes {
     else mask = (uint32_t{1} << count) - 1;
   }
   SITU_INLINE void load(V& to, C const* from) const {
-    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
-    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}%{z%}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
-    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
-    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd {%1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1}" : "=v"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps {%1, %2, %0|%0, %2, %1}" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd {%1, %2, %0|%0, %2, %1}" : "=x"(to) : "m"(*reinterpret_cast<Bytes const*>(from)), "x"(mask));
     else __builtin_memcpy(&to, from, sizeof(V));
   }
   SITU_INLINE void store(V const& x, C* to) const {
-    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
-    else if constexpr (in_register) __asm__("vmovupd %1, %0%{%2%}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
-    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
-    else if constexpr (in_vector) __asm__("vmaskmovpd %1, %2, %0" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    if constexpr (in_register && sizeof(C) == 4) __asm__("vmovups {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_register) __asm__("vmovupd {%1, %0%{%2%}|%0%{%2%}, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "v"(x), "Yk"(mask));
+    else if constexpr (in_vector && sizeof(C) == 4) __asm__("vmaskmovps {%1, %2, %0|%0, %2, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
+    else if constexpr (in_vector) __asm__("vmaskmovpd {%1, %2, %0|%0, %2, %1}" : "+m"(*reinterpret_cast<Bytes*>(to)) : "x"(x), "x"(mask));
     else __builtin_memcpy(to, &x, sizeof(V));
   }
 #else

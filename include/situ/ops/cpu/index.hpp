@@ -97,34 +97,34 @@ struct ScatterKernel : ScatterProgram<Join, I> {
   enum Cut { outermost, innermost, targets } cut;  ///< what the parts of a launch are ranges of
 
   void operator()(int64_t first, int64_t last) const {
-    auto const& space = this->space;
-    int const inner = space.rank - 1;
-    int64_t begin = 0, end = space.count(), column = 0, columns = space.sizes[inner], low = 0, high = this->bounds.extent;
+    auto const& places = this->space;
+    int const inner = places.rank - 1;
+    int64_t begin = 0, end = places.count(), column = 0, columns = places.sizes[inner], low = 0, high = this->bounds.extent;
     if (cut == outermost) {
-      int64_t const block = end / space.sizes[0];
+      int64_t const block = end / places.sizes[0];
       begin = first * block, end = last * block;
-      if (space.rank == 1) columns = last - first, end = begin + 1;
+      if (places.rank == 1) columns = last - first, end = begin + 1;
     } else if (cut == innermost) {
       column = first, columns = last - first;
     } else {
       low = first, high = last;
     }
-    int64_t const step = space.strides[Base::target][inner], from_step = space.strides[Base::source][inner], index_step = space.strides[Base::indices][inner];
+    int64_t const step = places.strides[Base::target][inner], from_step = places.strides[Base::source][inner], index_step = places.strides[Base::indices][inner];
     bool const all = low == 0 && high == this->bounds.extent;
-    IndexPlace<3> place(space, begin);
-    for (int64_t p = begin; p < end; p += space.sizes[inner]) {
-      T* const to = this->to + place.offset(Base::target) + column * step;
-      T const* const from = this->from + place.offset(Base::source) + column * from_step;
-      I const* const index = this->index + place.offset(Base::indices) + column * index_step;
-      if (all) row<false>(to, step, from, from_step, index, p + column, columns, 0, 0);
-      else row<true>(to, step, from, from_step, index, p + column, columns, low, static_cast<uint64_t>(high - low));
+    IndexPlace<3> place(places, begin);
+    for (int64_t p = begin; p < end; p += places.sizes[inner]) {
+      T* const out = this->to + place.offset(Base::target) + column * step;
+      T const* const in = this->from + place.offset(Base::source) + column * from_step;
+      I const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
+      else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
     }
   }
 
   /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* to, int64_t step, T const* from, int64_t from_step, I const* index, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, I const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
     int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
     int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
     auto const resolved = [extent](I found) {
@@ -132,18 +132,18 @@ struct ScatterKernel : ScatterProgram<Join, I> {
       return i < 0 ? i + extent : i;
     };
     if (index_step == 0 && count > 0) {
-      int64_t const i = resolved(*index);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(to + i * stride, step, from, from_step, count);
+      int64_t const i = resolved(*at);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(out + i * stride, step, in, from_step, count);
       return;
     }
-    for (int64_t k = 0; k < count; ++k, index += index_step, to += step, from += from_step) {
-      int64_t const i = resolved(*index);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*index, position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(to[i * stride], *from);
+    for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
+      int64_t const i = resolved(*at);
+      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
+      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
     }
   }
-  SITU_NOINLINE void left_out(I index, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(index), position); }
+  SITU_NOINLINE void left_out(I found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
@@ -168,25 +168,25 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   static constexpr int64_t ways = 2;
 
  private:
-  SITU_INLINE void add(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t position, int64_t count) const {
-    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, from, 1, index, 1, 1, position, count);
-    else add_stepping(mine, from, from_step, index, index_step, this->axis_stride, position, count);
+  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t position, int64_t count) const {
+    if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, in, 1, at, 1, 1, position, count);
+    else add_stepping(mine, in, from_step, at, index_step, this->axis_stride, position, count);
   }
-  SITU_INLINE void add_stepping(T* mine, T const* from, int64_t from_step, I const* index, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
     uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
     T* const other = mine + this->target_size;
     int64_t k = 0;
     for (; k + ways <= count; k += ways) {
-      uint64_t const i = static_cast<uint64_t>(index[k * index_step]), j = static_cast<uint64_t>(index[(k + 1) * index_step]);
+      uint64_t const i = static_cast<uint64_t>(at[k * index_step]), j = static_cast<uint64_t>(at[(k + 1) * index_step]);
       if (SITU_UNLIKELY(i >= extent || j >= extent)) {
-        this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
-        this->template row<false>(other, 0, from + (k + 1) * from_step, from_step, index + (k + 1) * index_step, position + k + 1, 1, 0, 0);
+        this->template row<false>(mine, 0, in + k * from_step, from_step, at + k * index_step, position + k, 1, 0, 0);
+        this->template row<false>(other, 0, in + (k + 1) * from_step, from_step, at + (k + 1) * index_step, position + k + 1, 1, 0, 0);
         continue;
       }
-      Join::join(mine[static_cast<int64_t>(i) * stride], from[k * from_step]);
-      Join::join(other[static_cast<int64_t>(j) * stride], from[(k + 1) * from_step]);
+      Join::join(mine[static_cast<int64_t>(i) * stride], in[k * from_step]);
+      Join::join(other[static_cast<int64_t>(j) * stride], in[(k + 1) * from_step]);
     }
-    if (k < count) this->template row<false>(mine, 0, from + k * from_step, from_step, index + k * index_step, position + k, 1, 0, 0);
+    if (k < count) this->template row<false>(mine, 0, in + k * from_step, from_step, at + k * index_step, position + k, 1, 0, 0);
   }
 };
 template <class Join>

@@ -102,13 +102,82 @@ void for_each_matrix(Step const& step, int64_t count, std::size_t workspace_byte
 
 inline double cubed(int64_t n) { return static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n); }
 
+/// Where elements become dangerous for an LU factorisation: below `least` reciprocals may overflow and differences are rounded to multiples of the
+/// smallest number, beyond `most` sums may overflow. As bits of magnitudes.
+template <class T>
+struct SafeRange {
+  using Bits = signed_of_size<T>;
+  static constexpr int digits = sizeof(T) == 4 ? 23 : 52, bias = sizeof(T) == 4 ? 127 : 1023;
+  static constexpr Bits magnitude = std::numeric_limits<Bits>::max(), least = Bits{digits + 17} << digits, most = Bits{2 * bias - 16} << digits;
+
+  /// Whether elements are 0 or in between.
+  static bool holds_all(T const* x, int64_t count) {
+    typedef Bits Vector __attribute__((vector_size(16)));
+    constexpr int lanes = 16 / static_cast<int>(sizeof(T));
+    Vector outside{};  // sign bits
+    int64_t k = 0;
+    for (; k + lanes <= count; k += lanes) {
+      Vector m;
+      __builtin_memcpy(&m, x + k, sizeof m);
+      m &= magnitude;
+      outside |= (most - m) | ((m - least) & ~(m - 1));
+    }
+    Bits any = 0;
+    for (int l = 0; l < lanes; ++l) any |= outside[l];
+    for (; k < count; ++k) {
+      Bits const m = bits_to<Bits>(x[k]) & magnitude;
+      any |= (most - m) | ((m - least) & ~(m - 1));
+    }
+    return any >= 0;
+  }
+  /// The n by whose power of two, 2^n, a row is to be multiplied: its largest element comes to lie in [1, 2) where it is outside, but a small one beside
+  /// it no lower than `least`: it may be of a column that is small throughout. 0 for other rows.
+  static int exponent_of(T const* row, int64_t count) {
+    Bits largest = 0, smallest = most;
+    for (int64_t k = 0; k < count; ++k) {
+      Bits const m = bits_to<Bits>(row[k]) & magnitude;
+      largest = m > largest ? m : largest;
+      smallest = m != 0 && m < smallest ? m : smallest;
+    }
+    if (largest == 0 || (largest >= least && largest <= most) || largest >> digits > 2 * bias) return 0;
+    int const exponent = -SITU_LIBM(ilogb)(static_cast<double>(bits_to<T>(largest)));
+    if (largest < least) return exponent;
+    int const lowest = smallest < least ? 0 : static_cast<int>((least >> digits) - (smallest >> digits));
+    return exponent < lowest ? lowest : exponent;
+  }
+};
+
+/// Rows of a square matrix brought out of the reach of over- and underflow, by powers of two: LAPACK's pivots stay the same, for to LAPACK they
+/// are columns. Writes the exponent of each row; gives their sum.
+template <class T>
+SITU_NOINLINE int64_t scale_rows(T* matrix, int64_t n, integer* exponents) {
+  int64_t sum = 0;
+  bool const safe = SafeRange<T>::holds_all(matrix, n * n);
+  for (int64_t row = 0; row < n; ++row) {
+    int const exponent = SITU_LIKELY(safe) ? 0 : SafeRange<T>::exponent_of(matrix + row * n, n);
+    exponents[row] = as_integer(exponent);
+    sum += exponent;
+    for (int64_t k = 0; exponent != 0 && k < n; ++k) matrix[row * n + k] = times_power_of_two(matrix[row * n + k], exponent);
+  }
+  return sum;
+}
+/// Multiplies element k of every row of x by 2^exponents[k].
+template <class T>
+void scale_elements(T* x, int64_t rows, int64_t n, integer const* exponents) {
+  for (int64_t k = 0; k < n; ++k) {
+    for (int64_t row = 0; exponents[k] != 0 && row < rows; ++row) x[row * n + k] = times_power_of_two(x[row * n + k], exponents[k]);
+  }
+}
+
 template <class T>
 struct Factor {
   T* a;
   integer* pivots;
+  integer* exponents;
   int32_t* reports;
   int64_t n;
   void operator()(int64_t i, void*) const {
+    scale_rows(a + i * n * n, n, exponents + i * n);
     reports[i] = static_cast<int32_t>(Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), a + i * n * n, leading(n), pivots + i * n));
   }
 };
@@ -118,11 +187,13 @@ template <class T>
 struct SolveFactored {
   T const* factors;
   integer const* pivots;
+  integer const* exponents;
   T* b;
   int64_t n, columns;
   BatchMap factors_of;
   void operator()(int64_t i, void*) const {
     int64_t const f = factors_of(i);
+    scale_elements(b + i * n * columns, columns, n, exponents + f * n);
     Routines<T>::getrs(by_columns, 'T', as_integer(n), as_integer(columns), factors + f * n * n, leading(n), pivots + f * n, b + i * n * columns, leading(n));
   }
 };
@@ -132,13 +203,15 @@ struct Inverse {
   T* a;
   int32_t* reports;
   int64_t n, lwork;
-  std::size_t workspace_bytes() const { return static_cast<std::size_t>(lwork) * sizeof(T) + static_cast<std::size_t>(n) * sizeof(integer); }
+  std::size_t workspace_bytes() const { return static_cast<std::size_t>(lwork) * sizeof(T) + static_cast<std::size_t>(2 * n) * sizeof(integer); }
   void operator()(int64_t i, void* workspace) const {
     T* const work = static_cast<T*>(workspace);
     auto* const pivots = reinterpret_cast<integer*>(work + lwork);
     T* const matrix = a + i * n * n;
+    scale_rows(matrix, n, pivots + n);
     integer report = Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
     if (report == 0) report = Routines<T>::getri(by_columns, as_integer(n), matrix, leading(n), pivots, work, as_integer(lwork));
+    scale_elements(matrix, n, n, pivots + n);
     reports[i] = static_cast<int32_t>(report);
   }
 };
@@ -154,20 +227,12 @@ struct Determinant {
   void operator()(int64_t i, void* workspace) const {
     auto* const pivots = static_cast<integer*>(workspace);
     T* const matrix = a + i * n * n;
+    PivotProduct product;
+    product.multiply_power(-scale_rows(matrix, n, pivots));
     Routines<T>::getrf(by_columns, as_integer(n), as_integer(n), matrix, leading(n), pivots);
-    PivotProduct<T> product;
-    T value = 1, magnitude = 0;
-    for (int64_t k = 0; k < n; ++k) {
-      T const pivot = pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)];
-      if (det) {
-        product.multiply(pivot);
-      } else {
-        value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
-        magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
-      }
-    }
-    if (det) det[i] = product.value();
-    else sign[i] = value == 0 ? T(0) : value, logarithm[i] = magnitude;
+    for (int64_t k = 0; k < n; ++k) product.multiply(static_cast<double>(pivots[k] == k + 1 ? matrix[k * (n + 1)] : -matrix[k * (n + 1)]));
+    if (det) det[i] = static_cast<T>(product.value());
+    else sign[i] = static_cast<T>(product.sign()), logarithm[i] = static_cast<T>(product.logarithm());
   }
 };
 
@@ -286,10 +351,10 @@ struct Linalg<D, cpu_kernels> {
     MatrixShape const as(a.shape(), "solve"), bs(b.shape(), "solve");
     int64_t const n = as.rows;
     if (n == 0) return clear(reports, as.count());
-    Temporary<D> const pivots(static_cast<std::size_t>(as.count() * n) * sizeof(lapack::integer));
-    auto* const first_pivot = static_cast<lapack::integer*>(pivots.get());
-    lapack::for_each_matrix<D>(lapack::Factor<T>{a.data(), first_pivot, reports.data(), n}, as.count(), 0, lapack::cubed(n));
-    lapack::for_each_matrix<D>(lapack::SolveFactored<T>{a.data(), first_pivot, b.data(), n, bs.rows, BatchMap(as.batch, bs.batch)}, bs.count(), 0,
+    Temporary<D> const pivots(static_cast<std::size_t>(2 * as.count() * n) * sizeof(lapack::integer));
+    auto *const first_pivot = static_cast<lapack::integer*>(pivots.get()), *const exponents = first_pivot + as.count() * n;
+    lapack::for_each_matrix<D>(lapack::Factor<T>{a.data(), first_pivot, exponents, reports.data(), n}, as.count(), 0, lapack::cubed(n));
+    lapack::for_each_matrix<D>(lapack::SolveFactored<T>{a.data(), first_pivot, exponents, b.data(), n, bs.rows, BatchMap(as.batch, bs.batch)}, bs.count(), 0,
                                2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(bs.rows));
   }
 

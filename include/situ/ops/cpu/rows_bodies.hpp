@@ -110,7 +110,7 @@ struct NormGroups {
       if (SITU_UNLIKELY(cut.is_short)) {
         unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
       } else if constexpr (std::is_same_v<C, Out>) {
-        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count);
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count, x + rows * pitch);
       }
     }
   }

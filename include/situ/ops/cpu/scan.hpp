@@ -2,6 +2,7 @@
 ///
 /// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
 /// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
+/// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 #pragma once
 
 #include <sched.h>
@@ -242,26 +243,32 @@ struct ScanKernel {
     A* const mine = bases + part * program.lines + lines.first;
     A* const next = mine + program.lines;
     bool const last = part + 1 == plan.parts;
-    start_bases(work, lines);
-    if (!last) {
+    auto const is_known = [&](int tries) {  // whether what stands in front is known
+      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; --tries) {
+        if (tries == 0) return false;
+#if SITU_X86
+        __builtin_ia32_pause();
+#endif
+        if (tries < -1000) ::sched_yield();
+      }
+      return true;
+    };
+    auto const tell_next = [&] {
+      for (int64_t k = 0; !last && k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
+      if (!last) __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
+    };
+    bool const at_once = is_known(8) || last;
+    if (!at_once) {
       work.writes = false;
       scan_part(work, lines, part);
       work.writes = true;
     }
-    if (part > 0) {
-      for (int tries = 0; __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; ++tries) {
-#if SITU_X86
-        __builtin_ia32_pause();
-#endif
-        if (tries > 1000) ::sched_yield();
-      }
-      for (int64_t k = 0; k < lines.count; ++k) work.bases[k] = mine[k];
-    }
-    if (!last) {
-      for (int64_t k = 0; k < lines.count; ++k) next[k] = S::combine(work.bases[k], work.chains[k]);
-      __atomic_store_n(taken + unit + 1, 1, __ATOMIC_RELEASE);
-    }
+    is_known(-1);
+    start_bases(work, lines);
+    for (int64_t k = 0; part > 0 && k < lines.count; ++k) work.bases[k] = mine[k];
+    if (!at_once) tell_next();
     scan_part(work, lines, part);
+    if (at_once) tell_next();
   }
 
   /// Fills the boxes: `rows` rows of `count` elements, `down` and `step` being the axes along which these lie, from `places` on.

@@ -71,24 +71,24 @@ SITU_INLINE int64_t compress_avx512(Word* to, Word const* from, unsigned char co
   };
   uint64_t count;
   if constexpr (sizeof(Word) == 4) {
-    __asm__("vmovdqu %[mask], %%xmm1\n\t"
-            "vptestmb %%xmm1, %%xmm1, %%k1\n\t"
-            "vmovdqu32 %[from], %%zmm0\n\t"
-            "vpcompressd %%zmm0, %%zmm0%{%%k1%}%{z%}\n\t"
-            "vmovdqu32 %%zmm0, %[to]\n\t"
-            "kmovw %%k1, %k[count]\n\t"
-            "popcntq %[count], %[count]"
+    __asm__("vmovdqu {%[mask], %%xmm1|xmm1, %[mask]}\n\t"
+            "vptestmb {%%xmm1, %%xmm1, %%k1|k1, xmm1, xmm1}\n\t"
+            "vmovdqu32 {%[from], %%zmm0|zmm0, %[from]}\n\t"
+            "vpcompressd {%%zmm0, %%zmm0%{%%k1%}%{z%}|zmm0%{k1%}%{z%}, zmm0}\n\t"
+            "vmovdqu32 {%%zmm0, %[to]|%[to], zmm0}\n\t"
+            "kmovw {%%k1, %k[count]|%k[count], k1}\n\t"
+            "popcnt{q|} %[count], %[count]"
             : [to] "=m"(*reinterpret_cast<Register*>(to)), [count] "=r"(count)
             : [from] "m"(*reinterpret_cast<Register const*>(from)), [mask] "m"(*reinterpret_cast<unsigned char const(*)[16]>(mask))
             : "xmm0", "xmm1" SITU_AND_K1, "cc");
   } else {
-    __asm__("vmovq %[mask], %%xmm1\n\t"
-            "vptestmb %%xmm1, %%xmm1, %%k1\n\t"
-            "vmovdqu64 %[from], %%zmm0\n\t"
-            "vpcompressq %%zmm0, %%zmm0%{%%k1%}%{z%}\n\t"
-            "vmovdqu64 %%zmm0, %[to]\n\t"
-            "kmovw %%k1, %k[count]\n\t"
-            "popcntq %[count], %[count]"
+    __asm__("vmovq {%[mask], %%xmm1|xmm1, %[mask]}\n\t"
+            "vptestmb {%%xmm1, %%xmm1, %%k1|k1, xmm1, xmm1}\n\t"
+            "vmovdqu64 {%[from], %%zmm0|zmm0, %[from]}\n\t"
+            "vpcompressq {%%zmm0, %%zmm0%{%%k1%}%{z%}|zmm0%{k1%}%{z%}, zmm0}\n\t"
+            "vmovdqu64 {%%zmm0, %[to]|%[to], zmm0}\n\t"
+            "kmovw {%%k1, %k[count]|%k[count], k1}\n\t"
+            "popcnt{q|} %[count], %[count]"
             : [to] "=m"(*reinterpret_cast<Register*>(to)), [count] "=r"(count)
             : [from] "m"(*reinterpret_cast<Register const*>(from)), [mask] "m"(*reinterpret_cast<unsigned char const(*)[8]>(mask))
             : "xmm0", "xmm1" SITU_AND_K1, "cc");
@@ -123,9 +123,9 @@ SITU_INLINE int64_t compress_avx2(Word* to, Word const* from, unsigned char cons
   uint64_t ones = 0;
   __builtin_memcpy(&ones, mask, PlacesOfOnes<Word>::lanes);
   unsigned char const(&places)[8] = places_of_ones<Word>.of[ones * 0x0102040810204080u >> 56];  // the lowest bit of each byte
-  __asm__("vpmovzxbd %[places], %%ymm0\n\t"
-          "vpermd %[from], %%ymm0, %%ymm0\n\t"
-          "vmovdqu %%ymm0, %[to]"
+  __asm__("vpmovzxbd {%[places], %%ymm0|ymm0, %[places]}\n\t"
+          "vpermd {%[from], %%ymm0, %%ymm0|ymm0, ymm0, %[from]}\n\t"
+          "vmovdqu {%%ymm0, %[to]|%[to], ymm0}"
           : [to] "=m"(*reinterpret_cast<Register*>(to))
           : [from] "m"(*reinterpret_cast<Register const*>(from)), [places] "m"(places)
           : "xmm0");

@@ -91,20 +91,13 @@ struct Linalg<D, cuda_kernels> {
       device_traits<D>::copy_to_host(exchanges.data(), pivots.get(), numbers * sizeof(int));
     }
     for (int64_t i = 0; i < count; ++i) {
-      PivotProduct<T> product;
-      T value = 1, magnitude = 0;
+      PivotProduct product;
       for (int64_t k = 0; k < n; ++k) {
         std::size_t const at = static_cast<std::size_t>(i * n + k);
-        T const pivot = exchanges[at] == k + 1 ? diagonal[at] : -diagonal[at];
-        if (det) {
-          product.multiply(pivot);
-        } else {
-          value = pivot > 0 ? value : pivot < 0 ? -value : pivot;
-          magnitude += static_cast<T>(SITU_LIBM(log)(static_cast<double>(pivot < 0 ? -pivot : pivot)));
-        }
+        product.multiply(static_cast<double>(exchanges[at] == k + 1 ? diagonal[at] : -diagonal[at]));
       }
-      values[static_cast<std::size_t>(i)] = det ? product.value() : value == 0 ? T(0) : value;
-      logarithms[static_cast<std::size_t>(i)] = magnitude;
+      values[static_cast<std::size_t>(i)] = static_cast<T>(det ? product.value() : product.sign());
+      logarithms[static_cast<std::size_t>(i)] = static_cast<T>(product.logarithm());
     }
     device_traits<D>::copy_from_host(det ? det : sign, values.data(), values.size() * sizeof(T));
     if (!det) device_traits<D>::copy_from_host(logarithm, logarithms.data(), logarithms.size() * sizeof(T));

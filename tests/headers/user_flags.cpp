@@ -1,0 +1,47 @@
+// A user's program, whose compiler warns of much and writes Intel's assembly: the single header, as one of the user's own, compiles silently.
+#include <situ/situ.hpp>
+
+#include <iostream>
+
+using namespace situ;
+
+namespace {
+
+struct Cube {
+  static auto forward(auto& ctx, auto const& x) {
+    ctx.save(x);
+    return eval(x * x * x);
+  }
+  static auto backward(auto& ctx, auto const& g) {
+    auto const [x] = ctx.template saved<Tensor<float>>();
+    return eval(g * 3 * x * x);
+  }
+};
+
+template <class Device>
+struct Net {
+  nn::Linear<float, Device> fc1{4, 8}, fc2{8, 3};
+  auto forward(const auto& x) const { return fc2(relu(fc1(x))); }
+  SITU_MODULE(fc1, fc2)
+};
+
+}  // namespace
+
+int main() {
+  Tensor<float> a = randn({5, 4}), b = uniform(-1, 1, {4, 4});
+  Tensor<int64_t> const labels = randint(3, {5});
+  std::cout << tanh(a * 2 + 1) << matmul(a, b) << matmul(cast<double>(a), b) << softmax(a, 1) << sum(a, 0) << var(a, 1, keepdim) << cumsum(a, 0);
+  std::cout << nonzero(a > 0) << masked_select(cast<int64_t>(a), a > 0) << sort(a, 1).values << one_hot(labels) << concat({a, b}) << allclose(a, 1);
+  std::cout << scatter_add(a, 0, labels.reshape({5, 1}) % 4, a) << index_select(a, 0, labels) << conv2d(randn({1, 2, 6, 6}), randn({3, 2, 3, 3}), {.padding = 1});
+
+  Variable<float> v{a}, w{b};
+  Variable loss = mean(square(matmul(v, w) - a)) + sum(concat({v, w}, 0)) + sum(gather(v, 1, labels.reshape({5, 1}))) + sum(autograd::apply<Cube>(w));
+  loss.backward();
+  std::cout << loss << v.grad();
+
+  Net<Cpu> net;
+  train::Trainer<Cpu> const trainer{{.epochs = 1}};
+  trainer.fit(
+      net, data::TensorDataset{a, labels}, data::TensorDataset{a, labels}, [](auto const& scores, auto const& classes) { return cross_entropy(scores, classes); },
+      [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
+}
