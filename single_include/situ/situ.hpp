@@ -31937,14 +31937,14 @@ struct NormGroup {
   }
 };
 
-/// `count` elements past the cache, from a buffer in it. What lies at `next` is asked for meanwhile.
+/// `count` elements past the cache, from a buffer in it. What lies at `next`, if anything does, is asked for meanwhile.
 template <class Isa, class T>
 SITU_INLINE void stream_block(T const* from, T* to, int64_t count, T const* next) {
   constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
   int64_t i = 0;
   for (; i < count && reinterpret_cast<std::uintptr_t>(to + i) % static_cast<std::uintptr_t>(Isa::bytes) != 0; ++i) to[i] = from[i];
   for (; i + N <= count; i += N) {
-    __builtin_prefetch(next + i);
+    __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(next) + static_cast<std::uintptr_t>(i) * sizeof(T)));
     stream_to(pack<T, N, Isa>::load(from + i), to + i);
   }
   for (; i < count; ++i) to[i] = from[i];
@@ -34881,13 +34881,13 @@ struct ScanKernel {
     A* const mine = bases + part * program.lines + lines.first;
     A* const next = mine + program.lines;
     bool const last = part + 1 == plan.parts;
-    auto const is_known = [&](int tries) {  // whether what stands in front is known
-      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; --tries) {
+    auto const is_known = [&](int tries) {  // whether what stands in front is known; a negative number waits until it is
+      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; tries -= tries > -1000) {
         if (tries == 0) return false;
 #if SITU_X86
         __builtin_ia32_pause();
 #endif
-        if (tries < -1000) ::sched_yield();
+        if (tries <= -1000) ::sched_yield();
       }
       return true;
     };

@@ -48,6 +48,26 @@ int inaccurate_by_first() {
   return wrong;
 }
 
+// A tensor that a formula reads twice rounds as an equal copy of it does, and parts of rows as the whole.
+int unlike_by_first() {
+  std::vector<float> values;
+  for (int k = 0; k < 4 * 150; ++k) values.push_back(static_cast<float>(k * 7919 % 1000) / 317.0f - 1.5f);
+  const situ::Tensor<float> all{std::span<const float>(values), {4, 150}};
+  const situ::instruction_set best = situ::get_instruction_set();
+  int wrong = 0;
+  for (int set = 0; set <= static_cast<int>(best); ++set) {
+    situ::set_instruction_set(static_cast<situ::instruction_set>(set));
+    for (std::int64_t n = 1; n <= 150; ++n) {
+      const auto row = [&](std::int64_t k) { return situ::Tensor<float>(all[k].slice(0, 0, n)).clone(); };
+      const situ::Tensor<float> a = row(0), b = row(1), c = row(2), again = a.clone();
+      const situ::Tensor<float> twice = a * b + c - 0.5f * a, apart = a * b + c - 0.5f * again;
+      wrong += twice.to_vector() != apart.to_vector();
+    }
+  }
+  situ::set_instruction_set(best);
+  return wrong;
+}
+
 #ifndef SITU_LINK_TWO_VERSIONS
 situ::Tensor<double> made_by_second();
 

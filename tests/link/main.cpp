@@ -39,6 +39,10 @@ int main() {
     std::printf("%d values of exp and log are inaccurate\n", wrong);
     ++failures;
   }
+  if (const int wrong = unlike_by_first(); wrong != 0) {
+    std::printf("%d formulas round differently where a tensor appears twice\n", wrong);
+    ++failures;
+  }
   if (crossing_by_first() != 0) {
     std::printf("a tensor made in the second file is not itself in the first\n");
     ++failures;

@@ -12,5 +12,8 @@ int places_by_first();
 // How many of its values of exp and log are more than a few ULP off.
 int inaccurate_by_first();
 
+// How many lengths of `a*b + c - 0.5*a` differ from the same with a copy of a.
+int unlike_by_first();
+
 // Where both see the same situ, a tensor crosses: made by the second, used by the first.
 int crossing_by_first();

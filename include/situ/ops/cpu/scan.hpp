@@ -243,13 +243,13 @@ struct ScanKernel {
     A* const mine = bases + part * program.lines + lines.first;
     A* const next = mine + program.lines;
     bool const last = part + 1 == plan.parts;
-    auto const is_known = [&](int tries) {  // whether what stands in front is known
-      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; --tries) {
+    auto const is_known = [&](int tries) {  // whether what stands in front is known; a negative number waits until it is
+      for (; part > 0 && __atomic_load_n(taken + unit, __ATOMIC_ACQUIRE) == 0; tries -= tries > -1000) {
         if (tries == 0) return false;
 #if SITU_X86
         __builtin_ia32_pause();
 #endif
-        if (tries < -1000) ::sched_yield();
+        if (tries <= -1000) ::sched_yield();
       }
       return true;
     };
