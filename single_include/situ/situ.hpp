@@ -60,7 +60,7 @@
 ///     };
 ///
 /// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
-/// [0, items) that may run side by side; parts begin at multiples of `grain`. `launch` may return before it has run.
+/// [0, items) that may run side by side; `grain` items are worth a thread of their own. `launch` may return before it has run.
 /// Four traits are optional: `using result_device = Cpu;` for memory that mixes with that device; `static constexpr bool
 /// immediate = true;` where the calling thread may do a little work itself, without a launch;
 /// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not
@@ -1891,6 +1891,7 @@ class Temporary {
 #include <cstdlib>
 #include <cstring>
 
+#include <unistd.h>
 
 // ---- <situ/device/observe.hpp>
 /// Where devices tell what they do: launches, allocations, transfers and synchronisations.
@@ -2408,6 +2409,16 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
+/// The size of the cache that is shared by cores, 0 where the system does not tell.
+inline int64_t last_cache_bytes() noexcept {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  static int64_t const bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
 /// 0: as many as OpenMP would use. One per process.
 SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
@@ -2453,6 +2464,20 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
+/// How items are shared out: to no more threads than have `grain` of them, in steps of which a thread has many, so that none has much more than another.
+/// A power of two stays whole that is in `grain` and no more than a small part of a share: lines of the cache, of elements.
+struct Shares {
+  int threads;
+  int64_t step, steps;
+};
+SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
+  if (grain == 0) grain = 1;
+  int64_t const parts = (items + grain - 1) / grain, threads = parts < num_threads() ? parts : num_threads();
+  int64_t step = grain & -grain;
+  while (step > 1 && items / step < 32 * threads) step /= 2;
+  return {static_cast<int>(threads), step, (items + step - 1) / step};
+}
+
 /// Runs a Kernel, whose type is forgotten.
 using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
@@ -2460,13 +2485,12 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
   Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
-    int64_t const parts = (items + grain - 1) / grain;
-    int64_t const threads = parts < num_threads() ? parts : num_threads();
-    if (threads > 1 && !omp_in_parallel()) {
-#pragma omp parallel num_threads(static_cast<int>(threads))
+    Shares const shares = shares_of(items, grain);
+    if (shares.threads > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
-        int64_t const first = parts * me / all * grain, end = parts * (me + 1) / all * grain;
+        int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
         if (first < end) kernel(first, end < items ? end : items);
       }
       return;
@@ -2481,8 +2505,8 @@ __attribute__((noinline, cold)) inline void launch_observed(LaunchName const& na
   run(kernel, items, grain);
 }
 
-/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
-/// multiples of `grain`, so they are the same whatever the number of threads.
+/// Runs kernel(first, last) on [0, items), on one thread when that is not much more than `grain` items, which are worth a thread of their own. With
+/// grain 0 every item is, also one of two.
 template <class Kernel>
 void launch(Kernel const& kernel, int64_t items, int64_t grain) {
   if (is_observed(profiles | ranges)) return launch_observed(launch_name(kernel), &spread<Kernel>, &kernel, items, grain);
@@ -2762,7 +2786,7 @@ struct ThreadMemory {
 /// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process. Large blocks in use are counted in
 /// memory_counters(place_of<Cpu>).
 struct MemoryState {
-  static constexpr int kept_blocks = 32;
+  static constexpr int kept_blocks = 64;
   int64_t lock = 0;
   std::size_t small_limit = large_block;  ///< what is as large takes the longer way; 0 while a profile runs
   int64_t small = 0;                      ///< bytes of small blocks that no thread has in its balance
@@ -2772,8 +2796,16 @@ struct MemoryState {
   struct Block {
     void* memory;
     std::size_t bytes;
-  } blocks[kept_blocks] = {};
+  } blocks[kept_blocks] = {};  ///< the last freed is the last
+  int block_count = 0;
 
+  Block take_out(int which) {
+    Block const block = blocks[which];
+    --block_count;
+    for (int k = which; k < block_count; ++k) blocks[k] = blocks[k + 1];
+    kept -= static_cast<int64_t>(block.bytes);
+    return block;
+  }
   [[gnu::cold]] SITU_NOINLINE int64_t all_small() const {
     int64_t sum = small;
     for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
@@ -2907,14 +2939,12 @@ inline void release_block(MemoryState::Block const& block) noexcept {
   free_spares(thread_memory());
   MemoryState& state = memory_state();
   MemoryState::Block released[MemoryState::kept_blocks];
+  int count = 0;
   {
     SpinLock const guard(state.lock);
-    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
-    state.kept = 0;
+    while (state.block_count > 0) released[count++] = state.take_out(state.block_count - 1);
   }
-  for (auto& block : released) {
-    if (block.memory) release_block(block);
-  }
+  while (count > 0) release_block(released[--count]);
 }
 
 /// Keeps no more than that many bytes from now on.
@@ -2992,11 +3022,8 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
   MemoryState& state = memory_state();
   {
     SpinLock const guard(state.lock);
-    for (auto& block : state.blocks) {
-      if (block.memory && block.bytes == size) {
-        state.kept -= static_cast<int64_t>(size);
-        return std::exchange(block, {}).memory;
-      }
+    for (int k = state.block_count; k-- > 0;) {
+      if (state.blocks[k].bytes == size) return state.take_out(k).memory;
     }
   }
   void* memory = map_large(size);
@@ -3008,26 +3035,26 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
   return memory;
 }
 
+/// Keeps a block in place of those that were freed long ago: sizes that are no longer asked for make room.
 [[gnu::cold]] SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
-  std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
-  MemoryState::Block evicted{memory, size};
-  {
-    SpinLock const guard(state.lock);
-    if (!SITU_ASAN && state.kept + static_cast<int64_t>(size) <= state.keep_limit) {
-      MemoryState::Block* place = &state.blocks[0];
-      for (auto& block : state.blocks) {
-        if (!block.memory) {
-          place = &block;
-          break;
+  MemoryState::Block const block{memory, large_size(bytes)};
+  auto const size = static_cast<int64_t>(block.bytes);
+  for (MemoryState::Block evicted = block;; evicted = block) {
+    {
+      SpinLock const guard(state.lock);
+      if (!SITU_ASAN && size <= state.keep_limit) {
+        if (state.block_count < MemoryState::kept_blocks && state.kept + size <= state.keep_limit) {
+          state.blocks[state.block_count++] = block;
+          state.kept += size;
+          return;
         }
-        if (block.bytes < place->bytes) place = &block;
+        evicted = state.take_out(0);
       }
-      state.kept += static_cast<int64_t>(size) - static_cast<int64_t>(place->bytes);
-      evicted = std::exchange(*place, evicted);
     }
+    release_block(evicted);
+    if (evicted.memory == memory) return;
   }
-  if (evicted.memory) release_block(evicted);
 }
 
 /// How many bytes to ask malloc for. Loads that follow stores to nearby addresses, but for multiples of a page, wait for them in
@@ -5985,9 +6012,10 @@ inline counts statistics(int ordinal) {
   return detail::emulated::find(ordinal).counts;
 }
 
-/// Makes the emulated devices anew, with counts that start at 0. Waits for what they still do.
+/// Makes the emulated devices anew, with counts that start at 0. Waits for what they still do. While memory of a device is allocated
+/// their number and memory stay as they are: then `fail_at` and `delays` change, and the counts start again.
 ///
-/// Throws    Error while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing
+/// Throws    Error for another number or memory while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing
 /// is changed then. Threads   not beside other work with these devices. Example   emulated::configure({.devices = 4,
 /// .memory = 1 << 20});
 inline void configure(configuration const& asked = {}) {
@@ -5999,18 +6027,25 @@ inline void configure(configuration const& asked = {}) {
                                    " devices were asked for; there can be 0 to ", detail::emulated::max_devices}));
   }
   detail::emulated::drain_all();
+  bool const same = asked.devices == all.device_count && asked.memory == all.memory;
+  bool keeps = false;
   for (int k = 0; k < all.device_count; ++k) {
     auto* const device = all.devices[k];
     if (!device) continue;
     if (device->pool.blocks > 0) {
+      if (keeps = same; keeps) break;
       throw Error(detail::emulated::message({"emulated::configure: emulated:", k, " still holds ", device->pool.blocks,
                                              device->pool.blocks == 1 ? " allocation" : " allocations", " of ",
                                              device->counts.bytes, " bytes in all: destroy the tensors on it first"}));
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
-    detail::memory_counters(detail::emulated::place(k)).clear();
     auto* const device = all.devices[k];
+    if (keeps) {
+      if (device) device->counts = {.bytes = device->counts.bytes, .peak = device->counts.bytes};
+      continue;
+    }
+    detail::memory_counters(detail::emulated::place(k)).clear();
     if (!device) continue;
     device->for_each_queue([](detail::emulated::Queue& queue) {
       queue.stop();
@@ -9337,7 +9372,7 @@ inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !st
 template <class X>
 inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
 
-/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones.
+/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones: they count as the greatest integer.
 template <class S>
 using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, int32_t, std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 4, int64_t, S>>;
 
@@ -9346,6 +9381,13 @@ using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, in
 template <bool Compares, class T, class S>
 using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
                                            promote_t<T, typename canonical<holding_t<S>>::type>, weak_t<T, typename canonical<S>::type>>;
+
+/// A number as a comparison takes it, of type C.
+template <class C, class S>
+constexpr C compared_number(S const& value) {
+  if constexpr (std::is_same_v<C, int64_t> && std::is_unsigned_v<S> && sizeof(S) == 8) return value > S{INT64_MAX} ? INT64_MAX : static_cast<C>(value);
+  else return convert_scalar<C>(value);
+}
 
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>
@@ -9539,10 +9581,10 @@ inline constexpr bool is_mapped<mapped<F>> = true;
 
 namespace detail {
 
-/// The type and value of an operand of map: numbers keep the element type of their C++ type.
+/// The type and value of an operand of map: numbers keep the element type of their C++ type, or have one that holds its values.
 template <class X>
 struct map_operand {
-  using type = typename canonical<std::remove_cvref_t<X>>::type;
+  using type = typename canonical<holding_t<std::remove_cvref_t<X>>>::type;
 };
 template <any_formula X>
 struct map_operand<X> {
@@ -9864,7 +9906,9 @@ struct Run {
   int64_t mask[Operands];
   int64_t count;
   int64_t origin;  ///< the index of the first element, for trees that ask for it
+  bool streams = false;  ///< past the caches: to the beginning of a line, multiples of `streamed_bytes`
 };
+inline constexpr int64_t streamed_bytes = 256;  ///< of a result, which wait in registers' order for their way past the caches
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -10020,6 +10064,12 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
   x.store(to);
 #endif
 }
+/// A buffer of `streamed_bytes`, past the caches, in registers of `Bytes`.
+template <class Isa, int Bytes>
+SITU_INLINE void stream_piece(void const* from, void* to) {
+  using P = pack<float, Bytes / 4, std::conditional_t<Bytes == 16, isa::baseline, std::conditional_t<Bytes == 32, isa::avx2, Isa>>>;
+  for (int k = 0; k < streamed_bytes / Bytes; ++k) stream_to(P::load(static_cast<float const*>(from) + k * (Bytes / 4)), static_cast<float*>(to) + k * (Bytes / 4));
+}
 /// Orders streamed stores before what follows.
 inline void finish_streaming() {
 #if SITU_X86
@@ -10075,15 +10125,22 @@ struct ElementwiseBody {
   }
 
  private:
+  /// What goes past the caches is stored to a buffer first, a few packs at a time, which takes no second loop and no test in this one: the
+  /// processor overlaps them. A pack then leaves in the registers that it came in, since loads wait for stores that they overlap otherwise.
   template <class Isa, bool Repeats>
   SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
     constexpr int N = lanes_in<Isa>;
-    int64_t const last = run.count - N;
-    bool const overlaps = run.count % N != 0;
-    alignas(64) Out kept[N];
+    constexpr int64_t piece = streamed_bytes / static_cast<int64_t>(sizeof(Out));
+    int64_t last = run.count - N;
+    bool const overlaps = run.count % N != 0, streams = run.streams;
+    alignas(64) Out kept[piece];
     int64_t i = 0;
     Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    if (SITU_UNLIKELY(overlaps | streams)) {
+      if (overlaps) i = last;
+      else last = piece - N;
+      out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(i) * sizeof(Out));
+    }
     for (;;) {
       if constexpr (is_light<Tree>) {
         SITU_ALIGN_LOOP;
@@ -10093,12 +10150,18 @@ struct ElementwiseBody {
         store_lanes<Out, N, Isa>(y, out + i);
         i += N;
       } while (i <= last);
-      if (SITU_LIKELY(!overlaps)) return;
+      if (SITU_LIKELY(!(overlaps | streams))) return;
+      if (streams) {
+        stream_piece<Isa, (N * sizeof(Out) < 16 ? 16 : N * static_cast<int>(sizeof(Out)))>(kept, static_cast<Out*>(run.data[0]) + (i - piece));
+        if (i == run.count) return;
+        last += piece, out -= piece;
+        continue;
+      }
       if (out == run.data[0]) break;
       i = 0;
       out = static_cast<Out*>(run.data[0]);
     }
-    __builtin_memcpy(out + last, kept, sizeof kept);
+    __builtin_memcpy(out + last, kept, N * sizeof(Out));
   }
 
   template <class Isa, bool Repeats>
@@ -10213,34 +10276,6 @@ struct StreamRowsBody {
 SITU_NOINLINE inline void stream_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes, char* begun, bool first, bool last) {
   dispatch<StreamRowsBody>(to, to_row, from, from_row, rows, bytes, begun, first, last);
 }
-
-/// What is fetched of an input while a result is written: `step` bytes for four lines of it, from an address that need not be the input's own.
-struct Ahead {
-  std::uintptr_t at;
-  std::uintptr_t step;
-};
-inline constexpr int64_t ahead_bytes = 12 * 1024;  ///< how far behind the next piece, all operands together: a share of the nearest cache
-
-/// A piece of a result, from the beginning of a line on, past the caches. Inputs are fetched as far as it reaches, a little at a time.
-struct StreamPieceBody {
-  template <class Isa>
-  SITU_INLINE static int run(char* to, char const* from, int64_t bytes, Ahead* ahead, int inputs) {
-    int64_t b = 0;
-    for (; b + 256 <= bytes; b += 256) {
-      for (int k = 0; k < inputs; ++k) {
-        std::uintptr_t const end = ahead[k].at + ahead[k].step;
-        for (std::uintptr_t at = ahead[k].at; at < end; at += 256) {
-          for (std::uintptr_t line = 0; line < 256; line += 64) __builtin_prefetch(reinterpret_cast<void const*>(at + line), 0, 3);
-        }
-        ahead[k].at = end;
-      }
-      for (int64_t line = b; line < b + 256; line += 64) Line<Isa>(from + line).stream(to + line);
-    }
-    for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
-    if (b < bytes) copy_short(to + b, from + b, bytes - b);
-    return 0;
-  }
-};
 
 /// Rows of at least one and at most two `Piece`s, which may overlap.
 template <class Piece>
@@ -10837,36 +10872,19 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
   }
 }
 
-inline constexpr uint64_t all_operands = ~uint64_t{1};  ///< a bit for each input
-
-/// Runs a tree over contiguous inputs, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache.
-/// Loops then need no second kind of store, and those of every type stream. Inputs that repeat, where the mask is 0, hold `longest` elements. While a
-/// piece goes to memory, what later ones read of the inputs in `fetched`, a bit for each operand, comes: loads alone would wait behind its stores.
+/// Runs a tree over contiguous inputs, whole lines of the output past the caches. Inputs that repeat, where the mask is 0, hold `longest` elements.
 template <int Operands>
-SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t longest, uint64_t fetched) {
-  alignas(64) unsigned char values[2048];
-  Run<Operands> piece = run;
-  Ahead ahead[Operands];
-  for (int o = 1; o < Operands; ++o) {
-    if (run.mask[o] == 0) fetched &= ~(uint64_t{1} << o);
-  }
-  longest = smaller(longest, (fetched ? 1024 : 2048) / code.sizes[0]);  // short pieces let loads in between stores
-  int inputs = 0;
-  for (int o = 1; o < Operands; ++o) {
-    if (!(fetched >> o & 1)) continue;
-    ahead[inputs].at = reinterpret_cast<std::uintptr_t>(run.data[o]) + static_cast<std::uintptr_t>(longest * code.sizes[o] + ahead_bytes / Operands / 64 * 64);
-    ahead[inputs++].step = static_cast<std::uintptr_t>(256 * code.sizes[o] / code.sizes[0]);
-  }
-  piece.data[0] = values;
-  auto* to = static_cast<char*>(run.data[0]);
-  for (int64_t left = run.count; left > 0; left -= piece.count) {
-    piece.count = smaller(left, longest);
-    run_contiguous(code, tree, piece);
-    dispatch<StreamPieceBody>(to, reinterpret_cast<char const*>(values), piece.count * code.sizes[0], &ahead[0], inputs);
-    advance(piece.data, run.mask, code.sizes, Operands, piece.count);
-    piece.data[0] = values;
-    to += piece.count * code.sizes[0];
-    piece.origin += piece.count;
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> run, int64_t longest) {
+  int64_t const whole = streamed_bytes / code.sizes[0];
+  for (int64_t left = run.count; left > 0; left -= run.count) {
+    auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
+    run.count = smaller(left, longest);
+    run.streams = before == 0 && run.count >= whole;
+    if (run.streams) run.count = run.count / whole * whole;
+    else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
+    run_contiguous(code, tree, run);
+    advance(run.data, run.mask, code.sizes, Operands, run.count);
+    run.origin += run.count;
   }
 }
 
@@ -10879,17 +10897,16 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count, all_operands);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count);
     cpu::run_contiguous(*this, tree, run);
   }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
-  void run(Run<Operands>& run, bool stream, uint64_t fetched = all_operands) const {
+  void run(Run<Operands>& run, bool stream) const {
     constexpr int64_t bytes = Operands <= 8 ? 2048 : Operands <= 32 ? 16384 / Operands / 64 * 64 : 512;  // of any element at least 64
     alignas(64) unsigned char buffers[Operands * bytes];
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
     int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest, fetched);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
       run_contiguous(run, false);
@@ -10911,7 +10928,7 @@ struct ContiguousKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
     run.count = last - first;
     run.origin = first;
-    bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
+    bound.run_contiguous(run, stream);
     if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
@@ -10922,7 +10939,6 @@ struct StridedKernel {
   static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
-  uint64_t fetched;  ///< a bit for each operand that comes from afar: others repeat from row to row
   TileGrid grid;
   int rank;
   int64_t sizes[max_rank];
@@ -10947,7 +10963,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, stream, self.fetched);
+    self.bound.run(run, stream);
   }
 };
 
@@ -10986,11 +11002,6 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  kernel.fetched = all_operands;
-  for (int o = 1; o < Operands && kernel.grid.row_axis >= 0; ++o) {
-    bool const stays = space.stride(o, kernel.grid.row_axis) == 0 && kernel.sizes[kernel.rank - 1] * bound.sizes[o] <= 256 * 1024;
-    if (stays) kernel.fetched &= ~(uint64_t{1} << o);
-  }
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 
@@ -15147,6 +15158,18 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
   if constexpr (detail::integer_lanes<X>) return detail::integer_power(a, b);
   else return math::pow(a, b);
 }
+/// a to the power of b by b: 0 to a power that is not negative does not depend on it. `slope` is the derivative elsewhere.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X exponent_slope(X const& a, X const& b, X const& slope) {
+  X const zero = X(detail::lane_value_t<X>(0));
+  return select(a == zero, detail::on_its_own(select(b >= zero, zero, slope)), slope);
+}
+/// The squared distance from the origin, or 1 at the origin: an angle has the derivative 0 there.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& square) {
+  X const zero = X(detail::lane_value_t<X>(0));
+  return select(square == zero, X(detail::lane_value_t<X>(1)), square);
+}
 /// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
 SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& passed_over, M2 const& tie, X const& one) {
@@ -15228,7 +15251,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<compares, T, S>;
-    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(compared_number<C>(x))};  // as the tensor would hold it
     else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
@@ -15349,9 +15372,9 @@ SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X
 /// a to the power of b, with C99's special cases; integers to a negative power give 0 unless a is 1 or -1.
 SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
-            select(a == X(T(0)), X(T(0)), y * math::log(a)))
+            exponent_slope(a, b, y * math::log(a)))
 /// The angle of the point (b, a) from the first axis, in (-pi, pi].
-SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / (a * a + b * b), -(a / (a * a + b * b)))
+SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a * a + b * b), -(a / square_or_one(a * a + b * b)))
 /// sqrt(a*a + b*b) without overflow.
 SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
 /// x where x > 0, slope * x elsewhere.
@@ -17271,6 +17294,12 @@ int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, 
   return dispatch<InterleaveBody<Word>>(to, piece, pieces, row, n);
 }
 
+/// Whether what is merely copied is written past the caches. One thread alone fills the way to memory, which several share: they write what fits
+/// the last cache together with what it is made from to that cache.
+inline namespace SITU_ABI_THREADS {
+inline bool streams_copies(int64_t bytes) { return bytes >= streaming_bytes && (num_threads() == 1 || 2 * bytes > last_cache_bytes()); }
+}  // namespace SITU_ABI_THREADS
+
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
   static constexpr int most_pieces = 16;
@@ -17355,7 +17384,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   kernel.rows = rows;
   kernel.pieces = count;
   kernel.size = size;
-  kernel.stream = rows * kernel.row_bytes >= cpu::streaming_bytes;
+  kernel.stream = cpu::streams_copies(rows * kernel.row_bytes);
   kernel.mover = cpu::mover_of<T>;
   kernel.interleave = &cpu::interleave<unsigned_of_size<T>>;
   if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);
@@ -21151,17 +21180,19 @@ class SingleThreadedBlas {
 inline ProductCut cut_blas_product(int64_t m, int64_t n, int64_t k, int64_t batches) {
   ProductCut cut{m, n, 1, 1, batches};
   if (!is_threaded_by_situ()) return cut;
-  static long const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
-  auto const work = [&] { return static_cast<double>(cut.rows) * static_cast<double>(cut.columns) * static_cast<double>(k); };
-  constexpr double worth_cutting = 1 << 24, worth_a_thread = 1 << 21;  // multiplications
-  for (long pieces = 1; pieces < 2 * processors && work() >= worth_cutting; pieces *= 4) {
-    for (int half = 0; half < 2; ++half) {
-      int64_t& longer = cut.rows > cut.columns ? cut.rows : cut.columns;
-      longer = (longer / 2 + 31) / 32 * 32;
-    }
+  static int64_t const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
+  constexpr double worth_a_piece = 1 << 23, worth_a_thread = 1 << 21;  // multiplications
+  double const work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  int64_t const pieces = work < worth_a_piece * static_cast<double>(processors) ? static_cast<int64_t>(work / worth_a_piece) : processors;
+  int64_t least = INT64_MAX;
+  for (int64_t r = 1; r <= pieces; ++r) {  // as near to squares as can be, which read least
+    int64_t const c = pieces / r, edges = m / r + n / c;
+    if (r * c != pieces || edges > least) continue;
+    least = edges;
+    cut.rows = ((m + r - 1) / r + 31) / 32 * 32, cut.columns = ((n + c - 1) / c + 31) / 32 * 32;
   }
   cut.row_items = (m + cut.rows - 1) / cut.rows, cut.column_items = (n + cut.columns - 1) / cut.columns;
-  cut.grain = static_cast<int64_t>(worth_a_thread / work()) + 1;
+  cut.grain = pieces > 1 ? 0 : static_cast<int64_t>(worth_a_thread / work) + 1;
   return cut;
 }
 
@@ -22277,6 +22308,7 @@ struct ReduceSpace {
 
   /// Adds the offset of the `index`-th position of axes [first, last) to every operand's place.
   void advance(char** place, int first, int last, int64_t index) const {
+    if (count == 0) return;  // nothing is read
     for (int k = last - 1; k >= first; --k) {
       int64_t const at = index % sizes[k];
       index /= sizes[k];
@@ -24379,7 +24411,7 @@ SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, 
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  if (count == 0 && !empty_is_defined && product(shape) > 0) {
+  if (count == 0 && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
     fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
   return shape;
@@ -29340,7 +29372,11 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
   shape[k] = indices.size();
   auto result = Tensor<T, D>::uninitialized(shape, who);
   IndexCheck<D> check(who, whole[k], k, counts_from_end);
-  if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
+  if (result.size() == 0) {  // the indices are checked all the same, by picking what nobody looks at
+    auto const line = Tensor<T, D>::uninitialized({1}, who).expand({whole[k]});
+    auto picked = Tensor<T, D>::uninitialized({indices.size()}, who);
+    (void)launch_index_select<D>(kernels{}, picked.data(), line, 0, indices.data(), indices.size(), check.bounds());
+  } else if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
     auto const value = evaluated(x);
     (void)launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
   }
@@ -29878,16 +29914,16 @@ void fill_identity(T* x, int64_t n) {
   for (int64_t k = 0; k < n * n; ++k) x[k] = k % (n + 1) == 0 ? T(1) : T(0);
 }
 
-/// Calls step(i, workspace) for every matrix i of a part.
+/// Calls step(i, workspace) for every matrix i of `count`. Items are parts of `grain` matrices, each with a workspace.
 template <class Step>
 struct BatchKernel {
   Step step;
   char* workspaces;
-  int64_t workspace_bytes, grain;
+  int64_t workspace_bytes, count, grain;
 
   void operator()(int64_t first, int64_t last) const {
-    char* const workspace = workspaces + first / grain * workspace_bytes;  // parts begin at multiples of grain
-    for (int64_t i = first; i < last; ++i) step(i, workspace);
+    int64_t const end = last * grain < count ? last * grain : count;
+    for (int64_t i = first * grain; i < end; ++i) step(i, workspaces + i / grain * workspace_bytes);
   }
 };
 
@@ -29901,8 +29937,9 @@ void for_each_matrix(Step const& step, int64_t count, std::size_t workspace_byte
     if (grain < (count + 63) / 64) grain = (count + 63) / 64;  // as many workspaces at most
   }
   std::size_t const stride = (workspace_bytes + 63) / 64 * 64;
-  Temporary<D> const workspaces(stride * static_cast<std::size_t>((count + grain - 1) / grain));
-  device_traits<D>::launch(BatchKernel<Step>{step, static_cast<char*>(workspaces.get()), static_cast<int64_t>(stride), grain}, count, grain);
+  int64_t const parts = (count + grain - 1) / grain;
+  Temporary<D> const workspaces(stride * static_cast<std::size_t>(parts));
+  device_traits<D>::launch(BatchKernel<Step>{step, static_cast<char*>(workspaces.get()), static_cast<int64_t>(stride), count, grain}, parts, 1);
 }
 
 inline double cubed(int64_t n) { return static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n); }
@@ -31749,7 +31786,7 @@ struct GatherColumnsBody {
     int64_t const brought = from ? columns / (2 * N) * (2 * N) : 0;
     for (int64_t i = 0; i < n && (from || Math::has_first); i += rows_brought) {
       int64_t const rows = n - i < rows_brought ? n - i : rows_brought;
-      C const* const source = from + i * step;
+      C const* const source = from ? from + i * step : nullptr;
       C* const to = x + i * pitch;
       int64_t k = 0;
       for (; k < brought; k += 2 * N) Math::template first<Isa, N, true>({source + k, step, to + k, pitch, rows}, a + k, b + k, two);
@@ -35545,6 +35582,13 @@ auto searchsorted(A const& a, E const& values) {
   return Tensor<int64_t, D>(map(f, values, arange<int64_t>(product(rows), D{}).view(rows)));
 }
 
+/// A number to be found among elements of A: weak, as in a comparison, but that floating ones stay double beside integers.
+template <class A, class V>
+auto searched(V value) {
+  using C = std::conditional_t<std::is_integral_v<V> || floating<value_of<A>>, number_beside_t<true, value_of<A>, V>, typename canonical<V>::type>;
+  return full<C>({}, compared_number<C>(value), result_device_t<device_of<A>>{});
+}
+
 }  // namespace detail
 
 /// The indices at which `values` would be inserted into `sorted` so that it stays sorted: sorted[i - 1] < value <= sorted[i]; with `right`,
@@ -35569,12 +35613,12 @@ auto searchsorted(A const& sorted, E const& values, right_t) {
 template <class A, number V>
   requires expression<A>
 auto searchsorted(A const& sorted, V value) {
-  return detail::searchsorted<false>(sorted, full<typename detail::canonical<V>::type>({}, value, detail::result_device_t<device_of<A>>{}));
+  return detail::searchsorted<false>(sorted, detail::searched<A>(value));
 }
 template <class A, number V>
   requires expression<A>
 auto searchsorted(A const& sorted, V value, right_t) {
-  return detail::searchsorted<true>(sorted, full<typename detail::canonical<V>::type>({}, value, detail::result_device_t<device_of<A>>{}));
+  return detail::searchsorted<true>(sorted, detail::searched<A>(value));
 }
 template <class A, class E, class Error = detail::different_devices_of<A, E>>
   requires(expression<A> && expression<E> && !on_same_device<A, E>)
@@ -38611,6 +38655,31 @@ SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f) {
   for_each_variable(map.operands, f);
 }
 
+/// The handles in a formula that nobody will read again.
+template <class E>
+void let_go(E&) {}
+template <class T, class D>
+void let_go(Variable<T, D>& v) {
+  Variable<T, D> const gone(std::move(v));
+}
+template <class E, class... Es>
+void let_go(Fields<E, Es...>& fields) {
+  let_go(fields.head);
+  let_go(fields.tail);
+}
+template <class Op, class... Es>
+void let_go(Map<Op, Es...>& map) {
+  let_go(map.operands);
+}
+/// Lets an operand go after an operation on it, if it is a temporary: it would live on to the end of the statement, where backward() may be called.
+template <class E>
+struct LetGo {
+  E& operand;
+  ~LetGo() {
+    if constexpr (!std::is_reference_v<E> && !std::is_const_v<E>) let_go(operand);
+  }
+};
+
 /// The types of a formula's Variables, from left to right.
 template <class... As, class... Bs>
 Fields<As..., Bs...> joined_types(Fields<As...>*, Fields<Bs...>*);
@@ -41184,6 +41253,7 @@ struct BackwardRun {
   int64_t const* mask;
   int64_t count;
   int64_t origin;
+  bool streams = false;  ///< the gradients, from the beginnings of lines on, past the caches
 };
 
 /// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
@@ -41193,13 +41263,16 @@ struct BackwardMasks {
 
 /// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
 template <class T, int N, class Isa>
-SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j) {
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j, bool streams) {
   using C = compute_t<T>;
   if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
   if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
     if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
   }
   T* const to = static_cast<T*>(data) + i;
+  if constexpr (std::is_same_v<T, C> && sizeof(gradient.v) == static_cast<std::size_t>(Isa::bytes)) {
+    if (SITU_UNLIKELY(streams)) return stream_to(gradient, to);
+  }
   if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
   else store_lanes<T, N, Isa>(gradient, to);
 }
@@ -41230,8 +41303,8 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     SITU_INLINE void put(X const& gradient) {
       static_cast<Arrived<J, X>&>(*this).lanes = gradient;
     }
-    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks) const {
-      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js), ...);
+    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks, bool streams) const {
+      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js, streams), ...);
     }
   };
 
@@ -41245,6 +41318,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     int64_t mask[operands];
     for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
     int64_t const count = run->count, origin = run->origin;
+    bool const streams = run->streams;
     int64_t i = 0;
     for (; i + N <= count; i += N) {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
@@ -41252,7 +41326,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
       Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-      sink.store(data, i, masks);
+      sink.store(data, i, masks, streams);
     }
     return i;
   }
@@ -41350,30 +41424,6 @@ struct BoundBackward {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
-  /// Written past the caches, over what is there: in pieces, through buffers in the nearest one.
-  __attribute__((noinline, cold)) void run_streamed(BackwardRun const& run) const {
-    alignas(64) unsigned char buffers[16384];
-    void* places[Most];
-    int written = 0, widest = 1;
-    for (int o = 0; o < operands(); ++o) {
-      places[o] = run.data[o];
-      if (o < code->outputs && writes(o)) ++written, widest = size(o) > widest ? size(o) : widest;
-    }
-    int64_t const each = static_cast<int64_t>(sizeof buffers) / written / 64 * 64, most = each / widest / 16 * 16;
-    for (int64_t at = 0; at < run.count; at += most) {
-      int64_t const count = run.count - at < most ? run.count - at : most;
-      unsigned char* buffer = buffers;
-      for (int o = 0; o < code->outputs; ++o) {
-        if (writes(o)) places[o] = buffer, buffer += each;
-      }
-      run_contiguous({places, run.mask, count, run.origin + at});
-      for (int o = 0; o < operands(); ++o) {
-        int64_t const bytes = count * size(o);
-        if (o >= code->outputs) places[o] = static_cast<char*>(places[o]) + (bytes & run.mask[o]);
-        else if (writes(o)) stream_rows(static_cast<char*>(run.data[o]) + at * size(o), 0, static_cast<char const*>(places[o]), 0, 1, bytes, nullptr, true, true);
-      }
-    }
-  }
   /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
   SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
     alignas(64) unsigned char copies[Most][64];
@@ -41385,8 +41435,8 @@ struct BoundBackward {
       places[o] = repeats ? copies[o] : to && o < code->outputs ? to : static_cast<void*>(static_cast<char*>(data[o]) + first * size(o));
       if (repeats) pad_short(copies[o], data[o], 1, size(o));
     }
-    if (SITU_UNLIKELY(stream)) run_streamed({places, mask, count, first});
-    else run_contiguous({places, mask, count, first});
+    for (int o = 0; o < code->outputs; ++o) stream = stream && (!writes(o) || reinterpret_cast<std::uintptr_t>(places[o]) % 64 == 0);
+    run_contiguous({places, mask, count, first, stream});
   }
 };
 
@@ -42927,27 +42977,31 @@ auto recorded_stddev(E const& x, Axes axes, bool keep, var_options const& option
 
 }  // namespace detail
 
-// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) for what records: CALL(x, axes as bits, keep).
-#define SITU_RECORDED_REDUCTION(NAME, CALL)                                              \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x) {                                                                \
-    return detail::CALL(x, detail::all_axes(x.shape()), false);                          \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, keepdim_t) {                                                     \
-    return detail::CALL(x, detail::all_axes(x.shape()), true);                           \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, Shape const& axes) {                                             \
-    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), false);            \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, Shape const& axes, keepdim_t) {                                  \
-    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), true);             \
+// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) for what records: CALL(x, axes as bits, keep). A temporary is let go.
+#define SITU_RECORDED_REDUCTION(NAME, CALL)                                   \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x) {                                                          \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::all_axes(x.shape()), false);               \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, keepdim_t) {                                               \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::all_axes(x.shape()), true);                \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, Shape const& axes) {                                       \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), false); \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, Shape const& axes, keepdim_t) {                            \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), true);  \
   }
 
 /// Σ x. Gradient: g, everywhere.
@@ -43064,17 +43118,17 @@ class Targets {
   fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
 }
 /// The gradient of input `number`, which may stand among the inputs again.
-template <class T, class D, std::size_t N>
-Tensor<T, D> take_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+template <class T, class D>
+Tensor<T, D> take_gradient(Variable<T, D> const* inputs, std::size_t count, std::size_t number) {
   auto* const state = inputs[number].state();
   bool again = false;
-  for (std::size_t k = number + 1; k < N; ++k) again = again || inputs[k].state() == state;
+  for (std::size_t k = number + 1; k < count; ++k) again = again || inputs[k].state() == state;
   if (!state->captured.body()) fail_unused(number, state->shape);
   Tensor<T, D> result = again ? state->captured : std::exchange(state->captured, {});
   return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
 }
-template <class T, class D, std::size_t N>
-Variable<T, D> take_recorded_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+template <class T, class D>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t number) {
   auto* const state = inputs[number].state();
   if (!state->captured_recorded) fail_unused(number, state->shape);
   return *state->captured_recorded;
@@ -43128,7 +43182,7 @@ auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_grap
   Targets const targets(std::move(nodes));
   run_grad(y, seed, targets, keeps_graph);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, Ks)...};
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, N, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 template <class Y, class S, class V, std::size_t N>
@@ -43142,6 +43196,27 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
     return std::array<V, N>{take_recorded_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
+template <class Y, class S, class V>
+auto grad_row(Y const& y, S const& seed, std::vector<V> const& inputs, bool keeps_graph) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
+  run_grad(y, seed, targets, keeps_graph);
+  std::vector<Tensor<value_of<V>, device_of<V>>> result;
+  for (std::size_t k = 0; k < inputs.size(); ++k) result.push_back(take_gradient(inputs.data(), inputs.size(), k));
+  return result;
+}
+template <class Y, class S, class V>
+std::vector<V> grad_row_recorded(Y const& y, S const& seed, std::vector<V> const& inputs) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
+  use_lanes<device_of<V>>();
+  run_grad<true>(y, seed, targets, true);
+  std::vector<V> result;
+  for (std::size_t k = 0; k < inputs.size(); ++k) result.push_back(take_recorded_gradient(inputs.data(), k));
+  return result;
+}
 
 }  // namespace detail
 
@@ -43149,6 +43224,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///
 ///     auto gx = grad(y, x);                   // a Tensor
 ///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
+///     auto gs = grad(y, parameters(net));     // the same for a std::vector
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
 ///     auto gx = grad(y, x, seed);             // from a gradient of y's shape; retain_graph or create_graph may follow
 ///
@@ -43235,6 +43311,42 @@ template <class E, class T, class D, std::size_t N, class S>
 std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, create_graph_t) {
   auto const y = detail::recorded(output);
   return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y), inputs, false);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y), inputs, true);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row_recorded(y, detail::checked_seed(y), inputs);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y, seed), inputs, false);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y, seed), inputs, true);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row_recorded(y, detail::checked_seed(y, seed), inputs);
 }
 
 }  // namespace situ::inline SITU_ABI

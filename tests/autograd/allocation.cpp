@@ -1,6 +1,7 @@
 /// A steady training step takes its nodes, and the views of tensors, from what the step before gave back.
 #include <doctest/doctest.h>
 #include <situ/autograd.hpp>
+#include <situ/device/query.hpp>
 
 #include <cstdlib>
 #include <new>
@@ -68,4 +69,27 @@ TEST_CASE("a chain longer than what is kept of blocks is made and ended") {
     y.backward();
   }
   CHECK(x.grad().item(0) == 2.f);
+}
+
+TEST_CASE("a temporary that is reduced is gone when the backward of the same statement begins") {
+  constexpr int64_t rows = 1000, bytes = rows * 100 * 4;
+  Variable<float> x{full<float>({rows, 100}, 2.f)};
+  Tensor<float> const y = full<float>({rows, 100}, 3.f);
+  auto const peak = [&](auto const& step) {
+    x.zero_grad();
+    int64_t const before = gpu::memory_allocated(Cpu{});
+    gpu::reset_peak_memory_stats(Cpu{});
+    step();
+    return gpu::max_memory_allocated(Cpu{}) - before;
+  };
+  CHECK(peak([&] { sum(layer_norm(x, {100}) * y).backward(); }) < 2 * bytes);
+  CHECK(x.grad().item(5, 5) == 0.f);
+  CHECK(peak([&] { mean(layer_norm(x, {100}), {0, 1}).backward(); }) < 2 * bytes);
+
+  auto const formula = square(x * 1.5f) * y;  // a name may be used again
+  CHECK(sum(formula).item() == 2700000.f);
+  CHECK(sum(formula).item() == 2700000.f);
+  Variable<float> const named = x * 2.f;
+  CHECK(mean(named).item() == 4.f);
+  CHECK(named.item(0, 0) == 4.f);
 }

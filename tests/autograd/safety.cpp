@@ -129,6 +129,26 @@ TEST_CASE("an input that grad is asked for twice is given twice") {
   CHECK(grad(sum(b), w).to_vector() == Row{2, -4, 6});
 }
 
+TEST_CASE("the inputs of a grad may be a vector of any length, as the parameters of a module are") {
+  V const x = row(), w = row();
+  std::vector<V> const inputs{x, w, x};
+  std::vector<Tensor<double>> const first = grad(sum(x * x * w), inputs);
+  REQUIRE(first.size() == 3);
+  CHECK(first[0].to_vector() == Row{2, 8, 18});
+  CHECK(first[1].to_vector() == Row{1, 4, 9});
+  CHECK(first[2].to_vector() == Row{2, 8, 18});
+  CHECK(first[0].data() != first[2].data());
+  CHECK(!x.has_grad());
+  V const y = x * w;
+  CHECK(grad(y, inputs, first[1], retain_graph)[1].to_vector() == Row{1, -8, 27});
+  CHECK(grad(x * w, inputs, first[1])[0].to_vector() == Row{1, -8, 27});
+  std::vector<V> const slopes = grad(y, inputs, first[1], create_graph);
+  CHECK(grad(sum(slopes[0] * slopes[1]), std::vector{w})[0].to_vector() == Row{1, -32, 243});
+  CHECK(grad(sum(grad(sum(x * x), std::vector{x}, create_graph)[0]), std::vector{x}, retain_graph)[0].to_vector() == Row{2, 2, 2});
+  CHECK(grad(sum(x), std::vector<V>{}).empty());
+  CHECK_THROWS_WITH_AS(grad(sum(x), inputs), "grad: input 1 of shape [3] was not used for the output: it has no gradient; leave it out, or use it", GradientError);
+}
+
 // ---- scopes and flags ---------------------------------------------------------------------------------------------
 
 TEST_CASE("nothing is recorded inside of a no_grad, and again inside of an enable_grad in it") {

@@ -117,3 +117,25 @@ TEST_CASE("kinks, ties and NaN of what chooses have the gradients of PyTorch") {
     CHECK(row.grad().to_vector() == other.grad().to_vector());
   });
 }
+
+TEST_CASE("powers of 0 and angles of the origin have the gradients of PyTorch") {
+  // torch 1.13: pow by its exponent, and torch 2: atan2, which gives NaN in 1.13; gradients of the sum
+  using Row = std::vector<double>;
+  double const inf = std::numeric_limits<double>::infinity();
+  auto const variable = [](Row const& values) { return Variable<double>{Tensor<double>(values, {static_cast<int64_t>(values.size())})}; };
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    {
+      auto const x = variable({0, 0, 0, 0, 0, -0., 1, 1, 0}), power = variable({-2, -1, -0.5, 0, 1, -1, -2, 2, 3});
+      sum(pow(x, power)).backward();
+      CHECK(x.grad().to_vector() == Row{-inf, -inf, -inf, 0, 1, -inf, -2, 2, 0});
+      CHECK(power.grad().to_vector() == Row{-inf, -inf, -inf, 0, 0, inf, 0, 0, 0});
+      auto const exponent = variable({-2, 0, 3});
+      sum(pow(0., exponent)).backward();
+      CHECK(exponent.grad().to_vector() == Row{-inf, 0, 0});
+    }
+    auto const y = variable({0, 0, -0., -0., 2, 0, 0, -4, 0}), x = variable({0, -0., 0, -0., 0, 4, -4, 0, 0});
+    sum(atan2(y, x)).backward();
+    CHECK(y.grad().to_vector() == Row{0, 0, 0, 0, 0, 0.25, -0.25, 0, 0});
+    CHECK(x.grad().to_vector() == Row{0, 0, 0, 0, -0.5, 0, 0, 0.25, 0});
+  });
+}

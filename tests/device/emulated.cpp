@@ -427,6 +427,21 @@ TEST_CASE("the operation that fail_at names fails, and only that one") {
   }
 }
 
+TEST_CASE("a fault can be asked for while tensors live") {
+  Fresh const devices;
+  Float const x = Tensor<float>{1, 2, 3}.to(Device{});
+  for (int k = 0; k < 2; ++k) {  // an allocation, then a launch
+    emulated::configure({.fail_at = k});
+    CHECK(emulated::statistics(0).launches == 0);
+    CHECK(emulated::statistics(0).bytes == 12);
+    CHECK_THROWS_AS(eval(x + 1), Error);
+    CHECK(eval(x + 1).to_vector() == std::vector<float>{2, 3, 4});
+  }
+  emulated::configure();
+  CHECK(x.to_vector() == std::vector<float>{1, 2, 3});
+  CHECK_THROWS_AS(emulated::configure({.memory = 1 << 20}), Error);
+}
+
 TEST_CASE("whichever operation fails, operands stay as they were and nothing is lost") {
   Fresh const devices;
   int64_t failures = 0;

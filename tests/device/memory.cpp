@@ -102,6 +102,33 @@ TEST_CASE("large host blocks are counted as what they take, and kept when they a
   CHECK(gpu::memory_reserved(Cpu{}) == before);
 }
 
+#if !SITU_ASAN
+TEST_CASE("large host blocks of sizes that are no longer asked for make room for those that are") {
+  auto const hold_two = [](int64_t n) {
+    Tensor<float> const a = empty<float>({n}), b = empty<float>({n});
+    return gpu::memory_reserved(Cpu{});
+  };
+  gpu::empty_cache();
+  {
+    std::vector<Tensor<float>> many;
+    for (int k = 0; k < 200; ++k) many.push_back(empty<float>({1 << 18}));
+  }
+  hold_two(50000);
+  int64_t reserved = gpu::memory_reserved(Cpu{});
+  CHECK(hold_two(50000) == reserved);  // both are there
+  gpu::set_release_threshold(40 * MiB, Cpu{});
+  {
+    std::vector<Tensor<float>> many;
+    for (int k = 0; k < 30; ++k) many.push_back(empty<float>({1 << 18}));
+  }
+  hold_two(1 << 21);  // of bytes, too
+  reserved = gpu::memory_reserved(Cpu{});
+  CHECK(hold_two(1 << 21) == reserved);
+  gpu::set_release_threshold(1024 * MiB, Cpu{});
+  gpu::empty_cache();
+}
+#endif
+
 TEST_CASE("the peak of the host is exact for small and large blocks, and can be started again") {
   gpu::reset_peak_memory_stats(Cpu{});
   int64_t const before = gpu::memory_allocated(Cpu{});

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -170,6 +171,42 @@ TEST_CASE("results do not depend on the number of threads, to the bit") {
   CHECK(situ_test::thrown<ShapeError>([] { set_num_threads(0); }, "set_num_threads: 0 threads were asked for; at least 1 is needed") == "");
 }
 
+/// Notes who did each item, and how often it was done.
+struct NotingKernel {
+  static constexpr char const* operation = "notes";
+  void const** who;
+  int* times;
+  void operator()(int64_t first, int64_t last) const {
+    static thread_local char me;
+    for (int64_t i = first; i < last; ++i) who[i] = &me, ++times[i];
+  }
+};
+TEST_CASE("threads have as much to do as each other, also where few grains are to be shared") {
+  int const before = num_threads();
+  for (int const threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    bool const several = num_threads() > 1;  // else this file is compiled without OpenMP
+    int64_t const cases[][2] = {{2048, 163}, {102, 7}, {700, 200}, {1000000, 204800}, {640000, 204800}, {10, 1}, {3, 1}, {100, 50}, {100, 51}};
+    for (auto const& one : cases) {
+      int64_t const items = one[0], grain = one[1];
+      std::vector<void const*> who(static_cast<std::size_t>(items));
+      std::vector<int> times(static_cast<std::size_t>(items));
+      device_traits<Cpu>::launch(NotingKernel{who.data(), times.data()}, items, grain);
+      int64_t missed = 0, parts = 1, shortest = items, length = 0;
+      for (std::size_t i = 0; i < who.size(); ++i, ++length) {
+        missed += times[i] != 1;
+        if (i > 0 && who[i] != who[i - 1]) ++parts, shortest = std::min(shortest, length), length = 0;
+      }
+      shortest = std::min(shortest, length);
+      INFO(items, " items of a grain of ", grain, ", ", threads, " threads");
+      CHECK(missed == 0);
+      CHECK(parts == (several && items > 2 * grain ? threads : 1));
+      CHECK(shortest >= items / parts - items / 40 - 1);
+    }
+  }
+  set_num_threads(before);
+}
+
 TEST_CASE("large results agree with a plain loop") {
   int64_t const n = (int64_t{1} << 22) + 5;
   Tensor<float> const a = arange(n), b = ones({n});
@@ -197,6 +234,30 @@ TEST_CASE("results beyond the caches agree with a plain loop, whatever their typ
     for (int64_t j = 0; j < 2043; ++j) wrong += sums.data()[i * 2043 + j] != i * 2043 + j + j - i;
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("results beyond the caches have the bits of small ones, wherever they lie") {
+  int64_t const n = (int64_t{1} << 22) + 77, part = 50001;
+  auto const compare = [&]<class T>(T, auto const& formula) {
+    Tensor<T> const x = linspace<T>(-3, 3, n), y = linspace<T>(2, -1, n);
+    for (int64_t before : {0, 1, 7}) {
+      CAPTURE(before);
+      Tensor<T> storage = full<T>({n + 32}, T(9));
+      storage.slice(0, before, before + n) = formula(x, y);
+      int64_t wrong = 0;
+      for (int64_t k = 0; k < before; ++k) wrong += storage.data()[k] != T(9);
+      for (int64_t k = before + n; k < n + 32; ++k) wrong += storage.data()[k] != T(9);
+      for (int64_t at = 0; at < n; at += part) {
+        int64_t const end = at + part < n ? at + part : n;
+        Tensor<T> const small = formula(x(range(at, end)), y(range(at, end)));
+        wrong += std::memcmp(small.data(), storage.data() + before + at, static_cast<std::size_t>(end - at) * sizeof(T)) != 0;
+      }
+      CHECK(wrong == 0);
+    }
+  };
+  compare(float{}, [](auto const& x, auto const& y) { return tanh(x * y + 1) - 0.5f * x; });
+  compare(double{}, [](auto const& x, auto const& y) { return exp(x) * y; });
+  compare(float16{}, [](auto const& x, auto const& y) { return x * y - x; });
 }
 
 TEST_CASE("formulas of up to 63 inputs, half of them repeated along rows") {

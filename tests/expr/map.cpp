@@ -95,6 +95,13 @@ TEST_CASE("lambdas are mapped over elements of host tensors") {
   static_assert(std::is_same_v<value_of<decltype(map([](float) { return 1LL; }, x))>, int64_t>);
 }
 
+TEST_CASE("a function sees the value of an unsigned number") {
+  Tensor<int64_t> const x{0, 1};
+  auto const add = [](auto a, auto b) { return static_cast<int64_t>(a + b); };
+  CHECK(eval(map(add, x, uint16_t{65535})).to_vector() == std::vector<int64_t>{65535, 65536});
+  CHECK(eval(map(add, x, 4294967295u)).to_vector() == std::vector<int64_t>{4294967295, 4294967296});
+}
+
 TEST_CASE("functions are mapped like function objects") {
   Tensor<float> const x{1, -2, 3};
   CHECK(eval(map(situ_test::third_power, x)).to_vector() == std::vector<float>{1, -8, 27});

@@ -109,6 +109,9 @@ TEST_CASE("numbers beside tensors take the tensor's type") {
   CHECK(eval(bytes < 4294967295u).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(Tensor<int32_t>{5, -1} < 3000000000u).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(Tensor<int32_t>{-1, 7} == 4294967295u).to_vector() == std::vector<bool>{false, false});
+  CHECK(eval(Tensor<int64_t>{-1, 7} == 18446744073709551615u).to_vector() == std::vector<bool>{false, false});
+  CHECK(eval(Tensor<int64_t>{-1, 7} < 9223372036854775808u).to_vector() == std::vector<bool>{true, true});
+  CHECK(eval(18446744073709551615u > bytes).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(uint16_t{65535} > Tensor<int16_t>{5, -1}).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(Tensor<int64_t>{5, -1} < std::size_t{7}).to_vector() == std::vector<bool>{true, true});
   CHECK(eval(bytes * 0.5).to_vector() == std::vector<float>{100, 50});

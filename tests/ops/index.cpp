@@ -233,6 +233,8 @@ TEST_CASE("a bad index is named, with its place") {
   index_says([&] { index_select(zeros({5, 32}) * 2, 0, wrong.flatten()); }, "index_select: index -7 at [5] is out of range for axis 0 of shape [5, 32]: indices are -5 to 4");
   index_says([&] { index_select(x, 1, wrong[1]); }, "index_select: index -7 at [2] is out of range for axis 1 of shape [5, 3]: indices are -3 to 2");
   index_says([&] { index_select(zeros({0, 3}), 0, wrong[0]); }, "index_select: index 0 at [0] is out of range for axis 0 of shape [0, 3]: it has no elements");
+  index_says([&] { index_select(zeros({2, 0}), 0, Tensor<int64_t>{1, 2}); }, "index_select: index 2 at [1] is out of range for axis 0 of shape [2, 0]: indices are -2 to 1");
+  index_says([&] { index_select(zeros({2, 0}) * 2, 1, Tensor<int64_t>{0}); }, "index_select: index 0 at [0] is out of range for axis 1 of shape [2, 0]: it has no elements");
   index_says([&] { take(x, wrong + 11); }, "take: index 15 at [0, 1] is out of range for shape [5, 3]: indices are -15 to 14");
   index_says([&] { take(x, Tensor<int64_t>{INT64_MAX, 0}); }, "take: index 9223372036854775807 at [0] is out of range for shape [5, 3]: indices are -15 to 14");
   index_says([&] { scatter(x, 0, wrong, 1); }, "scatter: index -7 at [1, 2] is out of range for axis 0 of shape [5, 3]: indices are -5 to 4");

@@ -511,6 +511,10 @@ TEST_CASE("the extremum of nothing is refused") {
                        ShapeError);
   CHECK_THROWS_WITH_AS(argmin(zeros({0, 3}), 0), "argmin: shape [0, 3] has no elements along the reduced axes: the extremum of nothing is not defined",
                        ShapeError);
+  CHECK_THROWS_WITH_AS(max(zeros({0, 3, 0}), 2), "max: shape [0, 3, 0] has no elements along the reduced axes: the extremum of nothing is not defined",
+                       ShapeError);  // though there would be no result to hold it
+  CHECK(max(zeros({0, 3, 0}), 1).shape() == Shape(0, 0));
+  CHECK(argmin(zeros({0, 3}), 1, keepdim).shape() == Shape(0, 1));
   CHECK_THROWS_WITH_AS(argmax(Tensor<float, Emulated<0>>{}),
                        "argmax: shape [0] has no elements along the reduced axes: the extremum of nothing is not defined", ShapeError);
 }

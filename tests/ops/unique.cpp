@@ -130,6 +130,12 @@ TEST_CASE("searchsorted agrees with NumPy") {
   CHECK(searchsorted(edges, 4.0).item() == 4);
   CHECK(searchsorted(edges, 4, right).item() == 6);
   CHECK(searchsorted(edges, 4).rank() == 0);
+  CHECK(searchsorted(Tensor<float>{0.1f, 0.2f}, 0.1, right).item() == 1);  // a number is weak, as in PyTorch
+  CHECK(searchsorted(Tensor<int64_t>{1, 2, 100000}, uint16_t{65535}).item() == 2);
+  CHECK(searchsorted(Tensor<int64_t>{1, 2, 1LL << 40}, 4294967295u).item() == 2);
+  CHECK(searchsorted(Tensor<int64_t>{1, 2, 3}, 18446744073709551615u).item() == 3);
+  CHECK(searchsorted(Tensor<int64_t>{1, (1LL << 24) + 1}, 16777216.5).item() == 1);
+  CHECK(searchsorted(Tensor<uint8_t>{1, 255}, 300).item() == 2);
 }
 
 TEST_CASE_TEMPLATE("searchsorted counts what is less, or no greater, on every device", D, Cpu, Pinned, Emulated<0>) {

@@ -55,17 +55,17 @@ class Targets {
   fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
 }
 /// The gradient of input `number`, which may stand among the inputs again.
-template <class T, class D, std::size_t N>
-Tensor<T, D> take_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+template <class T, class D>
+Tensor<T, D> take_gradient(Variable<T, D> const* inputs, std::size_t count, std::size_t number) {
   auto* const state = inputs[number].state();
   bool again = false;
-  for (std::size_t k = number + 1; k < N; ++k) again = again || inputs[k].state() == state;
+  for (std::size_t k = number + 1; k < count; ++k) again = again || inputs[k].state() == state;
   if (!state->captured.body()) fail_unused(number, state->shape);
   Tensor<T, D> result = again ? state->captured : std::exchange(state->captured, {});
   return result.is_contiguous() && result.use_count() == 1 ? result : result.clone();
 }
-template <class T, class D, std::size_t N>
-Variable<T, D> take_recorded_gradient(Variable<T, D> const (&inputs)[N], std::size_t number) {
+template <class T, class D>
+Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t number) {
   auto* const state = inputs[number].state();
   if (!state->captured_recorded) fail_unused(number, state->shape);
   return *state->captured_recorded;
@@ -119,7 +119,7 @@ auto grad_array(Y const& y, S const& seed, V const (&inputs)[N], bool keeps_grap
   Targets const targets(std::move(nodes));
   run_grad(y, seed, targets, keeps_graph);
   return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, Ks)...};
+    return std::array<Tensor<value_of<V>, device_of<V>>, N>{take_gradient(inputs, N, Ks)...};
   }(std::make_index_sequence<N>{});
 }
 template <class Y, class S, class V, std::size_t N>
@@ -133,6 +133,27 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
     return std::array<V, N>{take_recorded_gradient(inputs, Ks)...};
   }(std::make_index_sequence<N>{});
 }
+template <class Y, class S, class V>
+auto grad_row(Y const& y, S const& seed, std::vector<V> const& inputs, bool keeps_graph) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
+  run_grad(y, seed, targets, keeps_graph);
+  std::vector<Tensor<value_of<V>, device_of<V>>> result;
+  for (std::size_t k = 0; k < inputs.size(); ++k) result.push_back(take_gradient(inputs.data(), inputs.size(), k));
+  return result;
+}
+template <class Y, class S, class V>
+std::vector<V> grad_row_recorded(Y const& y, S const& seed, std::vector<V> const& inputs) {
+  std::vector<Node*> nodes;
+  for (V const& v : inputs) nodes.push_back(gradient_node(v));
+  Targets const targets(std::move(nodes));
+  use_lanes<device_of<V>>();
+  run_grad<true>(y, seed, targets, true);
+  std::vector<V> result;
+  for (std::size_t k = 0; k < inputs.size(); ++k) result.push_back(take_recorded_gradient(inputs.data(), k));
+  return result;
+}
 
 }  // namespace detail
 
@@ -140,6 +161,7 @@ auto grad_array_recorded(Y const& y, S const& seed, V const (&inputs)[N]) {
 ///
 ///     auto gx = grad(y, x);                   // a Tensor
 ///     auto [gx, gw] = grad(y, {x, w});        // Tensors, in the order of the inputs
+///     auto gs = grad(y, parameters(net));     // the same for a std::vector
 ///     auto gx = grad(y, x, create_graph);     // a Variable, that can be differentiated again
 ///     auto gx = grad(y, x, seed);             // from a gradient of y's shape; retain_graph or create_graph may follow
 ///
@@ -226,6 +248,42 @@ template <class E, class T, class D, std::size_t N, class S>
 std::array<Variable<T, D>, N> grad(E const& output, Variable<T, D> const (&inputs)[N], S const& seed, create_graph_t) {
   auto const y = detail::recorded(output);
   return detail::grad_array_recorded(y, detail::checked_seed(y, seed), inputs);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y), inputs, false);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y), inputs, true);
+}
+template <class E, class T, class D>
+  requires differentiable<E>
+std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row_recorded(y, detail::checked_seed(y), inputs);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y, seed), inputs, false);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Tensor<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed, retain_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row(y, detail::checked_seed(y, seed), inputs, true);
+}
+template <class E, class T, class D, class S>
+  requires(differentiable<E> && expression<S>)
+std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> const& inputs, S const& seed, create_graph_t) {
+  auto const y = detail::recorded(output);
+  return detail::grad_row_recorded(y, detail::checked_seed(y, seed), inputs);
 }
 
 }  // namespace situ::inline SITU_ABI

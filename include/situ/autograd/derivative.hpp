@@ -192,6 +192,31 @@ SITU_INLINE void for_each_variable(Map<Op, Es...> const& map, F&& f) {
   for_each_variable(map.operands, f);
 }
 
+/// The handles in a formula that nobody will read again.
+template <class E>
+void let_go(E&) {}
+template <class T, class D>
+void let_go(Variable<T, D>& v) {
+  Variable<T, D> const gone(std::move(v));
+}
+template <class E, class... Es>
+void let_go(Fields<E, Es...>& fields) {
+  let_go(fields.head);
+  let_go(fields.tail);
+}
+template <class Op, class... Es>
+void let_go(Map<Op, Es...>& map) {
+  let_go(map.operands);
+}
+/// Lets an operand go after an operation on it, if it is a temporary: it would live on to the end of the statement, where backward() may be called.
+template <class E>
+struct LetGo {
+  E& operand;
+  ~LetGo() {
+    if constexpr (!std::is_reference_v<E> && !std::is_const_v<E>) let_go(operand);
+  }
+};
+
 /// The types of a formula's Variables, from left to right.
 template <class... As, class... Bs>
 Fields<As..., Bs...> joined_types(Fields<As...>*, Fields<Bs...>*);

@@ -309,27 +309,31 @@ auto recorded_stddev(E const& x, Axes axes, bool keep, var_options const& option
 
 }  // namespace detail
 
-// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) for what records: CALL(x, axes as bits, keep).
-#define SITU_RECORDED_REDUCTION(NAME, CALL)                                              \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x) {                                                                \
-    return detail::CALL(x, detail::all_axes(x.shape()), false);                          \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, keepdim_t) {                                                     \
-    return detail::CALL(x, detail::all_axes(x.shape()), true);                           \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, Shape const& axes) {                                             \
-    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), false);            \
-  }                                                                                      \
-  template <class E>                                                                     \
-    requires differentiable<E>                                                           \
-  auto NAME(E const& x, Shape const& axes, keepdim_t) {                                  \
-    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), true);             \
+// NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim) for what records: CALL(x, axes as bits, keep). A temporary is let go.
+#define SITU_RECORDED_REDUCTION(NAME, CALL)                                   \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x) {                                                          \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::all_axes(x.shape()), false);               \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, keepdim_t) {                                               \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::all_axes(x.shape()), true);                \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, Shape const& axes) {                                       \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), false); \
+  }                                                                           \
+  template <class E>                                                          \
+    requires differentiable<E>                                                \
+  auto NAME(E&& x, Shape const& axes, keepdim_t) {                            \
+    detail::LetGo<E> const after{x};                                          \
+    return detail::CALL(x, detail::axis_bits(axes, x.shape(), #NAME), true);  \
   }
 
 /// Σ x. Gradient: g, everywhere.

@@ -43,7 +43,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<compares, T, S>;
-    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(convert_scalar<C>(x))};  // as the tensor would hold it
+    if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(compared_number<C>(x))};  // as the tensor would hold it
     else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
@@ -164,9 +164,9 @@ SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X
 /// a to the power of b, with C99's special cases; integers to a negative power give 0 unless a is 1 or -1.
 SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
-            select(a == X(T(0)), X(T(0)), y * math::log(a)))
+            exponent_slope(a, b, y * math::log(a)))
 /// The angle of the point (b, a) from the first axis, in (-pi, pi].
-SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / (a * a + b * b), -(a / (a * a + b * b)))
+SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a * a + b * b), -(a / square_or_one(a * a + b * b)))
 /// sqrt(a*a + b*b) without overflow.
 SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
 /// x where x > 0, slope * x elsewhere.

@@ -196,6 +196,18 @@ SITU_HOST_DEVICE SITU_INLINE auto power_of(X const& a, X const& b) {
   if constexpr (detail::integer_lanes<X>) return detail::integer_power(a, b);
   else return math::pow(a, b);
 }
+/// a to the power of b by b: 0 to a power that is not negative does not depend on it. `slope` is the derivative elsewhere.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X exponent_slope(X const& a, X const& b, X const& slope) {
+  X const zero = X(detail::lane_value_t<X>(0));
+  return select(a == zero, detail::on_its_own(select(b >= zero, zero, slope)), slope);
+}
+/// The squared distance from the origin, or 1 at the origin: an angle has the derivative 0 there.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& square) {
+  X const zero = X(detail::lane_value_t<X>(0));
+  return select(square == zero, X(detail::lane_value_t<X>(1)), square);
+}
 /// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
 SITU_HOST_DEVICE SITU_INLINE X tie_share(M1 const& passed_over, M2 const& tie, X const& one) {

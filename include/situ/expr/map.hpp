@@ -189,10 +189,10 @@ inline constexpr bool is_mapped<mapped<F>> = true;
 
 namespace detail {
 
-/// The type and value of an operand of map: numbers keep the element type of their C++ type.
+/// The type and value of an operand of map: numbers keep the element type of their C++ type, or have one that holds its values.
 template <class X>
 struct map_operand {
-  using type = typename canonical<std::remove_cvref_t<X>>::type;
+  using type = typename canonical<holding_t<std::remove_cvref_t<X>>>::type;
 };
 template <any_formula X>
 struct map_operand<X> {

@@ -105,7 +105,7 @@ inline constexpr bool integer_lanes = std::is_integral_v<lane_value_t<X>> && !st
 template <class X>
 inline constexpr bool bool_lanes = std::is_same_v<lane_value_t<X>, bool>;
 
-/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones.
+/// A type whose element type holds all values of the integer type S, but the upper half of the 64-bit ones: they count as the greatest integer.
 template <class S>
 using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, int32_t, std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 4, int64_t, S>>;
 
@@ -114,6 +114,13 @@ using holding_t = std::conditional_t<std::is_unsigned_v<S> && sizeof(S) == 2, in
 template <bool Compares, class T, class S>
 using number_beside_t = std::conditional_t<Compares && std::is_integral_v<T> && std::is_integral_v<S>,
                                            promote_t<T, typename canonical<holding_t<S>>::type>, weak_t<T, typename canonical<S>::type>>;
+
+/// A number as a comparison takes it, of type C.
+template <class C, class S>
+constexpr C compared_number(S const& value) {
+  if constexpr (std::is_same_v<C, int64_t> && std::is_unsigned_v<S> && sizeof(S) == 8) return value > S{INT64_MAX} ? INT64_MAX : static_cast<C>(value);
+  else return convert_scalar<C>(value);
+}
 
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>

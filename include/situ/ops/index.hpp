@@ -158,7 +158,11 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
   shape[k] = indices.size();
   auto result = Tensor<T, D>::uninitialized(shape, who);
   IndexCheck<D> check(who, whole[k], k, counts_from_end);
-  if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
+  if (result.size() == 0) {  // the indices are checked all the same, by picking what nobody looks at
+    auto const line = Tensor<T, D>::uninitialized({1}, who).expand({whole[k]});
+    auto picked = Tensor<T, D>::uninitialized({indices.size()}, who);
+    (void)launch_index_select<D>(kernels{}, picked.data(), line, 0, indices.data(), indices.size(), check.bounds());
+  } else if (!launch_index_select<D>(kernels{}, result.data(), x, k, indices.data(), indices.size(), check.bounds())) {
     auto const value = evaluated(x);
     (void)launch_index_select<D>(kernels{}, result.data(), value, k, indices.data(), indices.size(), check.bounds());
   }

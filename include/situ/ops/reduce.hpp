@@ -60,7 +60,7 @@ SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, 
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  if (count == 0 && !empty_is_defined && product(shape) > 0) {
+  if (count == 0 && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
     fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
   return shape;

@@ -107,6 +107,13 @@ auto searchsorted(A const& a, E const& values) {
   return Tensor<int64_t, D>(map(f, values, arange<int64_t>(product(rows), D{}).view(rows)));
 }
 
+/// A number to be found among elements of A: weak, as in a comparison, but that floating ones stay double beside integers.
+template <class A, class V>
+auto searched(V value) {
+  using C = std::conditional_t<std::is_integral_v<V> || floating<value_of<A>>, number_beside_t<true, value_of<A>, V>, typename canonical<V>::type>;
+  return full<C>({}, compared_number<C>(value), result_device_t<device_of<A>>{});
+}
+
 }  // namespace detail
 
 /// The indices at which `values` would be inserted into `sorted` so that it stays sorted: sorted[i - 1] < value <= sorted[i]; with `right`,
@@ -131,12 +138,12 @@ auto searchsorted(A const& sorted, E const& values, right_t) {
 template <class A, number V>
   requires expression<A>
 auto searchsorted(A const& sorted, V value) {
-  return detail::searchsorted<false>(sorted, full<typename detail::canonical<V>::type>({}, value, detail::result_device_t<device_of<A>>{}));
+  return detail::searchsorted<false>(sorted, detail::searched<A>(value));
 }
 template <class A, number V>
   requires expression<A>
 auto searchsorted(A const& sorted, V value, right_t) {
-  return detail::searchsorted<true>(sorted, full<typename detail::canonical<V>::type>({}, value, detail::result_device_t<device_of<A>>{}));
+  return detail::searchsorted<true>(sorted, detail::searched<A>(value));
 }
 template <class A, class E, class Error = detail::different_devices_of<A, E>>
   requires(expression<A> && expression<E> && !on_same_device<A, E>)

@@ -65,6 +65,7 @@ struct BackwardRun {
   int64_t const* mask;
   int64_t count;
   int64_t origin;
+  bool streams = false;  ///< the gradients, from the beginnings of lines on, past the caches
 };
 
 /// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
@@ -74,13 +75,16 @@ struct BackwardMasks {
 
 /// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
 template <class T, int N, class Isa>
-SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j) {
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j, bool streams) {
   using C = compute_t<T>;
   if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
   if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
     if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
   }
   T* const to = static_cast<T*>(data) + i;
+  if constexpr (std::is_same_v<T, C> && sizeof(gradient.v) == static_cast<std::size_t>(Isa::bytes)) {
+    if (SITU_UNLIKELY(streams)) return stream_to(gradient, to);
+  }
   if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
   else store_lanes<T, N, Isa>(gradient, to);
 }
@@ -111,8 +115,8 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     SITU_INLINE void put(X const& gradient) {
       static_cast<Arrived<J, X>&>(*this).lanes = gradient;
     }
-    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks) const {
-      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js), ...);
+    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks, bool streams) const {
+      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js, streams), ...);
     }
   };
 
@@ -126,6 +130,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
     int64_t mask[operands];
     for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
     int64_t const count = run->count, origin = run->origin;
+    bool const streams = run->streams;
     int64_t i = 0;
     for (; i + N <= count; i += N) {
       Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
@@ -133,7 +138,7 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
       Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-      sink.store(data, i, masks);
+      sink.store(data, i, masks, streams);
     }
     return i;
   }
@@ -231,30 +236,6 @@ struct BoundBackward {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
-  /// Written past the caches, over what is there: in pieces, through buffers in the nearest one.
-  __attribute__((noinline, cold)) void run_streamed(BackwardRun const& run) const {
-    alignas(64) unsigned char buffers[16384];
-    void* places[Most];
-    int written = 0, widest = 1;
-    for (int o = 0; o < operands(); ++o) {
-      places[o] = run.data[o];
-      if (o < code->outputs && writes(o)) ++written, widest = size(o) > widest ? size(o) : widest;
-    }
-    int64_t const each = static_cast<int64_t>(sizeof buffers) / written / 64 * 64, most = each / widest / 16 * 16;
-    for (int64_t at = 0; at < run.count; at += most) {
-      int64_t const count = run.count - at < most ? run.count - at : most;
-      unsigned char* buffer = buffers;
-      for (int o = 0; o < code->outputs; ++o) {
-        if (writes(o)) places[o] = buffer, buffer += each;
-      }
-      run_contiguous({places, run.mask, count, run.origin + at});
-      for (int o = 0; o < operands(); ++o) {
-        int64_t const bytes = count * size(o);
-        if (o >= code->outputs) places[o] = static_cast<char*>(places[o]) + (bytes & run.mask[o]);
-        else if (writes(o)) stream_rows(static_cast<char*>(run.data[o]) + at * size(o), 0, static_cast<char const*>(places[o]), 0, 1, bytes, nullptr, true, true);
-      }
-    }
-  }
   /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
   SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
     alignas(64) unsigned char copies[Most][64];
@@ -266,8 +247,8 @@ struct BoundBackward {
       places[o] = repeats ? copies[o] : to && o < code->outputs ? to : static_cast<void*>(static_cast<char*>(data[o]) + first * size(o));
       if (repeats) pad_short(copies[o], data[o], 1, size(o));
     }
-    if (SITU_UNLIKELY(stream)) run_streamed({places, mask, count, first});
-    else run_contiguous({places, mask, count, first});
+    for (int o = 0; o < code->outputs; ++o) stream = stream && (!writes(o) || reinterpret_cast<std::uintptr_t>(places[o]) % 64 == 0);
+    run_contiguous({places, mask, count, first, stream});
   }
 };
 

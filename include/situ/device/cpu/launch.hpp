@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <unistd.h>
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
 #include <situ/device/observe.hpp>
@@ -59,6 +60,16 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
+/// The size of the cache that is shared by cores, 0 where the system does not tell.
+inline int64_t last_cache_bytes() noexcept {
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+  static int64_t const bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
 /// 0: as many as OpenMP would use. One per process.
 SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
@@ -104,6 +115,20 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
+/// How items are shared out: to no more threads than have `grain` of them, in steps of which a thread has many, so that none has much more than another.
+/// A power of two stays whole that is in `grain` and no more than a small part of a share: lines of the cache, of elements.
+struct Shares {
+  int threads;
+  int64_t step, steps;
+};
+SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
+  if (grain == 0) grain = 1;
+  int64_t const parts = (items + grain - 1) / grain, threads = parts < num_threads() ? parts : num_threads();
+  int64_t step = grain & -grain;
+  while (step > 1 && items / step < 32 * threads) step /= 2;
+  return {static_cast<int>(threads), step, (items + step - 1) / step};
+}
+
 /// Runs a Kernel, whose type is forgotten.
 using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
@@ -111,13 +136,12 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
   Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
-    int64_t const parts = (items + grain - 1) / grain;
-    int64_t const threads = parts < num_threads() ? parts : num_threads();
-    if (threads > 1 && !omp_in_parallel()) {
-#pragma omp parallel num_threads(static_cast<int>(threads))
+    Shares const shares = shares_of(items, grain);
+    if (shares.threads > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
-        int64_t const first = parts * me / all * grain, end = parts * (me + 1) / all * grain;
+        int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
         if (first < end) kernel(first, end < items ? end : items);
       }
       return;
@@ -132,8 +156,8 @@ __attribute__((noinline, cold)) inline void launch_observed(LaunchName const& na
   run(kernel, items, grain);
 }
 
-/// Runs kernel(first, last) on [0, items), on one thread when that is no more than `grain` items. Parts begin at
-/// multiples of `grain`, so they are the same whatever the number of threads.
+/// Runs kernel(first, last) on [0, items), on one thread when that is not much more than `grain` items, which are worth a thread of their own. With
+/// grain 0 every item is, also one of two.
 template <class Kernel>
 void launch(Kernel const& kernel, int64_t items, int64_t grain) {
   if (is_observed(profiles | ranges)) return launch_observed(launch_name(kernel), &spread<Kernel>, &kernel, items, grain);

@@ -53,7 +53,7 @@ struct ThreadMemory {
 /// Counts and a few freed large blocks: a fresh result then costs no page faults. One per process. Large blocks in use are counted in
 /// memory_counters(place_of<Cpu>).
 struct MemoryState {
-  static constexpr int kept_blocks = 32;
+  static constexpr int kept_blocks = 64;
   int64_t lock = 0;
   std::size_t small_limit = large_block;  ///< what is as large takes the longer way; 0 while a profile runs
   int64_t small = 0;                      ///< bytes of small blocks that no thread has in its balance
@@ -63,8 +63,16 @@ struct MemoryState {
   struct Block {
     void* memory;
     std::size_t bytes;
-  } blocks[kept_blocks] = {};
+  } blocks[kept_blocks] = {};  ///< the last freed is the last
+  int block_count = 0;
 
+  Block take_out(int which) {
+    Block const block = blocks[which];
+    --block_count;
+    for (int k = which; k < block_count; ++k) blocks[k] = blocks[k + 1];
+    kept -= static_cast<int64_t>(block.bytes);
+    return block;
+  }
   [[gnu::cold]] SITU_NOINLINE int64_t all_small() const {
     int64_t sum = small;
     for (ThreadMemory const* t = threads; t; t = t->next) sum += __atomic_load_n(&t->balance, __ATOMIC_RELAXED);
@@ -198,14 +206,12 @@ inline void release_block(MemoryState::Block const& block) noexcept {
   free_spares(thread_memory());
   MemoryState& state = memory_state();
   MemoryState::Block released[MemoryState::kept_blocks];
+  int count = 0;
   {
     SpinLock const guard(state.lock);
-    for (int k = 0; k < MemoryState::kept_blocks; ++k) released[k] = std::exchange(state.blocks[k], {});
-    state.kept = 0;
+    while (state.block_count > 0) released[count++] = state.take_out(state.block_count - 1);
   }
-  for (auto& block : released) {
-    if (block.memory) release_block(block);
-  }
+  while (count > 0) release_block(released[--count]);
 }
 
 /// Keeps no more than that many bytes from now on.
@@ -283,11 +289,8 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
   MemoryState& state = memory_state();
   {
     SpinLock const guard(state.lock);
-    for (auto& block : state.blocks) {
-      if (block.memory && block.bytes == size) {
-        state.kept -= static_cast<int64_t>(size);
-        return std::exchange(block, {}).memory;
-      }
+    for (int k = state.block_count; k-- > 0;) {
+      if (state.blocks[k].bytes == size) return state.take_out(k).memory;
     }
   }
   void* memory = map_large(size);
@@ -299,26 +302,26 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
   return memory;
 }
 
+/// Keeps a block in place of those that were freed long ago: sizes that are no longer asked for make room.
 [[gnu::cold]] SITU_NOINLINE inline void give_large(void* memory, std::size_t bytes) noexcept {
-  std::size_t const size = large_size(bytes);
   MemoryState& state = memory_state();
-  MemoryState::Block evicted{memory, size};
-  {
-    SpinLock const guard(state.lock);
-    if (!SITU_ASAN && state.kept + static_cast<int64_t>(size) <= state.keep_limit) {
-      MemoryState::Block* place = &state.blocks[0];
-      for (auto& block : state.blocks) {
-        if (!block.memory) {
-          place = &block;
-          break;
+  MemoryState::Block const block{memory, large_size(bytes)};
+  auto const size = static_cast<int64_t>(block.bytes);
+  for (MemoryState::Block evicted = block;; evicted = block) {
+    {
+      SpinLock const guard(state.lock);
+      if (!SITU_ASAN && size <= state.keep_limit) {
+        if (state.block_count < MemoryState::kept_blocks && state.kept + size <= state.keep_limit) {
+          state.blocks[state.block_count++] = block;
+          state.kept += size;
+          return;
         }
-        if (block.bytes < place->bytes) place = &block;
+        evicted = state.take_out(0);
       }
-      state.kept += static_cast<int64_t>(size) - static_cast<int64_t>(place->bytes);
-      evicted = std::exchange(*place, evicted);
     }
+    release_block(evicted);
+    if (evicted.memory == memory) return;
   }
-  if (evicted.memory) release_block(evicted);
 }
 
 /// How many bytes to ask malloc for. Loads that follow stores to nearby addresses, but for multiples of a page, wait for them in

@@ -168,9 +168,10 @@ inline counts statistics(int ordinal) {
   return detail::emulated::find(ordinal).counts;
 }
 
-/// Makes the emulated devices anew, with counts that start at 0. Waits for what they still do.
+/// Makes the emulated devices anew, with counts that start at 0. Waits for what they still do. While memory of a device is allocated
+/// their number and memory stay as they are: then `fail_at` and `delays` change, and the counts start again.
 ///
-/// Throws    Error while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing
+/// Throws    Error for another number or memory while memory of a device is allocated, or when there are to be less than 0 or more than 256; nothing
 /// is changed then. Threads   not beside other work with these devices. Example   emulated::configure({.devices = 4,
 /// .memory = 1 << 20});
 inline void configure(configuration const& asked = {}) {
@@ -182,18 +183,25 @@ inline void configure(configuration const& asked = {}) {
                                    " devices were asked for; there can be 0 to ", detail::emulated::max_devices}));
   }
   detail::emulated::drain_all();
+  bool const same = asked.devices == all.device_count && asked.memory == all.memory;
+  bool keeps = false;
   for (int k = 0; k < all.device_count; ++k) {
     auto* const device = all.devices[k];
     if (!device) continue;
     if (device->pool.blocks > 0) {
+      if (keeps = same; keeps) break;
       throw Error(detail::emulated::message({"emulated::configure: emulated:", k, " still holds ", device->pool.blocks,
                                              device->pool.blocks == 1 ? " allocation" : " allocations", " of ",
                                              device->counts.bytes, " bytes in all: destroy the tensors on it first"}));
     }
   }
   for (int k = 0; k < all.device_count; ++k) {
-    detail::memory_counters(detail::emulated::place(k)).clear();
     auto* const device = all.devices[k];
+    if (keeps) {
+      if (device) device->counts = {.bytes = device->counts.bytes, .peak = device->counts.bytes};
+      continue;
+    }
+    detail::memory_counters(detail::emulated::place(k)).clear();
     if (!device) continue;
     device->for_each_queue([](detail::emulated::Queue& queue) {
       queue.stop();

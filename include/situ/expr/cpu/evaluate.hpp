@@ -17,7 +17,9 @@ struct Run {
   int64_t mask[Operands];
   int64_t count;
   int64_t origin;  ///< the index of the first element, for trees that ask for it
+  bool streams = false;  ///< past the caches: to the beginning of a line, multiples of `streamed_bytes`
 };
+inline constexpr int64_t streamed_bytes = 256;  ///< of a result, which wait in registers' order for their way past the caches
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -173,6 +175,12 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
   x.store(to);
 #endif
 }
+/// A buffer of `streamed_bytes`, past the caches, in registers of `Bytes`.
+template <class Isa, int Bytes>
+SITU_INLINE void stream_piece(void const* from, void* to) {
+  using P = pack<float, Bytes / 4, std::conditional_t<Bytes == 16, isa::baseline, std::conditional_t<Bytes == 32, isa::avx2, Isa>>>;
+  for (int k = 0; k < streamed_bytes / Bytes; ++k) stream_to(P::load(static_cast<float const*>(from) + k * (Bytes / 4)), static_cast<float*>(to) + k * (Bytes / 4));
+}
 /// Orders streamed stores before what follows.
 inline void finish_streaming() {
 #if SITU_X86
@@ -228,15 +236,22 @@ struct ElementwiseBody {
   }
 
  private:
+  /// What goes past the caches is stored to a buffer first, a few packs at a time, which takes no second loop and no test in this one: the
+  /// processor overlaps them. A pack then leaves in the registers that it came in, since loads wait for stores that they overlap otherwise.
   template <class Isa, bool Repeats>
   SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
     constexpr int N = lanes_in<Isa>;
-    int64_t const last = run.count - N;
-    bool const overlaps = run.count % N != 0;
-    alignas(64) Out kept[N];
+    constexpr int64_t piece = streamed_bytes / static_cast<int64_t>(sizeof(Out));
+    int64_t last = run.count - N;
+    bool const overlaps = run.count % N != 0, streams = run.streams;
+    alignas(64) Out kept[piece];
     int64_t i = 0;
     Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps)) i = last, out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(last) * sizeof(Out));
+    if (SITU_UNLIKELY(overlaps | streams)) {
+      if (overlaps) i = last;
+      else last = piece - N;
+      out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(i) * sizeof(Out));
+    }
     for (;;) {
       if constexpr (is_light<Tree>) {
         SITU_ALIGN_LOOP;
@@ -246,12 +261,18 @@ struct ElementwiseBody {
         store_lanes<Out, N, Isa>(y, out + i);
         i += N;
       } while (i <= last);
-      if (SITU_LIKELY(!overlaps)) return;
+      if (SITU_LIKELY(!(overlaps | streams))) return;
+      if (streams) {
+        stream_piece<Isa, (N * sizeof(Out) < 16 ? 16 : N * static_cast<int>(sizeof(Out)))>(kept, static_cast<Out*>(run.data[0]) + (i - piece));
+        if (i == run.count) return;
+        last += piece, out -= piece;
+        continue;
+      }
       if (out == run.data[0]) break;
       i = 0;
       out = static_cast<Out*>(run.data[0]);
     }
-    __builtin_memcpy(out + last, kept, sizeof kept);
+    __builtin_memcpy(out + last, kept, N * sizeof(Out));
   }
 
   template <class Isa, bool Repeats>

@@ -78,36 +78,19 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
   }
 }
 
-inline constexpr uint64_t all_operands = ~uint64_t{1};  ///< a bit for each input
-
-/// Runs a tree over contiguous inputs, written past the caches from the beginning of a line on: in pieces, through a buffer in the nearest cache.
-/// Loops then need no second kind of store, and those of every type stream. Inputs that repeat, where the mask is 0, hold `longest` elements. While a
-/// piece goes to memory, what later ones read of the inputs in `fetched`, a bit for each operand, comes: loads alone would wait behind its stores.
+/// Runs a tree over contiguous inputs, whole lines of the output past the caches. Inputs that repeat, where the mask is 0, hold `longest` elements.
 template <int Operands>
-SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, int64_t longest, uint64_t fetched) {
-  alignas(64) unsigned char values[2048];
-  Run<Operands> piece = run;
-  Ahead ahead[Operands];
-  for (int o = 1; o < Operands; ++o) {
-    if (run.mask[o] == 0) fetched &= ~(uint64_t{1} << o);
-  }
-  longest = smaller(longest, (fetched ? 1024 : 2048) / code.sizes[0]);  // short pieces let loads in between stores
-  int inputs = 0;
-  for (int o = 1; o < Operands; ++o) {
-    if (!(fetched >> o & 1)) continue;
-    ahead[inputs].at = reinterpret_cast<std::uintptr_t>(run.data[o]) + static_cast<std::uintptr_t>(longest * code.sizes[o] + ahead_bytes / Operands / 64 * 64);
-    ahead[inputs++].step = static_cast<std::uintptr_t>(256 * code.sizes[o] / code.sizes[0]);
-  }
-  piece.data[0] = values;
-  auto* to = static_cast<char*>(run.data[0]);
-  for (int64_t left = run.count; left > 0; left -= piece.count) {
-    piece.count = smaller(left, longest);
-    run_contiguous(code, tree, piece);
-    dispatch<StreamPieceBody>(to, reinterpret_cast<char const*>(values), piece.count * code.sizes[0], &ahead[0], inputs);
-    advance(piece.data, run.mask, code.sizes, Operands, piece.count);
-    piece.data[0] = values;
-    to += piece.count * code.sizes[0];
-    piece.origin += piece.count;
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> run, int64_t longest) {
+  int64_t const whole = streamed_bytes / code.sizes[0];
+  for (int64_t left = run.count; left > 0; left -= run.count) {
+    auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
+    run.count = smaller(left, longest);
+    run.streams = before == 0 && run.count >= whole;
+    if (run.streams) run.count = run.count / whole * whole;
+    else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
+    run_contiguous(code, tree, run);
+    advance(run.data, run.mask, code.sizes, Operands, run.count);
+    run.origin += run.count;
   }
 }
 
@@ -120,17 +103,16 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
 
   /// Contiguous inputs.
   SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count, all_operands);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count);
     cpu::run_contiguous(*this, tree, run);
   }
 
   /// Contiguous or repeated inputs. Those that repeat are spread over a buffer, and the run is cut to its length.
-  void run(Run<Operands>& run, bool stream, uint64_t fetched = all_operands) const {
+  void run(Run<Operands>& run, bool stream) const {
     constexpr int64_t bytes = Operands <= 8 ? 2048 : Operands <= 32 ? 16384 / Operands / 64 * 64 : 512;  // of any element at least 64
     alignas(64) unsigned char buffers[Operands * bytes];
-    stream = stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0;
     int64_t const longest = spread_repeated(run.data, run.mask, sizes, Operands, run.count, buffers, bytes);
-    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest, fetched);
+    if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, longest);
     for (int64_t left = run.count; left > 0; left -= longest) {
       run.count = left < longest ? left : longest;
       run_contiguous(run, false);
@@ -152,7 +134,7 @@ struct ContiguousKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
     run.count = last - first;
     run.origin = first;
-    bound.run_contiguous(run, stream && reinterpret_cast<std::uintptr_t>(run.data[0]) % 64 == 0);
+    bound.run_contiguous(run, stream);
     if (SITU_UNLIKELY(stream)) finish_streaming();
   }
 };
@@ -163,7 +145,6 @@ struct StridedKernel {
   static constexpr char const* operation = nullptr;
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
-  uint64_t fetched;  ///< a bit for each operand that comes from afar: others repeat from row to row
   TileGrid grid;
   int rank;
   int64_t sizes[max_rank];
@@ -188,7 +169,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
     run.count = count;
     run.origin = 0;
-    self.bound.run(run, stream, self.fetched);
+    self.bound.run(run, stream);
   }
 };
 
@@ -227,11 +208,6 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
-  kernel.fetched = all_operands;
-  for (int o = 1; o < Operands && kernel.grid.row_axis >= 0; ++o) {
-    bool const stays = space.stride(o, kernel.grid.row_axis) == 0 && kernel.sizes[kernel.rank - 1] * bound.sizes[o] <= 256 * 1024;
-    if (stays) kernel.fetched &= ~(uint64_t{1} << o);
-  }
   device_traits<D>::launch(kernel, kernel.grid.tiles, bound.grain / kernel.grid.elements + 1);
 }
 

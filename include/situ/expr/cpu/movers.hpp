@@ -83,34 +83,6 @@ SITU_NOINLINE inline void stream_rows(char* to, int64_t to_row, char const* from
   dispatch<StreamRowsBody>(to, to_row, from, from_row, rows, bytes, begun, first, last);
 }
 
-/// What is fetched of an input while a result is written: `step` bytes for four lines of it, from an address that need not be the input's own.
-struct Ahead {
-  std::uintptr_t at;
-  std::uintptr_t step;
-};
-inline constexpr int64_t ahead_bytes = 12 * 1024;  ///< how far behind the next piece, all operands together: a share of the nearest cache
-
-/// A piece of a result, from the beginning of a line on, past the caches. Inputs are fetched as far as it reaches, a little at a time.
-struct StreamPieceBody {
-  template <class Isa>
-  SITU_INLINE static int run(char* to, char const* from, int64_t bytes, Ahead* ahead, int inputs) {
-    int64_t b = 0;
-    for (; b + 256 <= bytes; b += 256) {
-      for (int k = 0; k < inputs; ++k) {
-        std::uintptr_t const end = ahead[k].at + ahead[k].step;
-        for (std::uintptr_t at = ahead[k].at; at < end; at += 256) {
-          for (std::uintptr_t line = 0; line < 256; line += 64) __builtin_prefetch(reinterpret_cast<void const*>(at + line), 0, 3);
-        }
-        ahead[k].at = end;
-      }
-      for (int64_t line = b; line < b + 256; line += 64) Line<Isa>(from + line).stream(to + line);
-    }
-    for (; b + 64 <= bytes; b += 64) Line<Isa>(from + b).stream(to + b);
-    if (b < bytes) copy_short(to + b, from + b, bytes - b);
-    return 0;
-  }
-};
-
 /// Rows of at least one and at most two `Piece`s, which may overlap.
 template <class Piece>
 inline void copy_short_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int64_t rows, int64_t bytes) {

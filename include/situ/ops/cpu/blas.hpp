@@ -112,17 +112,19 @@ class SingleThreadedBlas {
 inline ProductCut cut_blas_product(int64_t m, int64_t n, int64_t k, int64_t batches) {
   ProductCut cut{m, n, 1, 1, batches};
   if (!is_threaded_by_situ()) return cut;
-  static long const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
-  auto const work = [&] { return static_cast<double>(cut.rows) * static_cast<double>(cut.columns) * static_cast<double>(k); };
-  constexpr double worth_cutting = 1 << 24, worth_a_thread = 1 << 21;  // multiplications
-  for (long pieces = 1; pieces < 2 * processors && work() >= worth_cutting; pieces *= 4) {
-    for (int half = 0; half < 2; ++half) {
-      int64_t& longer = cut.rows > cut.columns ? cut.rows : cut.columns;
-      longer = (longer / 2 + 31) / 32 * 32;
-    }
+  static int64_t const processors = ::sysconf(_SC_NPROCESSORS_ONLN);
+  constexpr double worth_a_piece = 1 << 23, worth_a_thread = 1 << 21;  // multiplications
+  double const work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  int64_t const pieces = work < worth_a_piece * static_cast<double>(processors) ? static_cast<int64_t>(work / worth_a_piece) : processors;
+  int64_t least = INT64_MAX;
+  for (int64_t r = 1; r <= pieces; ++r) {  // as near to squares as can be, which read least
+    int64_t const c = pieces / r, edges = m / r + n / c;
+    if (r * c != pieces || edges > least) continue;
+    least = edges;
+    cut.rows = ((m + r - 1) / r + 31) / 32 * 32, cut.columns = ((n + c - 1) / c + 31) / 32 * 32;
   }
   cut.row_items = (m + cut.rows - 1) / cut.rows, cut.column_items = (n + cut.columns - 1) / cut.columns;
-  cut.grain = static_cast<int64_t>(worth_a_thread / work()) + 1;
+  cut.grain = pieces > 1 ? 0 : static_cast<int64_t>(worth_a_thread / work) + 1;
   return cut;
 }
 

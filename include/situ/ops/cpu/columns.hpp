@@ -151,7 +151,7 @@ struct GatherColumnsBody {
     int64_t const brought = from ? columns / (2 * N) * (2 * N) : 0;
     for (int64_t i = 0; i < n && (from || Math::has_first); i += rows_brought) {
       int64_t const rows = n - i < rows_brought ? n - i : rows_brought;
-      C const* const source = from + i * step;
+      C const* const source = from ? from + i * step : nullptr;
       C* const to = x + i * pitch;
       int64_t k = 0;
       for (; k < brought; k += 2 * N) Math::template first<Isa, N, true>({source + k, step, to + k, pitch, rows}, a + k, b + k, two);

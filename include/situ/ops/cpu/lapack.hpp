@@ -73,16 +73,16 @@ void fill_identity(T* x, int64_t n) {
   for (int64_t k = 0; k < n * n; ++k) x[k] = k % (n + 1) == 0 ? T(1) : T(0);
 }
 
-/// Calls step(i, workspace) for every matrix i of a part.
+/// Calls step(i, workspace) for every matrix i of `count`. Items are parts of `grain` matrices, each with a workspace.
 template <class Step>
 struct BatchKernel {
   Step step;
   char* workspaces;
-  int64_t workspace_bytes, grain;
+  int64_t workspace_bytes, count, grain;
 
   void operator()(int64_t first, int64_t last) const {
-    char* const workspace = workspaces + first / grain * workspace_bytes;  // parts begin at multiples of grain
-    for (int64_t i = first; i < last; ++i) step(i, workspace);
+    int64_t const end = last * grain < count ? last * grain : count;
+    for (int64_t i = first * grain; i < end; ++i) step(i, workspaces + i / grain * workspace_bytes);
   }
 };
 
@@ -96,8 +96,9 @@ void for_each_matrix(Step const& step, int64_t count, std::size_t workspace_byte
     if (grain < (count + 63) / 64) grain = (count + 63) / 64;  // as many workspaces at most
   }
   std::size_t const stride = (workspace_bytes + 63) / 64 * 64;
-  Temporary<D> const workspaces(stride * static_cast<std::size_t>((count + grain - 1) / grain));
-  device_traits<D>::launch(BatchKernel<Step>{step, static_cast<char*>(workspaces.get()), static_cast<int64_t>(stride), grain}, count, grain);
+  int64_t const parts = (count + grain - 1) / grain;
+  Temporary<D> const workspaces(stride * static_cast<std::size_t>(parts));
+  device_traits<D>::launch(BatchKernel<Step>{step, static_cast<char*>(workspaces.get()), static_cast<int64_t>(stride), count, grain}, parts, 1);
 }
 
 inline double cubed(int64_t n) { return static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n); }

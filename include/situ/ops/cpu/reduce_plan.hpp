@@ -39,6 +39,7 @@ struct ReduceSpace {
 
   /// Adds the offset of the `index`-th position of axes [first, last) to every operand's place.
   void advance(char** place, int first, int last, int64_t index) const {
+    if (count == 0) return;  // nothing is read
     for (int k = last - 1; k >= first; --k) {
       int64_t const at = index % sizes[k];
       index /= sizes[k];
