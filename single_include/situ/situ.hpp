@@ -15164,11 +15164,11 @@ SITU_HOST_DEVICE SITU_INLINE X exponent_slope(X const& a, X const& b, X const& s
   X const zero = X(detail::lane_value_t<X>(0));
   return select(a == zero, detail::on_its_own(select(b >= zero, zero, slope)), slope);
 }
-/// The squared distance from the origin, or 1 at the origin: an angle has the derivative 0 there.
+/// The squared distance of (b, a) from the origin, or 1 at the origin: an angle has the derivative 0 there, but not where squares are too small for X.
 template <class X>
-SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& square) {
-  X const zero = X(detail::lane_value_t<X>(0));
-  return select(square == zero, X(detail::lane_value_t<X>(1)), square);
+SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& a, X const& b) {
+  X const zero = X(detail::lane_value_t<X>(0)), square = a * a + b * b;
+  return select(a == zero, detail::on_its_own(select(b == zero, X(detail::lane_value_t<X>(1)), square)), square);
 }
 /// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
@@ -15374,7 +15374,7 @@ SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
             exponent_slope(a, b, y * math::log(a)))
 /// The angle of the point (b, a) from the first axis, in (-pi, pi].
-SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a * a + b * b), -(a / square_or_one(a * a + b * b)))
+SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a, b), -(a / square_or_one(a, b)))
 /// sqrt(a*a + b*b) without overflow.
 SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
 /// x where x > 0, slope * x elsewhere.

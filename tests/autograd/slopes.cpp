@@ -137,5 +137,9 @@ TEST_CASE("powers of 0 and angles of the origin have the gradients of PyTorch") 
     sum(atan2(y, x)).backward();
     CHECK(y.grad().to_vector() == Row{0, 0, 0, 0, 0, 0.25, -0.25, 0, 0});
     CHECK(x.grad().to_vector() == Row{0, 0, 0, 0, -0.5, 0, 0, 0.25, 0});
+    auto const near = variable({1e-200, -1e-200}), beside = variable({1e-200, 1e-200});  // whose slopes of 5e199 have squares that are too small
+    sum(atan2(near, beside)).backward();
+    CHECK(near.grad().to_vector() == Row{inf, inf});
+    CHECK(beside.grad().to_vector() == Row{-inf, inf});
   });
 }

@@ -202,11 +202,11 @@ SITU_HOST_DEVICE SITU_INLINE X exponent_slope(X const& a, X const& b, X const& s
   X const zero = X(detail::lane_value_t<X>(0));
   return select(a == zero, detail::on_its_own(select(b >= zero, zero, slope)), slope);
 }
-/// The squared distance from the origin, or 1 at the origin: an angle has the derivative 0 there.
+/// The squared distance of (b, a) from the origin, or 1 at the origin: an angle has the derivative 0 there, but not where squares are too small for X.
 template <class X>
-SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& square) {
-  X const zero = X(detail::lane_value_t<X>(0));
-  return select(square == zero, X(detail::lane_value_t<X>(1)), square);
+SITU_HOST_DEVICE SITU_INLINE X square_or_one(X const& a, X const& b) {
+  X const zero = X(detail::lane_value_t<X>(0)), square = a * a + b * b;
+  return select(a == zero, detail::on_its_own(select(b == zero, X(detail::lane_value_t<X>(1)), square)), square);
 }
 /// The share of the gradient that an operand gets: half at a tie, and all where the other one was not chosen before it. Where either is NaN both get all.
 template <class M1, class M2, class X>
