@@ -18,7 +18,7 @@
 ///     };
 ///
 /// A kernel of the `cpu_kernels` family is trivially copyable and is called as `kernel(first, last)` on parts of
-/// [0, items) that may run side by side; `grain` items are worth a thread of their own. `launch` may return before it has run.
+/// [0, items) that may run side by side; `grain` items are worth a thread of their own, or with 0 each one. `launch` may return before it has run.
 /// Four traits are optional: `using result_device = Cpu;` for memory that mixes with that device; `static constexpr bool
 /// immediate = true;` where the calling thread may do a little work itself, without a launch;
 /// `template <class From> static void copy_from(void* to, void const* from, std::size_t bytes)` for copies that need not

@@ -1,10 +1,11 @@
 /// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 
-#include <unistd.h>
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
 #include <situ/device/observe.hpp>
