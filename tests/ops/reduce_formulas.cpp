@@ -1,4 +1,4 @@
-// Reductions of formulas of two operations and more, which a kernel reads two packs at a time: see RowByPairs.
+// Reductions of formulas of two operations and more, whose rows are reduced pack by pack: see RowsByPacks.
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor/factories.hpp>
 

@@ -28,13 +28,14 @@ template <int Operands, class Row, class Strip>
 struct ReduceCode {
   Row row;
   Strip strip;
-  int together;     ///< rows that the strip's kernel takes at once
+  void const* packs;  ///< a PackLoops, for rows that are taken pack by pack
+  int together;       ///< rows that the strip's kernel takes at once
   int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
   TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
-  int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
+  int value_size, lanes;                ///< of what is evaluated; of an AVX-512 pack
 };
 /// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
 template <class R_, int Leaves, int TreeBytes, bool Whole>
@@ -47,8 +48,8 @@ struct BoundReduction {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = std::conditional_t<indexed, void (*)(void const* tree, void const* run, Found* result),
-                                 void (*)(void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
+  using Row = std::conditional_t<indexed, void (*)(void const* code, void const* tree, void const* run, Found* result),
+                                 void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -62,10 +63,25 @@ struct BoundReduction {
   alignas(16) unsigned char tree[TreeBytes];
 };
 
+/// Whether rows are reduced by loops of single packs.
+template <class Body>
+inline constexpr bool by_packs = [] {
+  if constexpr (requires { Body::by_packs; }) return Body::by_packs;
+  else return false;
+}();
+
 /// `run` is a Run of as many operands as the kernel has.
 template <class Body, class Tree, class Run, class... Args>
-SITU_NOINLINE void reduce_row(void const* tree, void const* run, Args... args) {
+SITU_NOINLINE void reduce_row(void const*, void const* tree, void const* run, Args... args) {
   dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
+}
+template <class Bound>
+SITU_NOINLINE void reduce_rows_by_packs(void const* code_, void const* tree, void const* run, typename Bound::A* results, int64_t const* row_bytes, int rows) {
+  using R = typename Bound::reducer;
+  constexpr int operands = Bound::operands;
+  auto const& code = *static_cast<typename Bound::Code const*>(code_);
+  dispatch<RowsByPacks<R, operands>>(static_cast<PackLoops<typename Bound::A, operands> const*>(code.packs), static_cast<int const*>(code.element_sizes), code.lanes, tree,
+                                     static_cast<Run<operands> const*>(run), results, row_bytes, rows);
 }
 template <class Body, class Tree, class Run, class... Args>
 SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
@@ -81,13 +97,20 @@ inline constexpr typename Bound::Code reduce_code = [] {
   using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  if constexpr (by_packs<Body>) {
+    using A = typename Bound::A;
+    code.row = &reduce_rows_by_packs<Bound>;
+    code.packs = &variants_of<PacksBody<typename Bound::reducer, Read, operands>, void, void const*, PackPlaces<operands> const*, int64_t const*, A*, int64_t, int64_t>;
+    code.lanes = 64 / Body::widest_lane;
+  } else {
+    code.row = &reduce_row<Body, Read, Run<operands>>;
+  }
   if constexpr (!Bound::whole) code.strip = &reduce_strip<Body, Read, Run<operands>>;
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
     code.evaluate = tree_loops<Tree, Value, Bound::operands>;
     code.value_size = static_cast<int>(sizeof(Value));
-    code.lanes = 64 / Evaluated::widest_lane;
   }
   return code;
 }();
@@ -238,13 +261,13 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.tree, evaluation.read(run), &found);
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           totals.add(widened(found));
         } else {
           A sum;
           int64_t const row_bytes[operands] = {};
-          bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &sum, row_bytes, 1);
           totals.add(widened(sum));
         }
         i += count;
@@ -278,7 +301,7 @@ struct ReduceKernel {
       }
       run.count = space.sizes[space.kept];
       A results[64];
-      bound.code->row(bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+      bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
       for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
     }
   }

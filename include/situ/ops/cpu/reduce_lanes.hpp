@@ -45,7 +45,7 @@ SITU_INLINE typename P::value_type folded(P const& a) {
   }
 }
 
-/// Where a kernel that goes by pairs of packs reads its inputs: the first pack of a pair, and the bytes from one pack to the next one.
+/// Where a kernel that goes pack by pack reads its inputs: a pack, and the bytes from one to the next one.
 template <int Operands>
 struct PackPlaces {
   char const* at[Operands];
@@ -53,14 +53,13 @@ struct PackPlaces {
   int64_t i;  ///< the index of the first element
 
   template <int... O>
-  SITU_INLINE void start(Run<Operands> const& run, [[maybe_unused]] int const* sizes, [[maybe_unused]] int lanes, std::integer_sequence<int, O...>) {
-    ((at[O + 1] = static_cast<char const*>(run.data[O + 1]), step[O + 1] = run.mask[O + 1] & (lanes * sizes[O + 1])), ...);
-    i = run.origin;
-  }
-  template <int... O>
   SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
     ((at[O + 1] += step[O + 1]), ...);
     i += lanes;
+  }
+  template <int... O>
+  SITU_INLINE void next_row(int64_t const* bytes, std::integer_sequence<int, O...>) {
+    ((at[O + 1] += bytes[O + 1]), ...);
   }
 };
 template <class Isa, int N, int Operands>
@@ -77,34 +76,121 @@ struct PackSource {
   }
 };
 
-/// The last `count` elements of a run, fewer than a pair of packs, as one: what fills no pack is copied to `buffers`. All lanes hold elements.
-template <int Operands>
-SITU_NOINLINE void place_last(PackPlaces<Operands>& places, unsigned char (*buffers)[64], Run<Operands> const& run, int const* sizes, int count, int lanes) {
-  int const part = count & (lanes - 1);
-  int64_t const done = run.count - count;
-  void* to[Operands];
-  void const* from[Operands];
-  for (int o = 1; o < Operands; ++o) {
-    to[o] = buffers[o];
-    from[o] = static_cast<char const*>(run.data[o]) + ((done + count - part) & run.mask[o]) * sizes[o];
-    char const* const first = static_cast<char const*>(run.data[o]) + (done & run.mask[o]) * sizes[o];
-    char const* const last = reinterpret_cast<char const*>(buffers[o]);
-    places.at[o] = count < lanes ? last : first;
-    places.step[o] = count < lanes || part == 0 ? 0 : static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(last) - reinterpret_cast<std::uintptr_t>(first));
+/// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
+/// the last pack is stored a register behind the other. All else is shared, by RowsByPacks.
+template <class R, class Tree, int Operands>
+struct PacksBody {
+  using A = typename R::element;
+  template <class Isa>
+  SITU_INLINE static void run(void const* tree_, PackPlaces<Operands> const* from, int64_t const* row_bytes, A* sums, int64_t packs, int64_t rows) {
+    constexpr int N = Isa::bytes / (widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A))), behind = 64 / static_cast<int>(sizeof(A));
+    using P = pack<A, N, Isa>;
+    constexpr std::make_integer_sequence<int, Operands - 1> inputs{};
+    Tree const tree = *static_cast<Tree const*>(tree_);
+    PackPlaces<Operands> row = *from;
+    P none(static_cast<A>(R::identity()));
+    hold<Isa>(none.v);  // which g++ builds lane by lane for every row else
+    for (;; row.next_row(row_bytes, inputs), sums += 2 * behind) {
+      PackPlaces<Operands> places = row;
+      P a = none, b = none;
+      int64_t left = packs;
+      do {
+        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N, Operands>{places}));
+        places.go_on(N, inputs);
+        P const sum = R::combine(a, x);
+        a = b, b = sum;
+      } while (--left != 0);
+      a.store(sums);
+      b.store(sums + behind);
+      if (--rows == 0) return;
+    }
   }
-  places.i = run.origin + done;
-  if (part > 0) load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, part);
-}
+};
+template <class A, int Operands>
+using PackLoops = Variants<void, void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t>;
 
-/// Bytes of lanes that count, and then of such as do not.
+/// Bytes of lanes that do not count, then of such as do, then of such as do not.
 struct LaneBytes {
-  signed char of[256];
+  signed char of[192];
 };
 inline constexpr LaneBytes lane_bytes = [] {
   LaneBytes bytes{};
-  for (int k = 0; k < 128; ++k) bytes.of[k] = -1;
+  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
   return bytes;
 }();
+
+/// Rows of elements, `row_bytes` apart operand by operand, to one number each. `loops` are a formula's, whose AVX-512 packs have `lanes_of_avx512` elements.
+template <class R, int Operands>
+struct RowsByPacks {
+  using A = typename R::element;
+  static constexpr int behind = 64 / static_cast<int>(sizeof(A)), together = Operands <= 8 ? 8 : 1;  // rows at once
+  static constexpr int64_t most = 64;  ///< packs: few additions in a row, then their sum, so that rounding errors stay small
+  using Loop = void (*)(void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t);
+
+  template <class Isa>
+  SITU_INLINE static void run(PackLoops<A, Operands> const* loops, int const* sizes, int lanes_of_avx512, void const* tree, Run<Operands> const* run, A* results,
+                              int64_t const* row_bytes, int rows) {
+    using P = pack<A, Isa::bytes / static_cast<int>(sizeof(A)), Isa>;
+    int const lanes = lanes_of_avx512 * Isa::bytes / 64;
+    Loop const loop = loops->of[static_cast<int>(current_instruction_set())];
+    alignas(64) A sums[2 * together * behind], totals[together * behind];
+    P const none(static_cast<A>(R::identity()));
+    if (lanes < P::lanes) {
+      for (int k = 0; k < 2 * together; ++k) none.store(sums + k * behind);
+    }
+    int const tail = static_cast<int>(run->count & (lanes - 1));
+    PackPlaces<Operands> first;
+    for (int o = 1; o < Operands; ++o) first.at[o] = static_cast<char const*>(run->data[o]), first.step[o] = run->mask[o] & (lanes * sizes[o]);
+    first.i = run->origin;
+    while (rows > 0) {
+      int const now = rows < together ? rows : together;
+      PackPlaces<Operands> places = first;
+      for (int r = 0; r < now; ++r) none.store(totals + r * behind);
+      for (int64_t left = run->count / lanes; left > 0; left -= most) {
+        int64_t const packs = left < most ? left : most;
+        loop(tree, &places, row_bytes, sums, packs, now);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, P::load(sums + 2 * r * behind), P::load(sums + (2 * r + 1) * behind));
+        for (int o = 1; o < Operands; ++o) places.at[o] += packs * places.step[o];
+        places.i += packs * lanes;
+      }
+      if (tail > 0) {  // a pack that ends with the row, or padded copies
+        alignas(64) unsigned char buffers[together][Operands][64];
+        int64_t bytes[Operands];
+        signed char const* counting = lane_bytes.of + 128 - tail * static_cast<int>(sizeof(A));
+        if (run->count < lanes) {
+          for (int r = 0; r < now; ++r) {
+            void* to[Operands];
+            void const* from[Operands];
+            for (int o = 1; o < Operands; ++o) to[o] = buffers[r][o], from[o] = places.at[o] + r * row_bytes[o];
+            load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, tail);
+          }
+          for (int o = 1; o < Operands; ++o) places.at[o] = reinterpret_cast<char const*>(buffers[0][o]), bytes[o] = sizeof buffers[0];
+        } else {
+          int const back = lanes - tail;
+          for (int o = 1; o < Operands; ++o) places.at[o] -= places.step[o] / lanes * back, bytes[o] = row_bytes[o];
+          places.i -= back;
+          counting = lane_bytes.of + 64 - back * static_cast<int>(sizeof(A));
+        }
+        loop(tree, &places, bytes, sums, 1, now);
+        typename P::mask_type counts;
+        __builtin_memcpy(&counts.v, counting, sizeof counts.v);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, select(counts, P::load(sums + (2 * r + 1) * behind), none), none);
+      }
+      for (int r = 0; r < now; ++r) results[r] = folded<R>(P::load(totals + r * behind));
+      for (int o = 1; o < Operands; ++o) first.at[o] += now * row_bytes[o];
+      results += now, rows -= now;
+    }
+  }
+
+ private:
+  /// Adds a sum which -ffast-math may not dissolve.
+  template <class P>
+  SITU_INLINE static void add_to(A* total, P const& a, P const& b) {
+    P sum = R::combine(a, b);
+    if constexpr (std::is_floating_point_v<A>) sum = keep_order(sum);
+    R::combine(P::load(total), sum).store(total);
+  }
+};
 
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
@@ -164,7 +250,7 @@ struct CombineBody {
   }
 
   /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
-  struct RowByFours {
+  struct Row {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
       Tree const tree = *tree_;
@@ -232,66 +318,9 @@ struct CombineBody {
     }
   };
 
-  /// The same, two packs at a time, for trees of more than one input and operation: their own work hides what a sum waits for, and less than
-  /// half of the code is there to be compiled. It is one function, for which see Evaluator.
-  struct RowByPairs {
-    template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
-      constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
-      constexpr std::make_integer_sequence<int, Operands - 1> inputs{};
-      constexpr int const* sizes = input_sizes<Tree, Operands>.of;
-      Tree const tree = *tree_;
-      Run<Operands> run = bound(run_);
-      P const none(static_cast<A>(R::identity()));
-      for (int row = 0; row < rows; ++row) {
-        P a = none;
-        PackPlaces<Operands> places;
-        places.start(run, sizes, N, inputs);
-        alignas(64) unsigned char buffers[Operands][64];
-        for (int64_t left = run.count, counting = 2 * N; left > 0;) {
-          int64_t pairs = left / (2 * N);
-          if (pairs == 0) {
-            PackPlaces<Operands> last;
-            place_last(last, buffers, run, sizes, static_cast<int>(left), N);
-            places = last;
-            counting = left;
-            pairs = 1;
-          }
-          if (pairs > 32) pairs = 32;  // few additions in a row, then their sum: rounding errors stay small
-          left -= pairs * (2 * N);
-          P b = none, c = none;  // in turns
-          do {
-            P x = value_at<Isa, N>(tree, places);
-            places.go_on(N, inputs);
-            P y = value_at<Isa, N>(tree, places);
-            places.go_on(N, inputs);
-            if (SITU_UNLIKELY(counting < 2 * N)) x = counted(x, counting), y = counted(y, counting - N);
-            P const sum = R::combine(b, apart(R::combine(x, y)));
-            b = c, c = sum;
-          } while (--pairs > 0);
-          a = R::combine(a, apart(R::combine(b, c)));
-        }
-        results[row] = folded<R>(a);
-        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
-      }
-    }
-
-   private:
-    template <class Isa, int N>
-    SITU_INLINE static pack<A, N, Isa> value_at(Tree const& tree, PackPlaces<Operands> const& places) {
-      return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N, Operands>{places}));
-    }
-    /// Lanes from number `count` on as if they were not there; `count` may be any number of less than two packs.
-    template <class P>
-    SITU_INLINE static P counted(P const& x, int64_t count) {
-      typename P::mask_type counts;
-      __builtin_memcpy(&counts.v, lane_bytes.of + 128 - count * static_cast<int>(sizeof(A)), sizeof counts.v);
-      return select(counts, x, P(static_cast<A>(R::identity())));
-    }
-  };
-
-  using Row = std::conditional_t<(!finds_extremum && Operands > 2 && operation_count<Tree> >= 2), RowByPairs, RowByFours>;
+  /// Rows of trees of more than one input and operation have loops of single packs: their own work hides what a sum waits for, and a third of the code is there to
+  /// be compiled.
+  static constexpr bool by_packs = !finds_extremum && Operands > 2 && operation_count<Tree> >= 2;
 
   /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
