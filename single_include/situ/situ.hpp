@@ -9992,6 +9992,51 @@ struct RepeatingSource : ContiguousSource<Isa, N> {
   }
 };
 
+/// The numbers from First on.
+template <int First, int... O>
+std::integer_sequence<int, (First + O)...> counted_from(std::integer_sequence<int, O...>);
+template <int First, int Count>
+using numbers_t = decltype(counted_from<First>(std::make_integer_sequence<int, Count>{}));
+
+/// Where a kernel that goes pack by pack has its operands: a pack, and the bytes from one to the next one.
+template <int Operands>
+struct PackPlaces {
+  char const* at[Operands];
+  int64_t step[Operands];
+  int64_t i;  ///< the index of the first element
+
+  // By lists of numbers: g++ keeps arrays that it loops over in memory.
+  template <int... O>
+  SITU_INLINE void start(char const* const* from, int64_t const* steps, int64_t origin, std::integer_sequence<int, O...>) {
+    ((at[O] = from[O], step[O] = steps[O]), ...);
+    i = origin;
+  }
+  template <int... O>
+  SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
+    ((at[O] += step[O]), ...);
+    i += lanes;
+  }
+  template <int... O>
+  SITU_INLINE void next_row(int64_t const* bytes, std::integer_sequence<int, O...>) {
+    ((at[O] += bytes[O]), ...);
+  }
+};
+/// The inputs' packs, whatever kernel they are of.
+template <class Isa, int N>
+struct PackSource {
+  char const* const* at;
+  int64_t i;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(reinterpret_cast<T const*>(at[K]));
+  }
+  SITU_INLINE pack<int64_t, N, Isa> index() const {
+    pack<int64_t, N, Isa> steps;
+    for (int k = 0; k < N; ++k) steps.set(k, k);
+    return steps + pack<int64_t, N, Isa>(i);
+  }
+};
+
 /// Evaluates trees in packs. A node is one function, whatever its operands: each function that is inlined into the next one is optimised
 /// again there, which is what compiling a formula costs.
 template <class Isa, int N>
@@ -11631,14 +11676,19 @@ template <int Leaves>
 struct LeafBodies {
   Body* of[Leaves > 0 ? Leaves : 1];
 };
-/// Collects them, where their values are about to be read.
+/// Collects them, where their values are about to be read. (What formulas share is compiled once: a lambda would be another function for each.)
+struct BodyCollector {
+  Body** next;
+  template <class T, class D>
+  SITU_INLINE void operator()(Tensor<T, D> const& leaf) {
+    before_read<D>(leaf.storage_head());
+    *next++ = leaf.handle().body();
+  }
+};
 template <class E, int Leaves>
 SITU_INLINE void collect_bodies(E const& e, LeafBodies<Leaves>& bodies) {
-  [[maybe_unused]] int k = 0;
-  for_each_leaf(e, [&](auto const& leaf) {
-    before_read<device_of<decltype(leaf)>>(leaf.storage_head());
-    bodies.of[k++] = leaf.handle().body();
-  });
+  BodyCollector collector{bodies.of};
+  for_each_leaf(e, collector);
 }
 
 /// Runs a tree over tensors on a device that has the CPU's kernels, where they are contiguous and it is little work: at once, and from where it is.
@@ -22992,66 +23042,121 @@ SITU_INLINE typename P::value_type folded(P const& a) {
   }
 }
 
-/// Where a kernel that goes by pairs of packs reads its inputs: the first pack of a pair, and the bytes from one pack to the next one.
-template <int Operands>
-struct PackPlaces {
-  char const* at[Operands];
-  int64_t step[Operands];
-  int64_t i;  ///< the index of the first element
-
-  template <int... O>
-  SITU_INLINE void start(Run<Operands> const& run, [[maybe_unused]] int const* sizes, [[maybe_unused]] int lanes, std::integer_sequence<int, O...>) {
-    ((at[O + 1] = static_cast<char const*>(run.data[O + 1]), step[O + 1] = run.mask[O + 1] & (lanes * sizes[O + 1])), ...);
-    i = run.origin;
-  }
-  template <int... O>
-  SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
-    ((at[O + 1] += step[O + 1]), ...);
-    i += lanes;
+/// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
+/// the last pack is stored a register behind the other. All else is shared, by RowsByPacks.
+template <class R, class Tree, int Operands>
+struct PacksBody {
+  using A = typename R::element;
+  template <class Isa>
+  SITU_INLINE static void run(void const* tree_, PackPlaces<Operands> const* from, int64_t const* row_bytes, A* sums, int64_t packs, int64_t rows) {
+    constexpr int N = Isa::bytes / (widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A))), behind = 64 / static_cast<int>(sizeof(A));
+    using P = pack<A, N, Isa>;
+    constexpr numbers_t<1, Operands - 1> inputs{};
+    Tree const tree = *static_cast<Tree const*>(tree_);
+    PackPlaces<Operands> row = *from;
+    P none(static_cast<A>(R::identity()));
+    hold<Isa>(none.v);  // which g++ builds lane by lane for every row else
+    for (;; row.next_row(row_bytes, inputs), sums += 2 * behind) {
+      PackPlaces<Operands> places = row;
+      P a = none, b = none;
+      int64_t left = packs;
+      do {
+        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N>{places.at + 1, places.i}));
+        places.go_on(N, inputs);
+        P const sum = R::combine(a, x);
+        a = b, b = sum;
+      } while (--left != 0);
+      a.store(sums);
+      b.store(sums + behind);
+      if (--rows == 0) return;
+    }
   }
 };
-template <class Isa, int N, int Operands>
-struct PackSource {
-  PackPlaces<Operands> const& places;
-  template <class T, int K>
-  SITU_INLINE lanes_t<T, N, Isa> load() const {
-    return load_lanes<T, N, Isa>(reinterpret_cast<T const*>(places.at[K + 1]));
-  }
-  SITU_INLINE pack<int64_t, N, Isa> index() const {
-    pack<int64_t, N, Isa> steps;
-    for (int k = 0; k < N; ++k) steps.set(k, k);
-    return steps + pack<int64_t, N, Isa>(places.i);
-  }
-};
+template <class A, int Operands>
+using PackLoops = Variants<void, void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t>;
 
-/// The last `count` elements of a run, fewer than a pair of packs, as one: what fills no pack is copied to `buffers`. All lanes hold elements.
-template <int Operands>
-SITU_NOINLINE void place_last(PackPlaces<Operands>& places, unsigned char (*buffers)[64], Run<Operands> const& run, int const* sizes, int count, int lanes) {
-  int const part = count & (lanes - 1);
-  int64_t const done = run.count - count;
-  void* to[Operands];
-  void const* from[Operands];
-  for (int o = 1; o < Operands; ++o) {
-    to[o] = buffers[o];
-    from[o] = static_cast<char const*>(run.data[o]) + ((done + count - part) & run.mask[o]) * sizes[o];
-    char const* const first = static_cast<char const*>(run.data[o]) + (done & run.mask[o]) * sizes[o];
-    char const* const last = reinterpret_cast<char const*>(buffers[o]);
-    places.at[o] = count < lanes ? last : first;
-    places.step[o] = count < lanes || part == 0 ? 0 : static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(last) - reinterpret_cast<std::uintptr_t>(first));
-  }
-  places.i = run.origin + done;
-  if (part > 0) load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, part);
-}
-
-/// Bytes of lanes that count, and then of such as do not.
+/// Bytes of lanes that do not count, then of such as do, then of such as do not.
 struct LaneBytes {
-  signed char of[256];
+  signed char of[192];
 };
 inline constexpr LaneBytes lane_bytes = [] {
   LaneBytes bytes{};
-  for (int k = 0; k < 128; ++k) bytes.of[k] = -1;
+  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
   return bytes;
 }();
+
+/// Rows of elements, `row_bytes` apart operand by operand, to one number each. `loops` are a formula's, whose AVX-512 packs have `lanes_of_avx512` elements.
+template <class R, int Operands>
+struct RowsByPacks {
+  using A = typename R::element;
+  static constexpr int behind = 64 / static_cast<int>(sizeof(A)), together = Operands <= 8 ? 8 : 1;  // rows at once
+  static constexpr int64_t most = 64;  ///< packs: few additions in a row, then their sum, so that rounding errors stay small
+  using Loop = void (*)(void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t);
+
+  template <class Isa>
+  SITU_INLINE static void run(PackLoops<A, Operands> const* loops, int const* sizes, int lanes_of_avx512, void const* tree, Run<Operands> const* run, A* results,
+                              int64_t const* row_bytes, int rows) {
+    using P = pack<A, Isa::bytes / static_cast<int>(sizeof(A)), Isa>;
+    int const lanes = lanes_of_avx512 * Isa::bytes / 64;
+    Loop const loop = loops->of[static_cast<int>(current_instruction_set())];
+    alignas(64) A sums[2 * together * behind], totals[together * behind];
+    P const none(static_cast<A>(R::identity()));
+    if (lanes < P::lanes) {
+      for (int k = 0; k < 2 * together; ++k) none.store(sums + k * behind);
+    }
+    int const tail = static_cast<int>(run->count & (lanes - 1));
+    PackPlaces<Operands> first{};
+    for (int o = 1; o < Operands; ++o) first.at[o] = static_cast<char const*>(run->data[o]), first.step[o] = run->mask[o] & (lanes * sizes[o]);
+    first.i = run->origin;
+    while (rows > 0) {
+      int const now = rows < together ? rows : together;
+      PackPlaces<Operands> places = first;
+      for (int r = 0; r < now; ++r) none.store(totals + r * behind);
+      for (int64_t left = run->count / lanes; left > 0; left -= most) {
+        int64_t const packs = left < most ? left : most;
+        loop(tree, &places, row_bytes, sums, packs, now);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, P::load(sums + 2 * r * behind), P::load(sums + (2 * r + 1) * behind));
+        for (int o = 1; o < Operands; ++o) places.at[o] += packs * places.step[o];
+        places.i += packs * lanes;
+      }
+      if (tail > 0) {  // a pack that ends with the row, or padded copies
+        alignas(64) unsigned char buffers[together][Operands][64];
+        int64_t bytes[Operands];
+        signed char const* counting = lane_bytes.of + 128 - tail * static_cast<int>(sizeof(A));
+        if (run->count < lanes) {
+          for (int r = 0; r < now; ++r) {
+            void* to[Operands];
+            void const* from[Operands];
+            for (int o = 1; o < Operands; ++o) to[o] = buffers[r][o], from[o] = places.at[o] + r * row_bytes[o];
+            load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, tail);
+          }
+          for (int o = 1; o < Operands; ++o) places.at[o] = reinterpret_cast<char const*>(buffers[0][o]), bytes[o] = sizeof buffers[0];
+        } else {
+          int const back = lanes - tail;
+          for (int o = 1; o < Operands; ++o) places.at[o] -= places.step[o] / lanes * back, bytes[o] = row_bytes[o];
+          places.i -= back;
+          counting = lane_bytes.of + 64 - back * static_cast<int>(sizeof(A));
+        }
+        loop(tree, &places, bytes, sums, 1, now);
+        typename P::mask_type counts;
+        __builtin_memcpy(&counts.v, counting, sizeof counts.v);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, select(counts, P::load(sums + (2 * r + 1) * behind), none), none);
+      }
+      for (int r = 0; r < now; ++r) results[r] = folded<R>(P::load(totals + r * behind));
+      for (int o = 1; o < Operands; ++o) first.at[o] += now * row_bytes[o];
+      results += now, rows -= now;
+    }
+  }
+
+ private:
+  /// Adds a sum which -ffast-math may not dissolve.
+  template <class P>
+  SITU_INLINE static void add_to(A* total, P const& a, P const& b) {
+    P sum = R::combine(a, b);
+    if constexpr (std::is_floating_point_v<A>) sum = keep_order(sum);
+    R::combine(P::load(total), sum).store(total);
+  }
+};
 
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
@@ -23111,7 +23216,7 @@ struct CombineBody {
   }
 
   /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
-  struct RowByFours {
+  struct Row {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
       Tree const tree = *tree_;
@@ -23179,66 +23284,9 @@ struct CombineBody {
     }
   };
 
-  /// The same, two packs at a time, for trees of more than one input and operation: their own work hides what a sum waits for, and less than
-  /// half of the code is there to be compiled. It is one function, for which see Evaluator.
-  struct RowByPairs {
-    template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
-      constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
-      constexpr std::make_integer_sequence<int, Operands - 1> inputs{};
-      constexpr int const* sizes = input_sizes<Tree, Operands>.of;
-      Tree const tree = *tree_;
-      Run<Operands> run = bound(run_);
-      P const none(static_cast<A>(R::identity()));
-      for (int row = 0; row < rows; ++row) {
-        P a = none;
-        PackPlaces<Operands> places;
-        places.start(run, sizes, N, inputs);
-        alignas(64) unsigned char buffers[Operands][64];
-        for (int64_t left = run.count, counting = 2 * N; left > 0;) {
-          int64_t pairs = left / (2 * N);
-          if (pairs == 0) {
-            PackPlaces<Operands> last;
-            place_last(last, buffers, run, sizes, static_cast<int>(left), N);
-            places = last;
-            counting = left;
-            pairs = 1;
-          }
-          if (pairs > 32) pairs = 32;  // few additions in a row, then their sum: rounding errors stay small
-          left -= pairs * (2 * N);
-          P b = none, c = none;  // in turns
-          do {
-            P x = value_at<Isa, N>(tree, places);
-            places.go_on(N, inputs);
-            P y = value_at<Isa, N>(tree, places);
-            places.go_on(N, inputs);
-            if (SITU_UNLIKELY(counting < 2 * N)) x = counted(x, counting), y = counted(y, counting - N);
-            P const sum = R::combine(b, apart(R::combine(x, y)));
-            b = c, c = sum;
-          } while (--pairs > 0);
-          a = R::combine(a, apart(R::combine(b, c)));
-        }
-        results[row] = folded<R>(a);
-        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
-      }
-    }
-
-   private:
-    template <class Isa, int N>
-    SITU_INLINE static pack<A, N, Isa> value_at(Tree const& tree, PackPlaces<Operands> const& places) {
-      return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N, Operands>{places}));
-    }
-    /// Lanes from number `count` on as if they were not there; `count` may be any number of less than two packs.
-    template <class P>
-    SITU_INLINE static P counted(P const& x, int64_t count) {
-      typename P::mask_type counts;
-      __builtin_memcpy(&counts.v, lane_bytes.of + 128 - count * static_cast<int>(sizeof(A)), sizeof counts.v);
-      return select(counts, x, P(static_cast<A>(R::identity())));
-    }
-  };
-
-  using Row = std::conditional_t<(!finds_extremum && Operands > 2 && operation_count<Tree> >= 2), RowByPairs, RowByFours>;
+  /// Rows of trees of more than one input and operation have loops of single packs: their own work hides what a sum waits for, and a third of the code is there to
+  /// be compiled.
+  static constexpr bool by_packs = !finds_extremum && Operands > 2 && operation_count<Tree> >= 2;
 
   /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
@@ -23556,13 +23604,14 @@ template <int Operands, class Row, class Strip>
 struct ReduceCode {
   Row row;
   Strip strip;
-  int together;     ///< rows that the strip's kernel takes at once
+  void const* packs;  ///< a PackLoops, for rows that are taken pack by pack
+  int together;       ///< rows that the strip's kernel takes at once
   int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
   TreeLoops<Operands> const* evaluate;  ///< the tree; null where it is read where it is reduced
-  int value_size, lanes;                                                       ///< of what is evaluated; see BoundTree
+  int value_size, lanes;                ///< of what is evaluated; of an AVX-512 pack
 };
 /// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
 template <class R_, int Leaves, int TreeBytes, bool Whole>
@@ -23575,8 +23624,8 @@ struct BoundReduction {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = std::conditional_t<indexed, void (*)(void const* tree, void const* run, Found* result),
-                                 void (*)(void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
+  using Row = std::conditional_t<indexed, void (*)(void const* code, void const* tree, void const* run, Found* result),
+                                 void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -23590,10 +23639,25 @@ struct BoundReduction {
   alignas(16) unsigned char tree[TreeBytes];
 };
 
+/// Whether rows are reduced by loops of single packs.
+template <class Body>
+inline constexpr bool by_packs = [] {
+  if constexpr (requires { Body::by_packs; }) return Body::by_packs;
+  else return false;
+}();
+
 /// `run` is a Run of as many operands as the kernel has.
 template <class Body, class Tree, class Run, class... Args>
-SITU_NOINLINE void reduce_row(void const* tree, void const* run, Args... args) {
+SITU_NOINLINE void reduce_row(void const*, void const* tree, void const* run, Args... args) {
   dispatch<typename Body::Row>(static_cast<Tree const*>(tree), static_cast<Run const*>(run), args...);
+}
+template <class Bound>
+SITU_NOINLINE void reduce_rows_by_packs(void const* code_, void const* tree, void const* run, typename Bound::A* results, int64_t const* row_bytes, int rows) {
+  using R = typename Bound::reducer;
+  constexpr int operands = Bound::operands;
+  auto const& code = *static_cast<typename Bound::Code const*>(code_);
+  dispatch<RowsByPacks<R, operands>>(static_cast<PackLoops<typename Bound::A, operands> const*>(code.packs), static_cast<int const*>(code.element_sizes), code.lanes, tree,
+                                     static_cast<Run<operands> const*>(run), results, row_bytes, rows);
 }
 template <class Body, class Tree, class Run, class... Args>
 SITU_NOINLINE void reduce_strip(void const* tree, void const* run, Args... args) {
@@ -23609,13 +23673,20 @@ inline constexpr typename Bound::Code reduce_code = [] {
   using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{&reduce_row<Body, Read, Run<operands>>, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 0};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  if constexpr (by_packs<Body>) {
+    using A = typename Bound::A;
+    code.row = &reduce_rows_by_packs<Bound>;
+    code.packs = &variants_of<PacksBody<typename Bound::reducer, Read, operands>, void, void const*, PackPlaces<operands> const*, int64_t const*, A*, int64_t, int64_t>;
+    code.lanes = 64 / Body::widest_lane;
+  } else {
+    code.row = &reduce_row<Body, Read, Run<operands>>;
+  }
   if constexpr (!Bound::whole) code.strip = &reduce_strip<Body, Read, Run<operands>>;
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
   if constexpr (!reduces_as_read<Tree>) {
     code.evaluate = tree_loops<Tree, Value, Bound::operands>;
     code.value_size = static_cast<int>(sizeof(Value));
-    code.lanes = 64 / Evaluated::widest_lane;
   }
   return code;
 }();
@@ -23766,13 +23837,13 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.tree, evaluation.read(run), &found);
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           totals.add(widened(found));
         } else {
           A sum;
           int64_t const row_bytes[operands] = {};
-          bound.code->row(bound.tree, evaluation.read(run), &sum, row_bytes, 1);
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &sum, row_bytes, 1);
           totals.add(widened(sum));
         }
         i += count;
@@ -23806,7 +23877,7 @@ struct ReduceKernel {
       }
       run.count = space.sizes[space.kept];
       A results[64];
-      bound.code->row(bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+      bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
       for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
     }
   }
@@ -38606,29 +38677,29 @@ auto marked(Map<Op, Es...> const& map) {
   return make_apply(map.op, marked_fields<J, First, read>(map.operands));
 }
 
-/// The tensors that a marked formula keeps, in their order, as f(tensor).
+/// The tensors that a marked formula keeps, in their order, as f(tensor). f has a name: it makes a function for each part of a formula, which formulas share.
 template <bool Read, class T, class D, class F>
-SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F const& f) {
+SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F& f) {
   if constexpr (Read) f(variable.state()->value);
 }
 template <bool Read, class E, class F>
   requires(!is_recorded<E>)
-SITU_INLINE void for_each_kept(E const& e, F const& f) {
+SITU_INLINE void for_each_kept(E const& e, F& f) {
   if constexpr (Read) for_each_leaf(e, f);
 }
 template <bool Read, class Op, class... Es, class F>
   requires(is_recorded<Es> || ...)
-SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f);
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F& f);
 template <unsigned Read, class F>
-SITU_INLINE void for_each_kept_of(Fields<> const&, F const&) {}
+SITU_INLINE void for_each_kept_of(Fields<> const&, F&) {}
 template <unsigned Read, class E, class... Es, class F>
-SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F const& f) {
+SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F& f) {
   for_each_kept<(Read & 1u) != 0>(fields.head, f);
   for_each_kept_of<(Read >> 1)>(fields.tail, f);
 }
 template <bool Read, class Op, class... Es, class F>
   requires(is_recorded<Es> || ...)
-SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f) {
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F& f) {
   for_each_kept_of<(Read ? ~0u : operands_read<Op, is_recorded<Es>...>())>(map.operands, f);
 }
 
@@ -41248,7 +41319,7 @@ struct BackwardTrees {
   S seed;
 };
 
-/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
+/// What one call of a backward pass covers; see Run. Gradients come first.
 struct BackwardRun {
   void* const* data;
   int64_t const* mask;
@@ -41262,21 +41333,48 @@ struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
 };
 
-/// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
+/// Stores a pack of slot j's gradient, on top of what is read from `base`.
 template <class T, int N, class Isa>
-SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j, bool streams) {
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, char const* base, char const* to, [[maybe_unused]] bool is_sum) {
   using C = compute_t<T>;
-  if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
   if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
-    if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
+    if (is_sum) return store_lanes<C, N, Isa>(load_lanes<C, N, Isa>(reinterpret_cast<C const*>(base)) + gradient, reinterpret_cast<C*>(const_cast<char*>(to)));
   }
-  T* const to = static_cast<T*>(data) + i;
-  if constexpr (std::is_same_v<T, C> && sizeof(gradient.v) == static_cast<std::size_t>(Isa::bytes)) {
-    if (SITU_UNLIKELY(streams)) return stream_to(gradient, to);
-  }
-  if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
-  else store_lanes<T, N, Isa>(gradient, to);
+  store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(reinterpret_cast<T const*>(base)) + gradient, reinterpret_cast<T*>(const_cast<char*>(to)));
 }
+/// What gradients are written on top of where nothing is: x + -0 is x, for every x.
+template <class Bits, int Count>
+struct NegativeZeros {
+  Bits of[Count];
+};
+template <class Bits>
+alignas(64) inline constexpr NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> negative_zeros = [] {
+  NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> zeros{};
+  for (Bits& bits : zeros.of) bits = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  return zeros;
+}();
+inline char const* negative_zeros_of(int size) {
+  return size == 4 ? reinterpret_cast<char const*>(negative_zeros<uint32_t>.of)
+         : size == 8 ? reinterpret_cast<char const*>(negative_zeros<uint64_t>.of) : reinterpret_cast<char const*>(negative_zeros<uint16_t>.of);
+}
+
+/// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone. Formulas share it.
+template <int J, class X>
+struct Arrived {
+  X lanes;
+};
+template <class Isa, int N, class Numbers, class... Ts>
+struct Sink;
+template <class Isa, int N, int... Js, class... Ts>
+struct Sink<Isa, N, std::integer_sequence<int, Js...>, Ts...> : Arrived<Js, lanes_t<Ts, N, Isa>>... {
+  template <int J, class T, class X>
+  SITU_INLINE void put(X const& gradient) {
+    static_cast<Arrived<J, X>&>(*this).lanes = gradient;
+  }
+  SITU_INLINE void store(char const* const* to, char const* const* bases, uint64_t summed) const {
+    (store_gradient<Ts, N, Isa>(static_cast<Arrived<Js, lanes_t<Ts, N, Isa>> const&>(*this).lanes, bases[Js], to[Js], summed >> Js & 1u), ...);
+  }
+};
 
 template <class F, class S, class Slots, int Inputs>
 struct BackwardBody;
@@ -41291,50 +41389,39 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone.
-  template <int J, class X>
-  struct Arrived {
-    X lanes;
-  };
-  template <class Isa, class Numbers>
-  struct Sink;
-  template <class Isa, int... Js>
-  struct Sink<Isa, std::integer_sequence<int, Js...>> : Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>>... {
-    template <int J, class T, class X>
-    SITU_INLINE void put(X const& gradient) {
-      static_cast<Arrived<J, X>&>(*this).lanes = gradient;
-    }
-    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks, bool streams) const {
-      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js, streams), ...);
-    }
-  };
-
+  /// Operands are the gradients, then the inputs, then what the gradients are written on top of.
   template <class Isa>
-  SITU_INLINE static int64_t run(void const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
-    constexpr int N = lanes_in<Isa>;
+  SITU_INLINE static void run(void const* trees_, char const* const* at, int64_t const* step, int64_t origin, int64_t packs, uint64_t summed) {
+    constexpr int N = lanes_in<Isa>, all = operands + outputs;
+    constexpr std::make_integer_sequence<int, all> numbers{};
     using Lanes = PackLanes<Isa, N>;
+    using Source = PackSource<Isa, N>;
     BackwardTrees<F, S> const trees = *static_cast<BackwardTrees<F, S> const*>(trees_);
-    BackwardMasks const masks = *masks_;
-    void* data[operands];
-    int64_t mask[operands];
-    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
-    int64_t const count = run->count, origin = run->origin;
-    bool const streams = run->streams;
-    int64_t i = 0;
-    for (; i + N <= count; i += N) {
-      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
-      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
+    PackPlaces<all> places;
+    places.start(at, step, origin, numbers);
+    do {
+      Source const source{places.at + outputs, places.i};
+      Kept<Lanes, F, Source> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
+      Sink<Isa, N, std::make_integer_sequence<int, outputs>, Ts...> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-      sink.store(data, i, masks, streams);
-    }
-    return i;
+      sink.store(places.at, places.at + operands, summed);
+      places.go_on(N, numbers);
+    } while (--packs != 0);
   }
 };
 
-/// The kernel for each instruction set: whole packs; gives how many elements.
-using BackwardLoops = Variants<int64_t, void const*, BackwardRun const*, BackwardMasks const*>;
+/// A buffer of whole lines past the caches.
+struct StreamLinesBody {
+  template <class Isa>
+  SITU_INLINE static void run(char const* from, char* to, int64_t bytes) {
+    using P = pack<float, Isa::bytes / 4, Isa>;
+    for (int64_t k = 0; k < bytes; k += Isa::bytes) stream_to(P::load(reinterpret_cast<float const*>(from + k)), reinterpret_cast<float*>(to + k));
+  }
+};
+
+/// The kernel for each instruction set: whole packs.
+using BackwardLoops = Variants<void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>;
 
 template <class T>
 void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
@@ -41370,7 +41457,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&variants_of<Body, int64_t, void const*, BackwardRun const*, BackwardMasks const*>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
     code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
@@ -41396,12 +41483,58 @@ struct BoundBackward {
   int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
 
   void run_contiguous(BackwardRun const& run) const {
-    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : (*code->start)(trees, &run, &masks);
-    if (done != run.count) run_tail(run, done);
+    int const lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const packs = run.count / lanes;
+    if (packs > 0) run_packs(run, packs, lanes);
+    if (packs * lanes != run.count) run_tail(run, packs * lanes, lanes);
+  }
+
+ private:
+  static constexpr int streamed_packs = 8;  ///< that wait in a buffer for their way past the caches
+
+  SITU_NOINLINE void run_packs(BackwardRun const& run, int64_t packs, int lanes) const {
+    alignas(64) unsigned char unread[64];  // gradients that nobody wants
+    char const* at[2 * Most];
+    int64_t step[2 * Most];
+    for (int o = 0; o < operands(); ++o) {
+      at[o] = static_cast<char const*>(run.data[o]);
+      step[o] = run.mask[o] & (lanes * size(o));
+      if (o >= code->outputs) continue;
+      bool const wanted = writes(o);
+      if (!wanted) at[o] = reinterpret_cast<char const*>(unread), step[o] = 0;
+      bool const on_top = wanted && (masks.accumulated >> o & 1u);
+      at[operands() + o] = on_top ? at[o] : negative_zeros_of(size(o));
+      step[operands() + o] = on_top ? step[o] : 0;
+    }
+    BackwardLoops const& loops = *code->start;
+    int64_t origin = run.origin;
+    if (SITU_UNLIKELY(run.streams)) {
+      alignas(64) char buffers[Most][streamed_packs * 64];
+      char* to[Most];
+      for (int o = 0; o < code->outputs; ++o) {
+        to[o] = const_cast<char*>(at[o]);
+        if (writes(o)) at[o] = buffers[o];
+      }
+      for (; packs >= streamed_packs; packs -= streamed_packs) {
+        loops(trees, at, step, origin, streamed_packs, masks.summed);
+        for (int o = 0; o < operands(); ++o) {
+          int64_t const bytes = streamed_packs * step[o];
+          if (!writes(o)) {
+            at[o] += bytes;
+            continue;
+          }
+          dispatch<StreamLinesBody>(static_cast<char const*>(buffers[o]), to[o], bytes);
+          to[o] += bytes;
+        }
+        origin += streamed_packs * lanes;
+      }
+      for (int o = 0; o < code->outputs; ++o) at[o] = to[o];
+      if (packs == 0) return;
+    }
+    loops(trees, at, step, origin, packs, masks.summed);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
-  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
+  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done, int lanes) const {
     alignas(64) unsigned char buffers[Most][64];
     void* tail[Most];
     int const left = static_cast<int>(run.count - done);
@@ -41419,12 +41552,13 @@ struct BoundBackward {
       }
       if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
     }
-    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
-    (*code->start)(trees, &last, &masks);
+    run_packs({tail, run.mask, lanes, run.origin + done}, 1, lanes);
     for (int o = 0; o < code->outputs; ++o) {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
+
+ public:
   /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
   SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
     alignas(64) unsigned char copies[Most][64];
@@ -42370,6 +42504,15 @@ struct FormulaPayload {
   Values values;
 };
 
+/// The tensors that a seed reads.
+struct SeedCollector {
+  Body const** next;
+  template <class X>
+  SITU_INLINE void operator()(X const& tensor) {
+    *next++ = tensor.body();
+  }
+};
+
 template <class T, class D, bool Read, class Where, class Payload, class Variables>
 struct FormulaRule;
 template <class T, class D, bool Read, class Where, class Payload, class... Vs>
@@ -42386,8 +42529,8 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     constexpr int inputs = kept + leaf_count<std::remove_cv_t<decltype(gradient)>>;
     Body const* bodies[inputs > 0 ? inputs : 1];
     for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
-    int at = kept;
-    for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
+    SeedCollector read{bodies + kept};
+    for_each_leaf(gradient, read);
     using Types = Fields<value_of<Vs>...>;
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
       cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
@@ -42447,14 +42590,30 @@ inline constexpr bool is_tensor = false;
 template <class T, class D>
 inline constexpr bool is_tensor<Tensor<T, D>> = true;
 
+/// What collects the parts of formulas: see for_each_kept on why they have names.
+struct NodeCollector {
+  Node** next;
+  template <class V>
+  SITU_INLINE void operator()(V const& variable) {
+    *next++ = variable.state();
+  }
+};
+struct HandleCollector {
+  Handle const** next;
+  template <class X>
+  SITU_INLINE void operator()(X const& tensor) {
+    *next++ = &tensor.handle();
+  }
+};
+
 /// Records `value`, an operation's result on the formula e. In backward, seed(g, x) gives the gradient of e's value from that of the
 /// result: an expression, that reads x, the value of e as an expression, only if `Read` says so. It becomes part of the one kernel
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
   Node* variables[slot_count<E>];
-  int count = 0;
-  for_each_variable(e, [&](auto const& v) { variables[count++] = v.state(); });
+  NodeCollector nodes{variables};
+  for_each_variable(e, nodes);
   if (!records_any(variables, slot_count<E>)) return Variable<T, D>(std::move(value), false);
   constexpr bool alone = requires { e.state(); };
   if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
@@ -42470,8 +42629,8 @@ Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed 
     else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
     Variable<T, D> result = Variable<T, D>::adopt(state);
     Handle const* kept[Payload::kept + 1] = {};
-    count = 0;
-    for_each_kept<Read>(e, [&](auto const& tensor) { kept[count++] = &tensor.handle(); });
+    HandleCollector handles{kept};
+    for_each_kept<Read>(e, handles);
     state->connect(variables, kept);
     return result;
   }

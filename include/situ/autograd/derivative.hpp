@@ -142,29 +142,29 @@ auto marked(Map<Op, Es...> const& map) {
   return make_apply(map.op, marked_fields<J, First, read>(map.operands));
 }
 
-/// The tensors that a marked formula keeps, in their order, as f(tensor).
+/// The tensors that a marked formula keeps, in their order, as f(tensor). f has a name: it makes a function for each part of a formula, which formulas share.
 template <bool Read, class T, class D, class F>
-SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F const& f) {
+SITU_INLINE void for_each_kept(Variable<T, D> const& variable, F& f) {
   if constexpr (Read) f(variable.state()->value);
 }
 template <bool Read, class E, class F>
   requires(!is_recorded<E>)
-SITU_INLINE void for_each_kept(E const& e, F const& f) {
+SITU_INLINE void for_each_kept(E const& e, F& f) {
   if constexpr (Read) for_each_leaf(e, f);
 }
 template <bool Read, class Op, class... Es, class F>
   requires(is_recorded<Es> || ...)
-SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f);
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F& f);
 template <unsigned Read, class F>
-SITU_INLINE void for_each_kept_of(Fields<> const&, F const&) {}
+SITU_INLINE void for_each_kept_of(Fields<> const&, F&) {}
 template <unsigned Read, class E, class... Es, class F>
-SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F const& f) {
+SITU_INLINE void for_each_kept_of(Fields<E, Es...> const& fields, F& f) {
   for_each_kept<(Read & 1u) != 0>(fields.head, f);
   for_each_kept_of<(Read >> 1)>(fields.tail, f);
 }
 template <bool Read, class Op, class... Es, class F>
   requires(is_recorded<Es> || ...)
-SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F const& f) {
+SITU_INLINE void for_each_kept(Map<Op, Es...> const& map, F& f) {
   for_each_kept_of<(Read ? ~0u : operands_read<Op, is_recorded<Es>...>())>(map.operands, f);
 }
 

@@ -360,6 +360,15 @@ struct FormulaPayload {
   Values values;
 };
 
+/// The tensors that a seed reads.
+struct SeedCollector {
+  Body const** next;
+  template <class X>
+  SITU_INLINE void operator()(X const& tensor) {
+    *next++ = tensor.body();
+  }
+};
+
 template <class T, class D, bool Read, class Where, class Payload, class Variables>
 struct FormulaRule;
 template <class T, class D, bool Read, class Where, class Payload, class... Vs>
@@ -376,8 +385,8 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     constexpr int inputs = kept + leaf_count<std::remove_cv_t<decltype(gradient)>>;
     Body const* bodies[inputs > 0 ? inputs : 1];
     for (int k = 0; k < kept; ++k) bodies[k] = node.FormulaParts::kept[k].body();
-    int at = kept;
-    for_each_leaf(gradient, [&](auto const& leaf) { bodies[at++] = leaf.body(); });
+    SeedCollector read{bodies + kept};
+    for_each_leaf(gradient, read);
     using Types = Fields<value_of<Vs>...>;
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
       cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
@@ -437,14 +446,30 @@ inline constexpr bool is_tensor = false;
 template <class T, class D>
 inline constexpr bool is_tensor<Tensor<T, D>> = true;
 
+/// What collects the parts of formulas: see for_each_kept on why they have names.
+struct NodeCollector {
+  Node** next;
+  template <class V>
+  SITU_INLINE void operator()(V const& variable) {
+    *next++ = variable.state();
+  }
+};
+struct HandleCollector {
+  Handle const** next;
+  template <class X>
+  SITU_INLINE void operator()(X const& tensor) {
+    *next++ = &tensor.handle();
+  }
+};
+
 /// Records `value`, an operation's result on the formula e. In backward, seed(g, x) gives the gradient of e's value from that of the
 /// result: an expression, that reads x, the value of e as an expression, only if `Read` says so. It becomes part of the one kernel
 /// that computes the gradients of all Variables in e.
 template <bool Read, class T, class D, class E, class Seed>
 Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed const& seed) {
   Node* variables[slot_count<E>];
-  int count = 0;
-  for_each_variable(e, [&](auto const& v) { variables[count++] = v.state(); });
+  NodeCollector nodes{variables};
+  for_each_variable(e, nodes);
   if (!records_any(variables, slot_count<E>)) return Variable<T, D>(std::move(value), false);
   constexpr bool alone = requires { e.state(); };
   if constexpr (alone && is_tensor<std::remove_cvref_t<decltype(seed(std::declval<Tensor<T, D> const&>(), values_of(e)))>>) {
@@ -460,8 +485,8 @@ Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed 
     else ::new (state->payload) Payload{marked<0, 0, Read>(e), seed, {}};
     Variable<T, D> result = Variable<T, D>::adopt(state);
     Handle const* kept[Payload::kept + 1] = {};
-    count = 0;
-    for_each_kept<Read>(e, [&](auto const& tensor) { kept[count++] = &tensor.handle(); });
+    HandleCollector handles{kept};
+    for_each_kept<Read>(e, handles);
     state->connect(variables, kept);
     return result;
   }

@@ -38,14 +38,19 @@ template <int Leaves>
 struct LeafBodies {
   Body* of[Leaves > 0 ? Leaves : 1];
 };
-/// Collects them, where their values are about to be read.
+/// Collects them, where their values are about to be read. (What formulas share is compiled once: a lambda would be another function for each.)
+struct BodyCollector {
+  Body** next;
+  template <class T, class D>
+  SITU_INLINE void operator()(Tensor<T, D> const& leaf) {
+    before_read<D>(leaf.storage_head());
+    *next++ = leaf.handle().body();
+  }
+};
 template <class E, int Leaves>
 SITU_INLINE void collect_bodies(E const& e, LeafBodies<Leaves>& bodies) {
-  [[maybe_unused]] int k = 0;
-  for_each_leaf(e, [&](auto const& leaf) {
-    before_read<device_of<decltype(leaf)>>(leaf.storage_head());
-    bodies.of[k++] = leaf.handle().body();
-  });
+  BodyCollector collector{bodies.of};
+  for_each_leaf(e, collector);
 }
 
 /// Runs a tree over tensors on a device that has the CPU's kernels, where they are contiguous and it is little work: at once, and from where it is.

@@ -59,7 +59,7 @@ struct BackwardTrees {
   S seed;
 };
 
-/// What one call of a backward kernel covers; see Run. Its operands are told apart by the kernel.
+/// What one call of a backward pass covers; see Run. Gradients come first.
 struct BackwardRun {
   void* const* data;
   int64_t const* mask;
@@ -73,21 +73,48 @@ struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
 };
 
-/// Stores a pack of slot j's gradient: over what is there, or on top of it. Formulas share it.
+/// Stores a pack of slot j's gradient, on top of what is read from `base`.
 template <class T, int N, class Isa>
-SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, void* data, int64_t i, BackwardMasks const& masks, int j, bool streams) {
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, char const* base, char const* to, [[maybe_unused]] bool is_sum) {
   using C = compute_t<T>;
-  if (SITU_UNLIKELY(!(masks.needed >> j & 1u))) return;
   if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
-    if (masks.summed >> j & 1u) return store_lanes<C, N, Isa>(gradient, static_cast<C*>(data) + i);
+    if (is_sum) return store_lanes<C, N, Isa>(load_lanes<C, N, Isa>(reinterpret_cast<C const*>(base)) + gradient, reinterpret_cast<C*>(const_cast<char*>(to)));
   }
-  T* const to = static_cast<T*>(data) + i;
-  if constexpr (std::is_same_v<T, C> && sizeof(gradient.v) == static_cast<std::size_t>(Isa::bytes)) {
-    if (SITU_UNLIKELY(streams)) return stream_to(gradient, to);
-  }
-  if (masks.accumulated >> j & 1u) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to) + gradient, to);
-  else store_lanes<T, N, Isa>(gradient, to);
+  store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(reinterpret_cast<T const*>(base)) + gradient, reinterpret_cast<T*>(const_cast<char*>(to)));
 }
+/// What gradients are written on top of where nothing is: x + -0 is x, for every x.
+template <class Bits, int Count>
+struct NegativeZeros {
+  Bits of[Count];
+};
+template <class Bits>
+alignas(64) inline constexpr NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> negative_zeros = [] {
+  NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> zeros{};
+  for (Bits& bits : zeros.of) bits = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  return zeros;
+}();
+inline char const* negative_zeros_of(int size) {
+  return size == 4 ? reinterpret_cast<char const*>(negative_zeros<uint32_t>.of)
+         : size == 8 ? reinterpret_cast<char const*>(negative_zeros<uint64_t>.of) : reinterpret_cast<char const*>(negative_zeros<uint16_t>.of);
+}
+
+/// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone. Formulas share it.
+template <int J, class X>
+struct Arrived {
+  X lanes;
+};
+template <class Isa, int N, class Numbers, class... Ts>
+struct Sink;
+template <class Isa, int N, int... Js, class... Ts>
+struct Sink<Isa, N, std::integer_sequence<int, Js...>, Ts...> : Arrived<Js, lanes_t<Ts, N, Isa>>... {
+  template <int J, class T, class X>
+  SITU_INLINE void put(X const& gradient) {
+    static_cast<Arrived<J, X>&>(*this).lanes = gradient;
+  }
+  SITU_INLINE void store(char const* const* to, char const* const* bases, uint64_t summed) const {
+    (store_gradient<Ts, N, Isa>(static_cast<Arrived<Js, lanes_t<Ts, N, Isa>> const&>(*this).lanes, bases[Js], to[Js], summed >> Js & 1u), ...);
+  }
+};
 
 template <class F, class S, class Slots, int Inputs>
 struct BackwardBody;
@@ -102,50 +129,39 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone.
-  template <int J, class X>
-  struct Arrived {
-    X lanes;
-  };
-  template <class Isa, class Numbers>
-  struct Sink;
-  template <class Isa, int... Js>
-  struct Sink<Isa, std::integer_sequence<int, Js...>> : Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>>... {
-    template <int J, class T, class X>
-    SITU_INLINE void put(X const& gradient) {
-      static_cast<Arrived<J, X>&>(*this).lanes = gradient;
-    }
-    SITU_INLINE void store(void* const* data, int64_t i, BackwardMasks const& masks, bool streams) const {
-      (store_gradient<Ts, lanes_in<Isa>, Isa>(static_cast<Arrived<Js, lanes_t<Ts, lanes_in<Isa>, Isa>> const&>(*this).lanes, data[Js], i, masks, Js, streams), ...);
-    }
-  };
-
+  /// Operands are the gradients, then the inputs, then what the gradients are written on top of.
   template <class Isa>
-  SITU_INLINE static int64_t run(void const* trees_, BackwardRun const* run, BackwardMasks const* masks_) {
-    constexpr int N = lanes_in<Isa>;
+  SITU_INLINE static void run(void const* trees_, char const* const* at, int64_t const* step, int64_t origin, int64_t packs, uint64_t summed) {
+    constexpr int N = lanes_in<Isa>, all = operands + outputs;
+    constexpr std::make_integer_sequence<int, all> numbers{};
     using Lanes = PackLanes<Isa, N>;
+    using Source = PackSource<Isa, N>;
     BackwardTrees<F, S> const trees = *static_cast<BackwardTrees<F, S> const*>(trees_);
-    BackwardMasks const masks = *masks_;
-    void* data[operands];
-    int64_t mask[operands];
-    for (int o = 0; o < operands; ++o) data[o] = run->data[o], mask[o] = run->mask[o];
-    int64_t const count = run->count, origin = run->origin;
-    bool const streams = run->streams;
-    int64_t i = 0;
-    for (; i + N <= count; i += N) {
-      Source<Isa, N> const source{data + (outputs - 1), mask + (outputs - 1), i, origin};
-      Kept<Lanes, F, Source<Isa, N>> const kept(trees.formula, source);
+    PackPlaces<all> places;
+    places.start(at, step, origin, numbers);
+    do {
+      Source const source{places.at + outputs, places.i};
+      Kept<Lanes, F, Source> const kept(trees.formula, source);
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
-      Sink<Isa, std::make_integer_sequence<int, outputs>> sink;
+      Sink<Isa, N, std::make_integer_sequence<int, outputs>, Ts...> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-      sink.store(data, i, masks, streams);
-    }
-    return i;
+      sink.store(places.at, places.at + operands, summed);
+      places.go_on(N, numbers);
+    } while (--packs != 0);
   }
 };
 
-/// The kernel for each instruction set: whole packs; gives how many elements.
-using BackwardLoops = Variants<int64_t, void const*, BackwardRun const*, BackwardMasks const*>;
+/// A buffer of whole lines past the caches.
+struct StreamLinesBody {
+  template <class Isa>
+  SITU_INLINE static void run(char const* from, char* to, int64_t bytes) {
+    using P = pack<float, Isa::bytes / 4, Isa>;
+    for (int64_t k = 0; k < bytes; k += Isa::bytes) stream_to(P::load(reinterpret_cast<float const*>(from + k)), reinterpret_cast<float*>(to + k));
+  }
+};
+
+/// The kernel for each instruction set: whole packs.
+using BackwardLoops = Variants<void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>;
 
 template <class T>
 void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
@@ -181,7 +197,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&variants_of<Body, int64_t, void const*, BackwardRun const*, BackwardMasks const*>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
     code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
@@ -207,12 +223,58 @@ struct BoundBackward {
   int size(int o) const { return sums(o) ? code->sum_sizes[o] : code->sizes[o]; }
 
   void run_contiguous(BackwardRun const& run) const {
-    int const pack_lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
-    int64_t const done = run.count < pack_lanes ? 0 : (*code->start)(trees, &run, &masks);
-    if (done != run.count) run_tail(run, done);
+    int const lanes = code->lanes >> (2 - static_cast<int>(current_instruction_set()));
+    int64_t const packs = run.count / lanes;
+    if (packs > 0) run_packs(run, packs, lanes);
+    if (packs * lanes != run.count) run_tail(run, packs * lanes, lanes);
+  }
+
+ private:
+  static constexpr int streamed_packs = 8;  ///< that wait in a buffer for their way past the caches
+
+  SITU_NOINLINE void run_packs(BackwardRun const& run, int64_t packs, int lanes) const {
+    alignas(64) unsigned char unread[64];  // gradients that nobody wants
+    char const* at[2 * Most];
+    int64_t step[2 * Most];
+    for (int o = 0; o < operands(); ++o) {
+      at[o] = static_cast<char const*>(run.data[o]);
+      step[o] = run.mask[o] & (lanes * size(o));
+      if (o >= code->outputs) continue;
+      bool const wanted = writes(o);
+      if (!wanted) at[o] = reinterpret_cast<char const*>(unread), step[o] = 0;
+      bool const on_top = wanted && (masks.accumulated >> o & 1u);
+      at[operands() + o] = on_top ? at[o] : negative_zeros_of(size(o));
+      step[operands() + o] = on_top ? step[o] : 0;
+    }
+    BackwardLoops const& loops = *code->start;
+    int64_t origin = run.origin;
+    if (SITU_UNLIKELY(run.streams)) {
+      alignas(64) char buffers[Most][streamed_packs * 64];
+      char* to[Most];
+      for (int o = 0; o < code->outputs; ++o) {
+        to[o] = const_cast<char*>(at[o]);
+        if (writes(o)) at[o] = buffers[o];
+      }
+      for (; packs >= streamed_packs; packs -= streamed_packs) {
+        loops(trees, at, step, origin, streamed_packs, masks.summed);
+        for (int o = 0; o < operands(); ++o) {
+          int64_t const bytes = streamed_packs * step[o];
+          if (!writes(o)) {
+            at[o] += bytes;
+            continue;
+          }
+          dispatch<StreamLinesBody>(static_cast<char const*>(buffers[o]), to[o], bytes);
+          to[o] += bytes;
+        }
+        origin += streamed_packs * lanes;
+      }
+      for (int o = 0; o < code->outputs; ++o) at[o] = to[o];
+      if (packs == 0) return;
+    }
+    loops(trees, at, step, origin, packs, masks.summed);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
-  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done) const {
+  SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done, int lanes) const {
     alignas(64) unsigned char buffers[Most][64];
     void* tail[Most];
     int const left = static_cast<int>(run.count - done);
@@ -230,12 +292,13 @@ struct BoundBackward {
       }
       if (!shared && (!is_output || (masks.accumulated >> o & 1u))) pad_short(buffers[o], static_cast<char*>(run.data[o]) + done * size(o), left, size(o));
     }
-    BackwardRun const last{tail, run.mask, code->lanes >> (2 - static_cast<int>(current_instruction_set())), run.origin + done};
-    (*code->start)(trees, &last, &masks);
+    run_packs({tail, run.mask, lanes, run.origin + done}, 1, lanes);
     for (int o = 0; o < code->outputs; ++o) {
       if (writes(o)) copy_short(static_cast<char*>(run.data[o]) + done * size(o), tail[o], left * size(o));
     }
   }
+
+ public:
   /// Elements from number `first` on, where every input is contiguous or of one element; the one gradient that is written goes to `to`, unless null.
   SITU_NOINLINE void run_range(int64_t first, int64_t count, void* to, bool stream) const {
     alignas(64) unsigned char copies[Most][64];

@@ -102,6 +102,51 @@ struct RepeatingSource : ContiguousSource<Isa, N> {
   }
 };
 
+/// The numbers from First on.
+template <int First, int... O>
+std::integer_sequence<int, (First + O)...> counted_from(std::integer_sequence<int, O...>);
+template <int First, int Count>
+using numbers_t = decltype(counted_from<First>(std::make_integer_sequence<int, Count>{}));
+
+/// Where a kernel that goes pack by pack has its operands: a pack, and the bytes from one to the next one.
+template <int Operands>
+struct PackPlaces {
+  char const* at[Operands];
+  int64_t step[Operands];
+  int64_t i;  ///< the index of the first element
+
+  // By lists of numbers: g++ keeps arrays that it loops over in memory.
+  template <int... O>
+  SITU_INLINE void start(char const* const* from, int64_t const* steps, int64_t origin, std::integer_sequence<int, O...>) {
+    ((at[O] = from[O], step[O] = steps[O]), ...);
+    i = origin;
+  }
+  template <int... O>
+  SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
+    ((at[O] += step[O]), ...);
+    i += lanes;
+  }
+  template <int... O>
+  SITU_INLINE void next_row(int64_t const* bytes, std::integer_sequence<int, O...>) {
+    ((at[O] += bytes[O]), ...);
+  }
+};
+/// The inputs' packs, whatever kernel they are of.
+template <class Isa, int N>
+struct PackSource {
+  char const* const* at;
+  int64_t i;
+  template <class T, int K>
+  SITU_INLINE lanes_t<T, N, Isa> load() const {
+    return load_lanes<T, N, Isa>(reinterpret_cast<T const*>(at[K]));
+  }
+  SITU_INLINE pack<int64_t, N, Isa> index() const {
+    pack<int64_t, N, Isa> steps;
+    for (int k = 0; k < N; ++k) steps.set(k, k);
+    return steps + pack<int64_t, N, Isa>(i);
+  }
+};
+
 /// Evaluates trees in packs. A node is one function, whatever its operands: each function that is inlined into the next one is optimised
 /// again there, which is what compiling a formula costs.
 template <class Isa, int N>

@@ -45,37 +45,6 @@ SITU_INLINE typename P::value_type folded(P const& a) {
   }
 }
 
-/// Where a kernel that goes pack by pack reads its inputs: a pack, and the bytes from one to the next one.
-template <int Operands>
-struct PackPlaces {
-  char const* at[Operands];
-  int64_t step[Operands];
-  int64_t i;  ///< the index of the first element
-
-  template <int... O>
-  SITU_INLINE void go_on(int lanes, std::integer_sequence<int, O...>) {
-    ((at[O + 1] += step[O + 1]), ...);
-    i += lanes;
-  }
-  template <int... O>
-  SITU_INLINE void next_row(int64_t const* bytes, std::integer_sequence<int, O...>) {
-    ((at[O + 1] += bytes[O + 1]), ...);
-  }
-};
-template <class Isa, int N, int Operands>
-struct PackSource {
-  PackPlaces<Operands> const& places;
-  template <class T, int K>
-  SITU_INLINE lanes_t<T, N, Isa> load() const {
-    return load_lanes<T, N, Isa>(reinterpret_cast<T const*>(places.at[K + 1]));
-  }
-  SITU_INLINE pack<int64_t, N, Isa> index() const {
-    pack<int64_t, N, Isa> steps;
-    for (int k = 0; k < N; ++k) steps.set(k, k);
-    return steps + pack<int64_t, N, Isa>(places.i);
-  }
-};
-
 /// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
 /// the last pack is stored a register behind the other. All else is shared, by RowsByPacks.
 template <class R, class Tree, int Operands>
@@ -85,7 +54,7 @@ struct PacksBody {
   SITU_INLINE static void run(void const* tree_, PackPlaces<Operands> const* from, int64_t const* row_bytes, A* sums, int64_t packs, int64_t rows) {
     constexpr int N = Isa::bytes / (widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A))), behind = 64 / static_cast<int>(sizeof(A));
     using P = pack<A, N, Isa>;
-    constexpr std::make_integer_sequence<int, Operands - 1> inputs{};
+    constexpr numbers_t<1, Operands - 1> inputs{};
     Tree const tree = *static_cast<Tree const*>(tree_);
     PackPlaces<Operands> row = *from;
     P none(static_cast<A>(R::identity()));
@@ -95,7 +64,7 @@ struct PacksBody {
       P a = none, b = none;
       int64_t left = packs;
       do {
-        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N, Operands>{places}));
+        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N>{places.at + 1, places.i}));
         places.go_on(N, inputs);
         P const sum = R::combine(a, x);
         a = b, b = sum;
@@ -139,7 +108,7 @@ struct RowsByPacks {
       for (int k = 0; k < 2 * together; ++k) none.store(sums + k * behind);
     }
     int const tail = static_cast<int>(run->count & (lanes - 1));
-    PackPlaces<Operands> first;
+    PackPlaces<Operands> first{};
     for (int o = 1; o < Operands; ++o) first.at[o] = static_cast<char const*>(run->data[o]), first.step[o] = run->mask[o] & (lanes * sizes[o]);
     first.i = run->origin;
     while (rows > 0) {
