@@ -41325,7 +41325,7 @@ struct BackwardRun {
   int64_t const* mask;
   int64_t count;
   int64_t origin;
-  bool streams = false;  ///< the gradients, from the beginnings of lines on, past the caches
+  bool streams = false;  ///< the gradients, all of which are wanted, from the beginnings of lines on, past the caches
 };
 
 /// Which gradients are written, which of them on top of what is there, and which are parts of sums: bit j for slot j.
@@ -41333,29 +41333,22 @@ struct BackwardMasks {
   uint64_t needed = 0, accumulated = 0, summed = 0;
 };
 
-/// Stores a pack of slot j's gradient, on top of what is read from `base`.
+/// Stores a pack of a gradient: as it is computed where it becomes a part of a sum.
 template <class T, int N, class Isa>
-SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, char const* base, char const* to, [[maybe_unused]] bool is_sum) {
+SITU_INLINE void store_gradient(lanes_t<T, N, Isa> const& gradient, char const* to, [[maybe_unused]] bool is_part) {
   using C = compute_t<T>;
-  if constexpr (!std::is_same_v<T, C>) {  // sums are made in the computing type
-    if (is_sum) return store_lanes<C, N, Isa>(load_lanes<C, N, Isa>(reinterpret_cast<C const*>(base)) + gradient, reinterpret_cast<C*>(const_cast<char*>(to)));
+  char* const at = const_cast<char*>(to);
+  if constexpr (!std::is_same_v<T, C>) {
+    if (is_part) return store_lanes<C, N, Isa>(gradient, reinterpret_cast<C*>(at));
   }
-  store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(reinterpret_cast<T const*>(base)) + gradient, reinterpret_cast<T*>(const_cast<char*>(to)));
+  store_lanes<T, N, Isa>(gradient, reinterpret_cast<T*>(at));
 }
-/// What gradients are written on top of where nothing is: x + -0 is x, for every x.
-template <class Bits, int Count>
-struct NegativeZeros {
-  Bits of[Count];
-};
-template <class Bits>
-alignas(64) inline constexpr NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> negative_zeros = [] {
-  NegativeZeros<Bits, 64 / static_cast<int>(sizeof(Bits))> zeros{};
-  for (Bits& bits : zeros.of) bits = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
-  return zeros;
-}();
-inline char const* negative_zeros_of(int size) {
-  return size == 4 ? reinterpret_cast<char const*>(negative_zeros<uint32_t>.of)
-         : size == 8 ? reinterpret_cast<char const*>(negative_zeros<uint64_t>.of) : reinterpret_cast<char const*>(negative_zeros<uint16_t>.of);
+
+/// The same past the caches; not for what is narrower than it is computed.
+template <class T, int N, class Isa>
+SITU_INLINE void stream_gradient(lanes_t<T, N, Isa> const& gradient, char const* to) {
+  if constexpr (std::is_same_v<T, compute_t<T>> && sizeof(gradient.v) == static_cast<std::size_t>(Isa::bytes)) stream_to(gradient, reinterpret_cast<T*>(const_cast<char*>(to)));
+  else store_gradient<T, N, Isa>(gradient, to, false);
 }
 
 /// The gradients of a pack, in registers until all are there: what is inlined into each other on the way down is arithmetic alone. Formulas share it.
@@ -41371,8 +41364,9 @@ struct Sink<Isa, N, std::integer_sequence<int, Js...>, Ts...> : Arrived<Js, lane
   SITU_INLINE void put(X const& gradient) {
     static_cast<Arrived<J, X>&>(*this).lanes = gradient;
   }
-  SITU_INLINE void store(char const* const* to, char const* const* bases, uint64_t summed) const {
-    (store_gradient<Ts, N, Isa>(static_cast<Arrived<Js, lanes_t<Ts, N, Isa>> const&>(*this).lanes, bases[Js], to[Js], summed >> Js & 1u), ...);
+  SITU_INLINE void store(char const* const* to, uint64_t parts, bool streams) const {
+    if (SITU_UNLIKELY(streams)) (stream_gradient<Ts, N, Isa>(static_cast<Arrived<Js, lanes_t<Ts, N, Isa>> const&>(*this).lanes, to[Js]), ...);
+    else (store_gradient<Ts, N, Isa>(static_cast<Arrived<Js, lanes_t<Ts, N, Isa>> const&>(*this).lanes, to[Js], parts >> Js & 1u), ...);
   }
 };
 
@@ -41389,15 +41383,14 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Operands are the gradients, then the inputs, then what the gradients are written on top of.
   template <class Isa>
-  SITU_INLINE static void run(void const* trees_, char const* const* at, int64_t const* step, int64_t origin, int64_t packs, uint64_t summed) {
-    constexpr int N = lanes_in<Isa>, all = operands + outputs;
-    constexpr std::make_integer_sequence<int, all> numbers{};
+  SITU_INLINE static void run(void const* trees_, char const* const* at, int64_t const* step, int64_t origin, int64_t packs, uint64_t parts, bool streams) {
+    constexpr int N = lanes_in<Isa>;
+    constexpr std::make_integer_sequence<int, operands> numbers{};
     using Lanes = PackLanes<Isa, N>;
     using Source = PackSource<Isa, N>;
     BackwardTrees<F, S> const trees = *static_cast<BackwardTrees<F, S> const*>(trees_);
-    PackPlaces<all> places;
+    PackPlaces<operands> places;
     places.start(at, step, origin, numbers);
     do {
       Source const source{places.at + outputs, places.i};
@@ -41405,23 +41398,31 @@ struct BackwardBody<F, S, Fields<Ts...>, Inputs> {
       auto const seed = Lanes::template convert<typename F::value_type, typename S::value_type>(Lanes::value(trees.seed, source));
       Sink<Isa, N, std::make_integer_sequence<int, outputs>, Ts...> sink;
       Reverse<Lanes>::down(trees.formula, kept, seed, sink);
-      sink.store(places.at, places.at + operands, summed);
+      sink.store(places.at, parts, streams);
       places.go_on(N, numbers);
     } while (--packs != 0);
   }
 };
 
-/// A buffer of whole lines past the caches.
-struct StreamLinesBody {
+/// Adds what was computed to what is there.
+template <class T>
+struct AddLanesBody {
   template <class Isa>
-  SITU_INLINE static void run(char const* from, char* to, int64_t bytes) {
-    using P = pack<float, Isa::bytes / 4, Isa>;
-    for (int64_t k = 0; k < bytes; k += Isa::bytes) stream_to(P::load(reinterpret_cast<float const*>(from + k)), reinterpret_cast<float*>(to + k));
+  SITU_INLINE static void run(T* to, compute_t<T> const* from, int64_t count) {
+    using C = compute_t<T>;
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    int64_t i = 0;
+    for (; i + N <= count; i += N) store_lanes<T, N, Isa>(load_lanes<T, N, Isa>(to + i) + load_lanes<C, N, Isa>(from + i), to + i);
+    for (; i < count; ++i) to[i] = convert_scalar<T>(static_cast<C>(to[i]) + from[i]);
   }
 };
+template <class T>
+void add_lanes(void* to, void const* from, int64_t count) {
+  dispatch<AddLanesBody<T>>(static_cast<T*>(to), static_cast<compute_t<T> const*>(from), count);
+}
 
-/// The kernel for each instruction set: whole packs.
-using BackwardLoops = Variants<void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>;
+/// The kernel for each instruction set: whole packs. Bit j of the last number but one: slot j's gradient becomes part of a sum. The last: past the caches.
+using BackwardLoops = Variants<void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>;
 
 template <class T>
 void accumulate_box(void* to, int64_t to_layer, int64_t to_row, int64_t to_step, void const* from, int64_t layers, int64_t rows, int64_t count);
@@ -41437,6 +41438,7 @@ struct BackwardCode {
   int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
   MoverFunctions const* movers[max_operands] = {};
   AccumulateFunction accumulate[max_operands] = {};  ///< of gradients
+  void (*add[max_operands])(void* to, void const* from, int64_t count) = {};  ///< the same of elements that lie as they were computed
 };
 
 template <class T, int K>
@@ -41457,10 +41459,10 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
-    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, ++o),
+    code.accumulate[o] = &accumulate_box<compute_t<Ts>>, code.add[o] = &add_lanes<Ts>, ++o),
    ...);
   tell_inputs(std::type_identity<F>{}, code);
   tell_inputs(std::type_identity<S>{}, code);
@@ -41490,48 +41492,45 @@ struct BoundBackward {
   }
 
  private:
-  static constexpr int streamed_packs = 8;  ///< that wait in a buffer for their way past the caches
-
   SITU_NOINLINE void run_packs(BackwardRun const& run, int64_t packs, int lanes) const {
     alignas(64) unsigned char unread[64];  // gradients that nobody wants
-    char const* at[2 * Most];
-    int64_t step[2 * Most];
+    char const* at[Most];
+    int64_t step[Most];
     for (int o = 0; o < operands(); ++o) {
       at[o] = static_cast<char const*>(run.data[o]);
       step[o] = run.mask[o] & (lanes * size(o));
-      if (o >= code->outputs) continue;
-      bool const wanted = writes(o);
-      if (!wanted) at[o] = reinterpret_cast<char const*>(unread), step[o] = 0;
-      bool const on_top = wanted && (masks.accumulated >> o & 1u);
-      at[operands() + o] = on_top ? at[o] : negative_zeros_of(size(o));
-      step[operands() + o] = on_top ? step[o] : 0;
+      if (o < code->outputs && !writes(o)) at[o] = reinterpret_cast<char const*>(unread), step[o] = 0;
     }
-    BackwardLoops const& loops = *code->start;
-    int64_t origin = run.origin;
-    if (SITU_UNLIKELY(run.streams)) {
-      alignas(64) char buffers[Most][streamed_packs * 64];
-      char* to[Most];
+    if (SITU_UNLIKELY(masks.accumulated != 0)) run_pieces(at, step, run.origin, packs, lanes);
+    else (*code->start)(trees, at, step, run.origin, packs, masks.summed, run.streams);
+  }
+  /// Gradients that go on top of what is there wait in a buffer for it, a piece after the other: kernels have no code for that.
+  SITU_NOINLINE void run_pieces(char const** at, int64_t* step, int64_t origin, int64_t packs, int lanes) const {
+    alignas(64) char buffer[16384];
+    char* to[Most];
+    uint64_t const waits = masks.accumulated;
+    int const piece = static_cast<int>(sizeof buffer) / 64 / __builtin_popcountll(waits), most = piece < 64 ? piece : 64;
+    for (int o = 0; o < code->outputs; ++o) {
+      to[o] = const_cast<char*>(at[o]);
+      if (waits >> o & 1u) step[o] = lanes * code->sum_sizes[o];
+    }
+    for (int64_t now; packs > 0; packs -= now) {
+      now = packs < most ? packs : most;
+      char* wait = buffer;
       for (int o = 0; o < code->outputs; ++o) {
-        to[o] = const_cast<char*>(at[o]);
-        if (writes(o)) at[o] = buffers[o];
+        if (waits >> o & 1u) at[o] = wait, wait += most * 64;
       }
-      for (; packs >= streamed_packs; packs -= streamed_packs) {
-        loops(trees, at, step, origin, streamed_packs, masks.summed);
-        for (int o = 0; o < operands(); ++o) {
-          int64_t const bytes = streamed_packs * step[o];
-          if (!writes(o)) {
-            at[o] += bytes;
-            continue;
-          }
-          dispatch<StreamLinesBody>(static_cast<char const*>(buffers[o]), to[o], bytes);
-          to[o] += bytes;
+      (*code->start)(trees, at, step, origin, now, masks.summed | waits, false);
+      for (int o = 0; o < operands(); ++o) {
+        if (o < code->outputs && (waits >> o & 1u)) {
+          code->add[o](to[o], at[o], now * lanes);
+          to[o] += now * lanes * code->sizes[o];
+        } else {
+          at[o] += now * step[o];
         }
-        origin += streamed_packs * lanes;
       }
-      for (int o = 0; o < code->outputs; ++o) at[o] = to[o];
-      if (packs == 0) return;
+      origin += now * lanes;
     }
-    loops(trees, at, step, origin, packs, masks.summed);
   }
   /// What is left is less than a pack: on padded copies. Gradients of the same memory share theirs.
   SITU_NOINLINE void run_tail(BackwardRun const& run, int64_t done, int lanes) const {
@@ -41570,7 +41569,7 @@ struct BoundBackward {
       places[o] = repeats ? copies[o] : to && o < code->outputs ? to : static_cast<void*>(static_cast<char*>(data[o]) + first * size(o));
       if (repeats) pad_short(copies[o], data[o], 1, size(o));
     }
-    for (int o = 0; o < code->outputs; ++o) stream = stream && (!writes(o) || reinterpret_cast<std::uintptr_t>(places[o]) % 64 == 0);
+    for (int o = 0; o < code->outputs; ++o) stream = stream && writes(o) && reinterpret_cast<std::uintptr_t>(places[o]) % 64 == 0;
     run_contiguous({places, mask, count, first, stream});
   }
 };
