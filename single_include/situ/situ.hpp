@@ -1888,6 +1888,7 @@ class Temporary {
 // ---- <situ/device/cpu/launch.hpp>
 /// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -2410,14 +2411,30 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
-/// The size of the cache that is shared by cores, 0 where the system does not tell.
-inline int64_t last_cache_bytes() noexcept {
+/// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
+/// all groups of cores of the processor, or of the one that a virtual machine has a part of.
+__attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
+  int64_t bytes = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
-  static int64_t const bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes;
-#else
-  return 0;
+  bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
+#if defined(__linux__)
+  int const file = ::open("/sys/devices/system/cpu/cpu0/cache/index3/size", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return bytes;
+  char content[32];
+  auto const length = ::read(file, content, sizeof content - 1);
+  ::close(file);
+  if (length <= 0) return bytes;
+  content[length] = 0;
+  char* unit = content;
+  int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
+  if (shared > 0) bytes = shared;
+#endif
+  return bytes;
+}
+inline int64_t last_cache_bytes() noexcept {
+  static int64_t const bytes = look_up_last_cache_bytes();
+  return bytes;
 }
 
 /// 0: as many as OpenMP would use. One per process.
@@ -22330,7 +22347,7 @@ void bind_places(P& program, Layout const* const* layouts, int operands, Shape c
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-inline constexpr int64_t row_run = 16384;  ///< elements added in float before they are added in double
+inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats a few times as many, then in double
 
 /// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
 struct ReducePlan {
@@ -22440,13 +22457,14 @@ struct ReduceSpace {
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
     plan.units_per_output = 1;
-    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each
-      if (run >= grain) {
-        plan.run_per_unit = (grain + row_run - 1) / row_run * row_run;
+    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
+      int64_t const unit = (grain / 8 + row_run - 1) / row_run * row_run;
+      if (run >= unit) {
+        plan.run_per_unit = unit;
         plan.rows_per_unit = 1;
         plan.units_per_output = rows * ((run + plan.run_per_unit - 1) / plan.run_per_unit);
       } else {
-        plan.rows_per_unit = (grain + run - 1) / run;
+        plan.rows_per_unit = (unit + run - 1) / run;
         plan.units_per_output = (rows + plan.rows_per_unit - 1) / plan.rows_per_unit;
       }
     }
@@ -22591,10 +22609,11 @@ struct variance : centred_base<variance<T>, double> {
     s = s + d * d;
     t = t + d;
   }
-  /// Whether sums about a guess have lost no digits: it is no further from the mean than the elements are in their root mean square.
+  /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
+  /// square, and so is the beginning of a straight line.
   SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
     double const off = t / n, square = s / n - off * off;
-    return off * off <= square && square < __builtin_huge_val();
+    return off * off <= 4 * square && square < __builtin_huge_val();
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>
@@ -22687,39 +22706,38 @@ template <class R>
 struct CentredRow {
   using E = typename R::element;
   using C = typename R::component;
+  /// Whether a centre is guessed from some elements first, so that most rows are read once.
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
 
   template <class Isa>
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
+    E c;
+    bool guessed = false;
+    if constexpr (guesses) guessed = count >= 32 * N;
+    if (guessed) {  // from places all over a few elements that are at hand, from the beginning of more: what is read out of turn has to be waited for
+      int64_t const step = count <= longest_chains ? count / 4 : N;
+      P some(R::none());
+      for (int k = 0; k < 4; ++k) some = R::gather(some, P::load(x + k * step + (step - N) / 2));
+      c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+    } else {
+      c = gathered<Isa>(x, count);
+    }
+    C const n = static_cast<C>(count);
     C s, t;
-    if constexpr (guesses) {
-      if (count >= 32 * N) {
-        P some(R::none());
-        for (int k = 1; k < 8; k += 2) some = R::gather(some, P::load(x + k * count / 8));
-        E const c = R::centre(fold<N>(some), static_cast<E>(4 * N));
-        sums_about<Isa>(x, count, c, s, t);
-        if (SITU_LIKELY(R::is_near(s, t, static_cast<C>(count)))) {
-          R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
-          return 0;
+    for (;;) {
+      sums_about<Isa>(x, count, c, s, t);
+      if constexpr (guesses) {
+        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, n))) {
+          c = static_cast<E>(static_cast<C>(c) + t / n);
+          guessed = false;
+          continue;
         }
       }
+      break;
     }
-    P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
-    int64_t i = 0;
-    for (; i + 4 * N <= count; i += 4 * N) {
-      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
-      gather_chains(first, x + i, Chains{});
-    }
-    for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    if (i < count) {
-      E last[N];
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
-      first[0] = R::gather(first[0], P::load(last));
-    }
-    E const c = R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
-    sums_about<Isa>(x, count, c, s, t);
-    R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
+    R::part(*centre, *spread, static_cast<C>(c), s, t, n);
     return 0;
   }
 
@@ -22733,9 +22751,24 @@ struct CentredRow {
   SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
     (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
   }
-  /// Whether a centre is guessed from some elements first, so that most rows are read once.
-  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
-
+  template <class Isa>
+  SITU_INLINE static E gathered(E const* x, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    using P = pack<E, N, Isa>;
+    P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N) {
+      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
+      gather_chains(first, x + i, Chains{});
+    }
+    for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
+    if (i < count) {
+      E last[N];
+      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
+      first[0] = R::gather(first[0], P::load(last));
+    }
+    return R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+  }
   template <int N, class P>
   SITU_INLINE static E fold(P const& all) {
     E lanes[N];
@@ -22750,25 +22783,40 @@ struct CentredRow {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
     P const around(c), none(E(0));
-    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+    P all_s = none, all_t = none;
     int64_t i = 0;
-    for (; i + 4 * N <= count; i += 4 * N) {
-      if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
-      else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
-      spread_chains(s, t, x + i, around, Chains{});
+    while (i + 4 * N <= count) {  // few additions in a row, then their sum: rounding errors stay small
+      int64_t const whole = (count - i) / (4 * N) * (4 * N), stop = i + (whole < longest_chains ? whole : longest_chains);
+      P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+      if (guesses && count > longest_chains) {
+        for (; i < stop; i += 4 * N) spread_chains(s, t, x + i, around, Chains{});
+      } else {
+        for (; i < stop; i += 4 * N) {
+          if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
+          else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
+          spread_chains(s, t, x + i, around, Chains{});
+        }
+      }
+      all_s = all_s + keep_order((s[0] + s[1]) + (s[2] + s[3]));
+      all_t = all_t + keep_order((t[0] + t[1]) + (t[2] + t[3]));
     }
-    for (; i + N <= count; i += N) R::spread(s[0], t[0], P::load(x + i), around);
+    for (; i + N <= count; i += N) R::spread(all_s, all_t, P::load(x + i), around);
     E lanes[N], other[N];
     if (i < count) {
       for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(s[0], t[0], P::load(lanes), around);
+      R::spread(all_s, all_t, P::load(lanes), around);
     }
-    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
-    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
+    all_s.store(lanes);
+    all_t.store(other);
     total_s = total_t = 0;
-    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
+    for (int k = 0; k < N; k += 2) {
+      total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
+      total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+    }
   }
-  /// What comes next most often follows: a pass over the row asks for it, each of two passes for half of it. So the memory works all the time.
+  static constexpr int64_t longest_chains = 4096;
+  /// What comes next most often follows: each of two passes over a row asks for half of it, a single one over a short row for all. So the memory works all
+  /// the time. (Of a long row the processor foresees what comes next.)
   template <int Bytes>
   SITU_INLINE static void ask_for(E const* next) {
     for (int byte = 0; byte < Bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
@@ -22857,6 +22905,7 @@ struct CentredKernel {
   static constexpr int operands = P::leaves + 1;
   static constexpr int64_t strip_columns = 1024;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
+  static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once
   /// A dense tensor of the right type is read where it lies.
   static constexpr bool in_place = std::is_same_v<Tree, Input<E, 0>>;
 
@@ -22932,7 +22981,7 @@ struct CentredKernel {
         int64_t wanted = rows.stop - i;
         if constexpr (in_place) {
           if (filled == 0 && axis >= 0 && space.stride(1, axis) == 1 && (wanted >= 256 || rows.end - rows.first == 1)) {
-            int64_t const count = wanted < tile ? wanted : tile;
+            int64_t const count = wanted < piece ? wanted : piece;
             join(total, reinterpret_cast<E const*>(from[1]), count);
             i += count;
             continue;
@@ -23238,7 +23287,7 @@ struct CombineBody {
       P a = none;
       while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-        constexpr int64_t longest = finds_extremum ? 256 * N : 64 * N;
+        constexpr int64_t longest = finds_extremum ? 256 * N : 128 * N;
         int64_t const stop = i + (whole < longest ? whole : longest);
         P b = none, c = none, d = none, e = none;
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
@@ -23453,9 +23502,15 @@ struct IndexBody {
         auto const last = search<Isa, N>(tree, run, i, run.count);
         if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
       }
-      if (!located) {  // among values that are computed anew: under -ffast-math these may differ from those above
-        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N);
-        found = search<Isa, N>(tree, run, found.index, found.index + (whole < 256 * N ? whole : 256 * N));
+      if (!located) {  // values that are computed anew may differ from those above, under -ffast-math: then no one equals the best
+        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N), stop = found.index + (whole < 256 * N ? whole : 256 * N);
+        P const best(found.value);
+        i = found.index;
+        while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
+                                   (value<Isa, N>(tree, run, i + 3 * N) == best))) {
+          i += 4 * N;
+        }
+        found = i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, found.index, stop);
       }
       *result = found;
     }
@@ -23822,7 +23877,9 @@ struct ReduceKernel {
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
-    int64_t const longest = evaluation.longest(indexed ? int64_t{1} << 24 : row_run);
+    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
+    constexpr bool widens = sizeof(Total) > sizeof(A) && operands == 2;
+    int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : widens ? 4 * row_run : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];

@@ -232,6 +232,36 @@ TEST_CASE("the first of equal extrema is found wherever it stands") {
   });
 }
 
+TEST_CASE("the first of equal extrema is found in every block of a long tensor") {
+  int const threads = num_threads();
+  constexpr int64_t n = 1'600'003;
+  Tensor<float> x = zeros({n});
+  for (int const count : {1, 2}) {
+    set_num_threads(count);
+    for_each_instruction_set([&] {
+      for (int64_t const first : {int64_t{0}, int64_t{15}, int64_t{63}, int64_t{1023}, int64_t{4095}, int64_t{4096}, int64_t{4160}, int64_t{98'303}, int64_t{98'304}, int64_t{800'001}, n - 3, n - 1}) {
+        for (int64_t const second : {first, first + 1, first + 70, n - 1}) {
+          if (second >= n) continue;
+          x(first) = 2, x(second) = 2;
+          CHECK(argmax(x).item() == first);
+          CHECK(argmin(-x).item() == first);
+          CHECK(max(x).item() == 2);
+          x(first) = 0, x(second) = 0;
+        }
+        x(first) = -INFINITY;
+        CHECK(argmin(x).item() == first);
+        CHECK(argmax(x).item() == (first == 0 ? 1 : 0));
+        CHECK(min(x).item() == -INFINITY);
+        x(first) = NAN;
+        CHECK(argmax(x).item() == first);
+        CHECK(std::isnan(max(x).item()));
+        x(first) = 0;
+      }
+    });
+  }
+  set_num_threads(threads);
+}
+
 TEST_CASE("results are the same bits with one thread and with two") {
   int const threads = num_threads();
   Tensor<float> const x = uniforms({1500, 2000}) - 0.5f;

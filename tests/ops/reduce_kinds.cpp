@@ -330,6 +330,26 @@ TEST_CASE("variances are accurate where the mean is large, in one pass over rows
   CHECK(agree(static_cast<double>(var(full<int64_t>({3}, int64_t{1} << 40)).item()), 0, 0));
 }
 
+TEST_CASE("variances of every length near the end of a block agree with plain loops, wherever a part differs from the rest") {
+  constexpr int64_t most = 200'000;
+  Tensor<float> x = empty({most});
+  for (int const kind : {0, 1, 2}) {
+    for (int64_t i = 0; i < most; ++i) {
+      double const noise = std::sin(static_cast<double>(i) * 1.7);
+      x.data()[i] = static_cast<float>(kind == 0 ? noise + 3 : kind == 1 ? static_cast<double>(i) * 0.25 : i % 16384 < 40 ? 0 : 500 + noise);
+    }
+    for (int64_t const block : {64, 256, 512, 4096, 16384, 65536, 131072}) {
+      for (int64_t n = block - 1; n <= block + 65; n += n < block + 2 ? 1 : 31) {
+        double mean = 0, squares = 0;
+        for (int64_t i = 0; i < n; ++i) mean += static_cast<double>(x.data()[i]) / static_cast<double>(n);
+        for (int64_t i = 0; i < n; ++i) squares += std::pow(static_cast<double>(x.data()[i]) - mean, 2);
+        Tensor<float> const some = x.slice(0, 0, n);
+        for_each_instruction_set([&] { CHECK(agree(static_cast<double>(var(some).item()) / squares * static_cast<double>(n - 1), 1, 2e-6)); });
+      }
+    }
+  }
+}
+
 TEST_CASE("logsumexp neither overflows nor loses small terms") {
   for_each_instruction_set([] {
     CHECK(agree(static_cast<double>(logsumexp(full({100000}, 1000.f)).item()), 1000 + std::log(100000.0), 1e-7));

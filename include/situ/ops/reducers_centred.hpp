@@ -89,10 +89,11 @@ struct variance : centred_base<variance<T>, double> {
     s = s + d * d;
     t = t + d;
   }
-  /// Whether sums about a guess have lost no digits: it is no further from the mean than the elements are in their root mean square.
+  /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
+  /// square, and so is the beginning of a straight line.
   SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
     double const off = t / n, square = s / n - off * off;
-    return off * off <= square && square < __builtin_huge_val();
+    return off * off <= 4 * square && square < __builtin_huge_val();
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>

@@ -1,6 +1,7 @@
 /// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -61,14 +62,30 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
-/// The size of the cache that is shared by cores, 0 where the system does not tell.
-inline int64_t last_cache_bytes() noexcept {
+/// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
+/// all groups of cores of the processor, or of the one that a virtual machine has a part of.
+__attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
+  int64_t bytes = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
-  static int64_t const bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes;
-#else
-  return 0;
+  bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
+#if defined(__linux__)
+  int const file = ::open("/sys/devices/system/cpu/cpu0/cache/index3/size", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return bytes;
+  char content[32];
+  auto const length = ::read(file, content, sizeof content - 1);
+  ::close(file);
+  if (length <= 0) return bytes;
+  content[length] = 0;
+  char* unit = content;
+  int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
+  if (shared > 0) bytes = shared;
+#endif
+  return bytes;
+}
+inline int64_t last_cache_bytes() noexcept {
+  static int64_t const bytes = look_up_last_cache_bytes();
+  return bytes;
 }
 
 /// 0: as many as OpenMP would use. One per process.

@@ -16,39 +16,38 @@ template <class R>
 struct CentredRow {
   using E = typename R::element;
   using C = typename R::component;
+  /// Whether a centre is guessed from some elements first, so that most rows are read once.
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
 
   template <class Isa>
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
+    E c;
+    bool guessed = false;
+    if constexpr (guesses) guessed = count >= 32 * N;
+    if (guessed) {  // from places all over a few elements that are at hand, from the beginning of more: what is read out of turn has to be waited for
+      int64_t const step = count <= longest_chains ? count / 4 : N;
+      P some(R::none());
+      for (int k = 0; k < 4; ++k) some = R::gather(some, P::load(x + k * step + (step - N) / 2));
+      c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+    } else {
+      c = gathered<Isa>(x, count);
+    }
+    C const n = static_cast<C>(count);
     C s, t;
-    if constexpr (guesses) {
-      if (count >= 32 * N) {
-        P some(R::none());
-        for (int k = 1; k < 8; k += 2) some = R::gather(some, P::load(x + k * count / 8));
-        E const c = R::centre(fold<N>(some), static_cast<E>(4 * N));
-        sums_about<Isa>(x, count, c, s, t);
-        if (SITU_LIKELY(R::is_near(s, t, static_cast<C>(count)))) {
-          R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
-          return 0;
+    for (;;) {
+      sums_about<Isa>(x, count, c, s, t);
+      if constexpr (guesses) {
+        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, n))) {
+          c = static_cast<E>(static_cast<C>(c) + t / n);
+          guessed = false;
+          continue;
         }
       }
+      break;
     }
-    P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
-    int64_t i = 0;
-    for (; i + 4 * N <= count; i += 4 * N) {
-      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
-      gather_chains(first, x + i, Chains{});
-    }
-    for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    if (i < count) {
-      E last[N];
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
-      first[0] = R::gather(first[0], P::load(last));
-    }
-    E const c = R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
-    sums_about<Isa>(x, count, c, s, t);
-    R::part(*centre, *spread, static_cast<C>(c), s, t, static_cast<C>(count));
+    R::part(*centre, *spread, static_cast<C>(c), s, t, n);
     return 0;
   }
 
@@ -62,9 +61,24 @@ struct CentredRow {
   SITU_INLINE static void spread_chains(P (&s)[4], P (&t)[4], E const* x, P const& around, std::integer_sequence<int, K...>) {
     (R::spread(s[K], t[K], P::load(x + K * P::lanes), around), ...);
   }
-  /// Whether a centre is guessed from some elements first, so that most rows are read once.
-  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
-
+  template <class Isa>
+  SITU_INLINE static E gathered(E const* x, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    using P = pack<E, N, Isa>;
+    P first[4] = {P(R::none()), P(R::none()), P(R::none()), P(R::none())};
+    int64_t i = 0;
+    for (; i + 4 * N <= count; i += 4 * N) {
+      if constexpr (!guesses) ask_for<2 * Isa::bytes>(x + count + i / 2);
+      gather_chains(first, x + i, Chains{});
+    }
+    for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
+    if (i < count) {
+      E last[N];
+      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
+      first[0] = R::gather(first[0], P::load(last));
+    }
+    return R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+  }
   template <int N, class P>
   SITU_INLINE static E fold(P const& all) {
     E lanes[N];
@@ -79,25 +93,40 @@ struct CentredRow {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
     using P = pack<E, N, Isa>;
     P const around(c), none(E(0));
-    P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+    P all_s = none, all_t = none;
     int64_t i = 0;
-    for (; i + 4 * N <= count; i += 4 * N) {
-      if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
-      else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
-      spread_chains(s, t, x + i, around, Chains{});
+    while (i + 4 * N <= count) {  // few additions in a row, then their sum: rounding errors stay small
+      int64_t const whole = (count - i) / (4 * N) * (4 * N), stop = i + (whole < longest_chains ? whole : longest_chains);
+      P s[4] = {none, none, none, none}, t[4] = {none, none, none, none};
+      if (guesses && count > longest_chains) {
+        for (; i < stop; i += 4 * N) spread_chains(s, t, x + i, around, Chains{});
+      } else {
+        for (; i < stop; i += 4 * N) {
+          if constexpr (guesses) ask_for<4 * Isa::bytes>(x + count + i);
+          else ask_for<2 * Isa::bytes>(x + count + (count + i) / 2);
+          spread_chains(s, t, x + i, around, Chains{});
+        }
+      }
+      all_s = all_s + keep_order((s[0] + s[1]) + (s[2] + s[3]));
+      all_t = all_t + keep_order((t[0] + t[1]) + (t[2] + t[3]));
     }
-    for (; i + N <= count; i += N) R::spread(s[0], t[0], P::load(x + i), around);
+    for (; i + N <= count; i += N) R::spread(all_s, all_t, P::load(x + i), around);
     E lanes[N], other[N];
     if (i < count) {
       for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(s[0], t[0], P::load(lanes), around);
+      R::spread(all_s, all_t, P::load(lanes), around);
     }
-    ((s[0] + s[1]) + (s[2] + s[3])).store(lanes);
-    ((t[0] + t[1]) + (t[2] + t[3])).store(other);
+    all_s.store(lanes);
+    all_t.store(other);
     total_s = total_t = 0;
-    for (int k = 0; k < N; ++k) total_s += static_cast<C>(lanes[k]), total_t += static_cast<C>(other[k]);
+    for (int k = 0; k < N; k += 2) {
+      total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
+      total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+    }
   }
-  /// What comes next most often follows: a pass over the row asks for it, each of two passes for half of it. So the memory works all the time.
+  static constexpr int64_t longest_chains = 4096;
+  /// What comes next most often follows: each of two passes over a row asks for half of it, a single one over a short row for all. So the memory works all
+  /// the time. (Of a long row the processor foresees what comes next.)
   template <int Bytes>
   SITU_INLINE static void ask_for(E const* next) {
     for (int byte = 0; byte < Bytes; byte += 64) __builtin_prefetch(reinterpret_cast<char const*>(next) + byte, 0, 3);
@@ -186,6 +215,7 @@ struct CentredKernel {
   static constexpr int operands = P::leaves + 1;
   static constexpr int64_t strip_columns = 1024;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
+  static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once
   /// A dense tensor of the right type is read where it lies.
   static constexpr bool in_place = std::is_same_v<Tree, Input<E, 0>>;
 
@@ -261,7 +291,7 @@ struct CentredKernel {
         int64_t wanted = rows.stop - i;
         if constexpr (in_place) {
           if (filled == 0 && axis >= 0 && space.stride(1, axis) == 1 && (wanted >= 256 || rows.end - rows.first == 1)) {
-            int64_t const count = wanted < tile ? wanted : tile;
+            int64_t const count = wanted < piece ? wanted : piece;
             join(total, reinterpret_cast<E const*>(from[1]), count);
             i += count;
             continue;

@@ -77,9 +77,15 @@ struct IndexBody {
         auto const last = search<Isa, N>(tree, run, i, run.count);
         if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
       }
-      if (!located) {  // among values that are computed anew: under -ffast-math these may differ from those above
-        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N);
-        found = search<Isa, N>(tree, run, found.index, found.index + (whole < 256 * N ? whole : 256 * N));
+      if (!located) {  // values that are computed anew may differ from those above, under -ffast-math: then no one equals the best
+        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N), stop = found.index + (whole < 256 * N ? whole : 256 * N);
+        P const best(found.value);
+        i = found.index;
+        while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
+                                   (value<Isa, N>(tree, run, i + 3 * N) == best))) {
+          i += 4 * N;
+        }
+        found = i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, found.index, stop);
       }
       *result = found;
     }

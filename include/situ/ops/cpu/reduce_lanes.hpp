@@ -241,7 +241,7 @@ struct CombineBody {
       P a = none;
       while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
         int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-        constexpr int64_t longest = finds_extremum ? 256 * N : 64 * N;
+        constexpr int64_t longest = finds_extremum ? 256 * N : 128 * N;
         int64_t const stop = i + (whole < longest ? whole : longest);
         P b = none, c = none, d = none, e = none;
         if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite

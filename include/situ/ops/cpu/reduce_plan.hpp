@@ -10,7 +10,7 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-inline constexpr int64_t row_run = 16384;  ///< elements added in float before they are added in double
+inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats a few times as many, then in double
 
 /// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
 struct ReducePlan {
@@ -120,13 +120,14 @@ struct ReduceSpace {
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
     plan.units_per_output = 1;
-    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each
-      if (run >= grain) {
-        plan.run_per_unit = (grain + row_run - 1) / row_run * row_run;
+    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
+      int64_t const unit = (grain / 8 + row_run - 1) / row_run * row_run;
+      if (run >= unit) {
+        plan.run_per_unit = unit;
         plan.rows_per_unit = 1;
         plan.units_per_output = rows * ((run + plan.run_per_unit - 1) / plan.run_per_unit);
       } else {
-        plan.rows_per_unit = (grain + run - 1) / run;
+        plan.rows_per_unit = (unit + run - 1) / run;
         plan.units_per_output = (rows + plan.rows_per_unit - 1) / plan.rows_per_unit;
       }
     }
