@@ -20101,6 +20101,16 @@ SITU_INLINE pack<T, N, Isa> woven_sums(pack<T, N, Isa> const& a, pack<T, N, Isa>
   }
   return pack<T, N, Isa>(V(even + odd));
 }
+/// The sums over the 128 bits of each of as many packs, `step` apart, as a pack has 128 bits: one after the other. The packs are overwritten.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_parts(pack<T, N, Isa>* parts, int step = 1) {
+  if constexpr (N * sizeof(T) > 16) {
+    for (int m = N * static_cast<int>(sizeof(T)) / 32; m > 0; m /= 2) {
+      for (int k = 0; k < m; ++k) parts[k * step] = woven_sums<16>(parts[2 * k * step], parts[(2 * k + 1) * step]);
+    }
+  }
+  return parts[0];
+}
 /// The sum of each of N packs, which are overwritten.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
@@ -20110,12 +20120,24 @@ SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
     m /= 2;
   }
   for (int k = 0; k < m; ++k) parts[k] = woven_sums<8>(parts[2 * k], parts[2 * k + 1]);
-  if constexpr (N * sizeof(T) > 16) {
-    for (m /= 2; m > 0; m /= 2) {
-      for (int k = 0; k < m; ++k) parts[k] = woven_sums<16>(parts[2 * k], parts[2 * k + 1]);
+  return sums_of_parts(parts);
+}
+/// Every other lane, from number First on, of each 128 bits of a, then of b.
+template <int First, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> every_other(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  using P = pack<T, N, Isa>;
+  constexpr int F = First;
+  if constexpr (sizeof(T) == 4) {
+    if constexpr (N == 4) return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 4, F + 6));
+    else if constexpr (N == 8) return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 8, F + 10, F + 4, F + 6, F + 12, F + 14));
+    else {
+      return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 16, F + 18, F + 4, F + 6, F + 20, F + 22, F + 8, F + 10, F + 24, F + 26, F + 12, F + 14, F + 28, F + 30));
     }
+  } else {
+    if constexpr (N == 2) return P(__builtin_shufflevector(a.v, b.v, F, F + 2));
+    else if constexpr (N == 4) return P(__builtin_shufflevector(a.v, b.v, F, F + 4, F + 2, F + 6));
+    else return P(__builtin_shufflevector(a.v, b.v, F, F + 8, F + 2, F + 10, F + 4, F + 12, F + 6, F + 14));
   }
-  return parts[0];
 }
 
 template <class T, int N, class Isa>
@@ -31979,6 +32001,17 @@ struct RowCut {
       : n(count), whole(count / N * N), last(count >= N ? count - N : 0), is_short(count < N),
         inside(count >= N ? !lanes_below<C, N, Isa>(N - (count - whole)) : lanes_below<C, N, Isa>(count)) {}
   bool has_rest() const { return whole < n; }
+  /// Packs of a row that has code of its own, without loops, whose ends are what processors guess wrong: 2 to 8 of them; 0 for any other row.
+  SITU_INLINE int packs() const {
+    if constexpr (Isa::bytes < 64) return 0;
+    else return n > N && n <= 8 * N ? static_cast<int>((n + N - 1) / N) : 0;
+  }
+  /// Where the second pack of such a row begins for the others to fill lines, as far as the last one lets them.
+  template <class T>
+  SITU_INLINE int64_t second(T const* memory) const {
+    int64_t const rest = n - (n - 1) / N * N, line = N - static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(memory) / sizeof(T) % static_cast<std::uintptr_t>(N));
+    return line > rest ? line : rest;
+  }
   SITU_INLINE P rest(C const* row) const { return P::load(row + last); }
   SITU_INLINE P inside_only(P const& x) const { return select(inside, x, P(C(0))); }
 };
@@ -32005,52 +32038,46 @@ SITU_INLINE int64_t rows_of_group(int64_t n) {
   return rows;
 }
 
-/// What the elements of a normalised row are made with, for a group of rows; see RowCoefficients.
-template <bool Centred, class C, class Isa>
-struct NormGroup {
-  using Cut = RowCut<C, Isa>;
-  using P = typename Cut::P;
-  static constexpr int N = Cut::N;
-  alignas(64) C shift[N], low[N], scale[N];
+/// c - a*b, fused where the instruction set fuses it.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> multiply_subtracted(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b, pack<T, N, Isa> const& c) {
+  return pack<T, N, Isa>(typename pack<T, N, Isa>::vector(c.v - a.v * b.v));
+}
 
-  /// Reads the rows once: what is summed is about a guess of the mean, which costs no digits while it is no further from it than the elements are in
-  /// their root mean square. Else it is summed again, about what was found; of the other rows nothing changes by that.
-  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps) {
-    P const zero(C(0)), one_in_n(C(1) / static_cast<C>(cut.n));
-    P sums[N], squares[N];
-    if constexpr (Centred) {
-      int64_t const middle = cut.last / 2;
-      for (int64_t r = 0; r < rows; ++r) {
-        C const* const row = x + r * pitch;
-        sums[r] = (P::load(row) + P::load(row + middle)) + P::load(row + cut.last);
-      }
-      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = zero;
-      (sums_of_packs(sums) * P(C(1) / static_cast<C>(3 * (cut.is_short ? cut.n : N)))).store(shift);
-    }
-    for (bool guessed = Centred;; guessed = false) {
-      for (int64_t r = 0; r < rows; ++r) add_row(cut, x + r * pitch, P(Centred ? shift[r] : C(0)), sums[r], squares[r]);
-      for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) sums[r] = squares[r] = zero;
-      P const square = sums_of_packs(squares);
-      if constexpr (!Centred) {
-        finish(square * one_in_n, eps);
-        zero.store(shift);
-        zero.store(low);
-        return;
-      } else {
-        P const guess = P::load(shift), rest = sums_of_packs(sums), off = rest * one_in_n, variance = (square - rest * off) * one_in_n;
-        P const mean = keep_order(guess + off);
-        auto const is_far = off * off > variance;
-        if (SITU_UNLIKELY(guessed && any_of(is_far))) {
-          select(is_far, mean, guess).store(shift);
-          continue;
-        }
-        finish(variance, eps);
-        mean.store(shift);
-        ((keep_order(mean - guess) - off) * P::load(scale)).store(low);
-        return;
-      }
+/// Two sums for each row of a group, put together as the rows come.
+template <class C, class Isa>
+struct GroupSums {
+  using P = typename RowCut<C, Isa>::P;
+  static constexpr int N = RowCut<C, Isa>::N, lanes = Isa::bytes / 16, rows_in_lane = 8 / static_cast<int>(sizeof(C));
+  P parts[2 * lanes], before;  ///< of 128 bits, each of whose halves stands for a row or two
+
+  SITU_INLINE GroupSums() : before(C(0)) {
+    for (P& part : parts) part = before;
+  }
+  SITU_INLINE void put(int64_t row, P const& first, P const& second) {
+    P const both = woven_sums<static_cast<int>(sizeof(C))>(first, second);
+    if constexpr (rows_in_lane == 1) {
+      parts[row] = both;
+    } else {
+      if (row & 1) parts[row / 2] = woven_sums<8>(before, both);
+      else before = both;
     }
   }
+  SITU_INLINE void end(int64_t rows, P& first, P& second) {
+    if (SITU_UNLIKELY(rows % rows_in_lane != 0)) parts[rows / 2] = woven_sums<8>(before, before);
+    P const a = sums_of_parts(parts, 2), b = sums_of_parts(parts + 1, 2);
+    first = every_other<0>(a, b);
+    second = every_other<1>(a, b);
+  }
+};
+
+/// What the elements of a normalised row are made with, for a group of rows; see RowCoefficients.
+template <class C, class Isa>
+struct GroupCoefficients {
+  using P = typename RowCut<C, Isa>::P;
+  static constexpr int N = RowCut<C, Isa>::N;
+  alignas(64) C shift[N], low[N], scale[N];
+
   /// To [shift, low, scale][row], and from there.
   SITU_INLINE void keep(C* to, int64_t all, int64_t rows) const {
     for (C const* field : {shift, low, scale}) {
@@ -32066,20 +32093,109 @@ struct NormGroup {
       from += all;
     }
   }
+};
+
+/// How they are found. The rows are read once: what is summed is about a guess of the mean, which costs no digits while it is no further from it than the
+/// elements are in their root mean square. Else it is summed again, about what was found; of the other rows nothing changes by that.
+template <bool Centred, class C, class Isa>
+struct NormGroup {
+  using Cut = RowCut<C, Isa>;
+  using P = typename Cut::P;
+  static constexpr int N = Cut::N;
+  alignas(64) C about[N];  ///< what is summed about
+  GroupSums<C, Isa> sums;
+  bool again = false;
+
+  SITU_INLINE P guess(Cut const& cut, C const* x, int64_t pitch, int64_t rows) {
+    constexpr int few = 16 / static_cast<int>(sizeof(C));  // rows
+    if constexpr (!Centred) return P(C(0));
+    P parts[GroupSums<C, Isa>::lanes];
+    for (P& part : parts) part = P(C(0));
+    for (int64_t r = 0; r < rows; r += few) {
+      int64_t const last = rows - 1 - r;
+      C const* const row = x + r * pitch;
+      P a = ends(cut, row), b = ends(cut, row + (last < 1 ? last : 1) * pitch);
+      if constexpr (few == 4) {
+        P const c = ends(cut, row + (last < 2 ? last : 2) * pitch), d = ends(cut, row + (last < 3 ? last : 3) * pitch);
+        a = woven_sums<4>(a, b), b = woven_sums<4>(c, d);
+      }
+      parts[r / few] = woven_sums<8>(a, b);
+    }
+    return sums_of_parts(parts) * P(C(1) / static_cast<C>(3 * (cut.is_short ? cut.n : N)));
+  }
+  template <int Packs>
+  SITU_INLINE void add(Cut const& cut, C const* row, int64_t r) {
+    P const centre(Centred ? about[r] : C(0)), zero(C(0));
+    P sum(zero), square(zero);
+    if constexpr (Packs > 0) {
+      P t(zero), q1(zero), q2(zero), q3(zero);
+      P const last = to_centre(row + cut.last, centre);
+      sum = cut.has_rest() ? cut.inside_only(last) : last;
+      square = sum * sum;
+      add_packs<1, Packs>(row, centre, t, sum, q1, q2, q3, square);
+      sum = sum + t;
+      square = (square + q1) + (q2 + q3);
+    } else {
+      add_row(cut, row, centre, sum, square);
+    }
+    sums.put(r, sum, square);
+  }
+  /// Whether that was all.
+  SITU_INLINE bool finish(Cut const& cut, int64_t rows, double eps, GroupCoefficients<C, Isa>& to) {
+    P const zero(C(0)), one_in_n(C(1) / static_cast<C>(cut.n));
+    P rest(zero), square(zero);
+    sums.end(rows, rest, square);
+    if constexpr (!Centred) {
+      scale_of(square * one_in_n, eps).store(to.scale);
+      zero.store(to.shift);
+      zero.store(to.low);
+      return true;
+    } else {
+      P const guess = P::load(about), off = zero - rest * one_in_n, variance = (square + rest * off) * one_in_n;
+      P const mean = keep_order(guess + off);
+      auto const is_far = off * off > variance;
+      if (SITU_UNLIKELY(!again && any_of(is_far))) {
+        select(is_far, mean, guess).store(about);
+        return !(again = true);
+      }
+      again = false;
+      P const scale = scale_of(variance, eps);
+      mean.store(to.shift);
+      ((keep_order(mean - guess) - off) * scale).store(to.low);
+      scale.store(to.scale);
+      return true;
+    }
+  }
+  /// All of it.
+  SITU_INLINE void gather(Cut const& cut, C const* x, int64_t pitch, int64_t rows, double eps, GroupCoefficients<C, Isa>& to) {
+    guess(cut, x, pitch, rows).store(about);
+    do {
+      for (int64_t r = 0; r < rows; ++r) add<0>(cut, x + r * pitch, r);
+    } while (!finish(cut, rows, eps, to));
+  }
 
  private:
-  /// The sums of x - centre and of its square.
+  SITU_INLINE static P ends(Cut const& cut, C const* row) { return (P::load(row) + P::load(row + cut.last / 2)) + P::load(row + cut.last); }
+  template <int K, int Packs>
+  SITU_INLINE static void add_packs(C const* row, P const& centre, P& s, P& t, P& q0, P& q1, P& q2, P& q3) {
+    if constexpr (K < Packs) {
+      P const d = to_centre(row + (K - 1) * N, centre);
+      if constexpr (Centred) s = s + d;
+      q0 = multiply_add(d, d, q0);
+      add_packs<K + 1, Packs>(row, centre, t, s, q1, q2, q3, q0);
+    }
+  }
+  /// The sums of centre - x and of its square.
   SITU_INLINE static void add_row(Cut const& cut, C const* row, P const& centre, P& sum, P& square) {
     P const zero(C(0));
     P s(zero), t(zero), q0(zero), q1(zero), q2(zero), q3(zero);  // as many as hide how long an addition takes
     if (cut.has_rest()) {
-      s = cut.inside_only(from_centre(cut.rest(row), centre));
+      s = cut.inside_only(to_centre(row + cut.last, centre));
       q0 = s * s;
     }
     int64_t i = 0;
     for (; i + 4 * N <= cut.whole; i += 4 * N) {
-      P const a = from_centre(P::load(row + i), centre), b = from_centre(P::load(row + i + N), centre);
-      P const c = from_centre(P::load(row + i + 2 * N), centre), d = from_centre(P::load(row + i + 3 * N), centre);
+      P const a = to_centre(row + i, centre), b = to_centre(row + i + N, centre), c = to_centre(row + i + 2 * N, centre), d = to_centre(row + i + 3 * N, centre);
       if constexpr (Centred) s = s + (a + b), t = t + (c + d);
       q0 = multiply_add(a, a, q0);
       q1 = multiply_add(b, b, q1);
@@ -32087,20 +32203,63 @@ struct NormGroup {
       q3 = multiply_add(d, d, q3);
     }
     for (; i < cut.whole; i += N) {
-      P const d = from_centre(P::load(row + i), centre);
+      P const d = to_centre(row + i, centre);
       if constexpr (Centred) t = t + d;
       q1 = multiply_add(d, d, q1);
     }
     sum = s + t;
     square = (q0 + q1) + (q2 + q3);
   }
-  SITU_INLINE static P from_centre(P const& x, P const& centre) {
-    if constexpr (Centred) return keep_order(x - centre);
-    else return x;
+  /// What is subtracted from may be no register.
+  SITU_INLINE static P to_centre(C const* x, P const& centre) {
+    if constexpr (Centred) return keep_order(centre - P::load(x));
+    else return P::load(x);
   }
-  SITU_INLINE void finish(P const& variance, double eps) {
-    (P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps)))).store(scale);
+  SITU_INLINE static P scale_of(P const& variance, double eps) { return P(C(1)) / math::sqrt(variance + P(static_cast<C>(eps))); }
+};
+
+/// Whether three groups of so many elements, and what is made of one, fit the nearest cache.
+template <class C>
+constexpr bool overlapped_groups(int64_t elements) {
+  return 4 * elements * static_cast<int64_t>(sizeof(C)) <= 32 << 10;
+}
+/// Calls f(number) with the number of packs, 0 or 2 to 8, as a type.
+template <class Isa, class F>
+SITU_INLINE void with_packs(int packs, F const& f) {
+  if constexpr (Isa::bytes >= 64) {
+    if (packs == 2) return f.template rows<2>();
+    if (packs == 3) return f.template rows<3>();
+    if (packs == 4) return f.template rows<4>();
+    if (packs == 5) return f.template rows<5>();
+    if (packs == 6) return f.template rows<6>();
+    if (packs == 7) return f.template rows<7>();
+    if (packs == 8) return f.template rows<8>();
   }
+  f.template rows<0>();
+}
+
+/// Where the steps of three groups at once stand: one group is written, the sums of the next are made, the mean of the one behind it is guessed, so that
+/// none waits for another. Where three groups are more than the nearest cache holds, one group is taken through all steps before the next.
+struct GroupSteps {
+  int64_t all, most;
+  bool overlap;
+  int64_t guessed = 0, gathered = 0, written = 0;  ///< rows
+  int64_t to_guess = 0, to_gather = 0, to_write = 0;  ///< in this step
+
+  SITU_INLINE bool next() {
+    if (written >= all) return false;
+    to_write = least(gathered - written);
+    to_gather = overlap || written == gathered ? least(guessed - gathered) : 0;
+    to_guess = overlap ? (guessed - gathered <= most ? least(all - guessed) : 0) : written == guessed ? least(all - guessed) : 0;
+    return true;
+  }
+  SITU_INLINE void end(bool has_gathered) {
+    guessed += to_guess, written += to_write;
+    if (has_gathered) gathered += to_gather;
+  }
+
+ private:
+  SITU_INLINE int64_t least(int64_t n) const { return n < most ? n : most; }
 };
 
 /// `count` elements past the cache, from a buffer in it. What lies at `next`, if anything does, is asked for meanwhile.
@@ -32199,7 +32358,11 @@ struct NormGroups {
     Cut const cut(a.count);
     int64_t const most = rows_of_group<C, Isa>(a.count);
     bool const streams = a.stream && a.out_pitch == a.count && std::is_same_v<C, Out>;
+    bool const weighs = a.op.weight || a.op.bias;
+    int const packs = cut.packs();
     NormGroup<RowMath<Op>::centred, C, Isa> group;
+    GroupCoefficients<C, Isa> made_with;
+    typename Cut::P ahead(C(0));  // the next guess
     alignas(64) Out held[group_elements + 64];
     alignas(64) C short_x[N * N], short_weight[N], short_bias[N];
     C const *weight = a.op.weight, *bias = a.op.bias;
@@ -32207,28 +32370,70 @@ struct NormGroups {
       if (weight) weight = padded<N>(weight, 0, cut.n, 1, short_weight);
       if (bias) bias = padded<N>(bias, 0, cut.n, 1, short_bias);
     }
-    for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const* x = a.x + row * a.pitch;
-      Out *const out = a.out + row * a.out_pitch, *to = out;
-      int64_t pitch = a.pitch, to_pitch = a.out_pitch;
-      if (streams) to = held;
-      if (SITU_UNLIKELY(cut.is_short)) x = padded<N>(x, pitch, cut.n, rows, short_x), pitch = N, to = held, to_pitch = N;
-      group.gather(cut, x, pitch, rows, a.op.eps);
-      if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
-      for (int64_t r = 0; r < rows; ++r) {
-        if (weight || bias) write<Isa, true>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
-        else write<Isa, false>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
-      }
+    int64_t const pitch = cut.is_short ? N : a.pitch, to_pitch = cut.is_short ? N : a.out_pitch;
+    GroupSteps step{a.rows, most, !cut.is_short && overlapped_groups<C>(most * cut.n)};
+    while (step.next()) {
+      C const *guess_x = a.x + step.guessed * a.pitch, *gather_x = a.x + step.gathered * a.pitch, *write_x = a.x + step.written * a.pitch;
+      Out *const out = a.out + step.written * a.out_pitch, *const to = streams || cut.is_short ? held : out;
       if (SITU_UNLIKELY(cut.is_short)) {
-        unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
-      } else if constexpr (std::is_same_v<C, Out>) {
-        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count, x + rows * pitch);
+        if (step.to_guess > 0) padded<N>(guess_x, a.pitch, cut.n, step.to_guess, short_x);
+        guess_x = gather_x = write_x = short_x;
       }
+      if (step.to_guess > 0) ahead = group.guess(cut, guess_x, pitch, step.to_guess);
+      Pass<Isa> const pass{cut, group, made_with, weight, bias, gather_x, write_x, pitch, to, to_pitch, step.to_gather, step.to_write};
+      with_packs<Isa>(weighs ? 0 : packs, pass);
+      if (SITU_UNLIKELY(cut.is_short)) {
+        unpadded<N>(static_cast<Out const*>(held), cut.n, step.to_write, out, a.out_pitch);
+      } else if constexpr (std::is_same_v<C, Out>) {
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, step.to_write * a.count, a.x + (step.guessed + step.to_guess) * a.pitch);
+      }
+      bool const done = step.to_gather == 0 || group.finish(cut, step.to_gather, a.op.eps, made_with);
+      if (done) ahead.store(group.about);
+      if (a.op.found && done) made_with.keep(a.op.found + a.first + step.gathered, a.all, step.to_gather);
+      step.end(done);
     }
   }
 
  private:
+  /// Rows of two groups: of one the sums, the other is written.
+  template <class Isa>
+  struct Pass {
+    RowCut<C, Isa> const& cut;
+    NormGroup<RowMath<Op>::centred, C, Isa>& group;
+    GroupCoefficients<C, Isa> const& made_with;
+    C const *weight, *bias, *gather_x, *write_x;
+    int64_t pitch;
+    Out* to;
+    int64_t to_pitch, to_gather, to_write;
+    template <int Packs>
+    SITU_INLINE void rows() const {
+      for (int64_t r = 0; r < to_gather || r < to_write; ++r) {
+        if (SITU_LIKELY(r < to_gather)) group.template add<Packs>(cut, gather_x + r * pitch, r);
+        if (SITU_UNLIKELY(r >= to_write)) continue;
+        if constexpr (Packs > 0) write_packs<Isa, Packs>(cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+        else if (weight || bias) write<Isa, true>(weight, bias, cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+        else write<Isa, false>(weight, bias, cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+      }
+    }
+  };
+  template <class Isa, int Packs>
+  SITU_INLINE static void write_packs(RowCut<C, Isa> const& cut, C const* x, GroupCoefficients<C, Isa> const& group, int64_t row, Out* out) {
+    constexpr int N = RowCut<C, Isa>::N;
+    using P = pack<C, N, Isa>;
+    P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
+    P const first = made<Isa, false>(nullptr, nullptr, P::load(x), shift, low, scale, 0), last = made<Isa, false>(nullptr, nullptr, cut.rest(x), shift, low, scale, 0);
+    int64_t const second = cut.second(out);
+    write_inner<Isa, Packs - 2>(x + second, shift, low, scale, out + second);
+    store_lanes<Out, N, Isa>(first, out);
+    store_lanes<Out, N, Isa>(last, out + cut.last);
+  }
+  template <class Isa, int Packs, int N>
+  SITU_INLINE static void write_inner(C const* x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& scale, Out* out) {
+    if constexpr (Packs > 0) {
+      store_lanes<Out, N, Isa>(made<Isa, false>(nullptr, nullptr, pack<C, N, Isa>::load(x), shift, low, scale, 0), out);
+      write_inner<Isa, Packs - 1>(x + N, shift, low, scale, out + N);
+    }
+  }
   template <class Isa, bool Weighed, class Group>
   SITU_INLINE static void write(C const* weight, C const* bias, RowCut<C, Isa> const& cut, C const* x, Group const& group, int64_t row, Out* out) {
     constexpr int N = RowCut<C, Isa>::N;
@@ -32244,7 +32449,9 @@ struct NormGroups {
   SITU_INLINE static pack<C, N, Isa> made(C const* weight, C const* bias, pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low,
                                           pack<C, N, Isa> const& scale, int64_t i) {
     using P = pack<C, N, Isa>;
-    P y = RowMath<Op>::template value<Isa, false, N>(x, shift, low, scale);
+    P y(shift);
+    if constexpr (RowMath<Op>::centred) y = multiply_subtracted(keep_order(shift - x), scale, low);
+    else y = x * scale;
     if constexpr (Weighed) {
       if (weight) y = y * P::load(weight + i);
       if (bias) y = y + P::load(bias + i);
@@ -39080,6 +39287,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
 /// A gradient that is not computed yet: the node that it has reached, if it is the next one, does so in parts, and needs no memory for the whole.
 struct LateGradient {
   Node* node = nullptr;
+  void const* lies_at = nullptr;  ///< where there is nothing to compute: its elements
   virtual ~LateGradient() = default;
   SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
   SITU_NOINLINE static void operator delete(void* late) noexcept { give_block(late); }
@@ -41491,6 +41699,7 @@ struct BackwardCode {
   int lanes;  ///< elements of an AVX-512 pack
   int64_t grain;
   Formula const* formula;
+  bool hands_on = false;                           ///< the gradient is the first input times the second, which is the result's
   int sizes[max_operands] = {};                    ///< of an element
   int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
   MoverFunctions const* movers[max_operands] = {};
@@ -41510,6 +41719,14 @@ constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& c
   (tell_inputs(std::type_identity<Ts>{}, code), ...);
 }
 
+/// A Variable times a tensor, and what is said of it in BackwardCode.
+template <class F, class S>
+inline constexpr bool hands_on_input = false;
+template <class T>
+inline constexpr bool hands_on_input<Apply<functions::multiply, Apply<functions::slot<0>, Constant<T>>, Input<T, 0>>, Input<T, 1>> = true;
+template <class T>
+inline constexpr bool hands_on_input<Apply<functions::multiply, Input<T, 0>, Apply<functions::slot<0>, Constant<T>>>, Input<T, 1>> = true;
+
 template <class F, class S, class Slots, int Inputs>
 inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
   using Body = BackwardBody<F, S, Slots, Inputs>;
@@ -41517,6 +41734,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
   BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  code.hands_on = hands_on_input<F, S>;
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
     code.accumulate[o] = &accumulate_box<compute_t<Ts>>, code.add[o] = &add_lanes<Ts>, ++o),
@@ -41770,12 +41988,18 @@ struct LateBackward final : LateGradient {
     for (int k = 0; k < bound.operands() - bound.code->outputs; ++k) {
       if (auto* const body = const_cast<Body*>(bodies[k])) count_up(body->handles), read[k] = Handle(body);
     }
+    int const input = bound.code->outputs;
+    if (bound.code->hands_on && (bound.repeated >> input & 3u) == 2u && is_one(bound.data[input + 1], bound.size(input + 1))) lies_at = bound.data[input];
   }
   void compute(void* to, int64_t first, int64_t count) const override { bound.run_range(first, count, to, false); }
   void settle() override {
     bound.data[slot] = begin(node, node->shape);
     launch_contiguous_backward<D>(bound, product(node->shape));
   }
+
+ private:
+  /// Of an element that is no shorter than what is computed with.
+  static bool is_one(void const* element, int size) { return size == 4 ? *static_cast<float const*>(element) == 1 : size == 8 && *static_cast<double const*>(element) == 1; }
 };
 
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.
@@ -48066,6 +48290,8 @@ struct NormGradientGroups {
     Cut const cut(a.count);
     int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
     NormGroup<Centred, C, Isa> group;
+    GroupCoefficients<C, Isa> made_with[2];
+    GroupSums<C, Isa> sums;
     alignas(64) C slopes[N], bases[N], held[group_elements + 64];
     alignas(64) C short_x[N * N], short_g[N * N], short_weight[N], short_sums[2 * N] = {};
     if (SITU_UNLIKELY(cut.is_short)) {
@@ -48073,23 +48299,32 @@ struct NormGradientGroups {
       if (a.weight_gradient) a.weight_gradient = short_sums;
       if (a.bias_gradient) a.bias_gradient = short_sums + N;
     }
-    for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const *x = a.b + row * n, *g = a.g + row * n;
-      C* out = a.stream ? held : a.out + row * n;
-      int64_t pitch = n;
+    bool const writes = a.out;
+    int const packs = cut.packs();
+    int64_t const pitch = cut.is_short ? N : n;
+    GroupSteps step{a.rows, most, !cut.is_short && overlapped_groups<C>(most * n)};
+    step.guessed = a.rows;  // nothing is
+    for (int number = 0; step.next(); number ^= 1) {
+      C const *x = a.b + step.gathered * n, *g = a.g + step.gathered * n, *x_before = a.b + step.written * n, *g_before = a.g + step.written * n;
+      C* out = a.stream ? held : a.out + step.written * n;
       if (SITU_UNLIKELY(cut.is_short)) {
-        x = padded<N>(x, n, n, rows, short_x), g = padded<N>(g, n, n, rows, short_g);
-        out = held, pitch = N;
+        if (step.to_gather > 0) padded<N>(x, n, n, step.to_gather, short_x), padded<N>(g, n, n, step.to_gather, short_g);
+        x = x_before = short_x, g = g_before = short_g, out = held;
       }
-      if (a.found) group.restore(a.found + row, a.all, rows);
-      else group.gather(cut, x, pitch, rows, a.eps);
-      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, pitch, rows);
-      if (!a.out) continue;
-      if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
-      else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
-      if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
-      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n, x + rows * n);
+      GroupCoefficients<C, Isa>&coefficients = made_with[number], &before = made_with[number ^ 1];
+      if (step.to_gather > 0) {
+        if (a.found) coefficients.restore(a.found + step.gathered, a.all, step.to_gather);
+        else group.gather(cut, x, pitch, step.to_gather, a.eps, coefficients);
+        if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, coefficients, x, g, pitch, step.to_gather);
+      }
+      if (writes) {
+        Pass const pass{cut, coefficients, before, sums, a.weight, x, g, x_before, g_before, out, slopes, bases, pitch, step.to_gather, step.to_write};
+        with_packs<Isa>(a.weight ? 0 : packs, pass);
+        if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, step.to_write, a.out + step.written * n, n);
+        else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + step.written * n, step.to_write * n, x + step.to_gather * n);
+        if (step.to_gather > 0) finish(cut, coefficients, sums, step.to_gather, slopes, bases);
+      }
+      step.end(true);
     }
     for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
       if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
@@ -48107,48 +48342,99 @@ struct NormGradientGroups {
     if constexpr (Weighed) return g * P::load(weight + i);
     else return g;
   }
-  /// An element's gradient is  r h + slope d + base,  d = x - shift.
-  template <bool Weighed>
-  SITU_INLINE static void rows_of(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes,
-                                  C* bases, C* out) {
-    sums<Weighed>(weight, cut, group, x, g, pitch, rows, slopes, bases);
-    for (int64_t r = 0; r < rows; ++r) write<Weighed>(weight, cut, x + r * pitch, g + r * pitch, P(group.shift[r]), P(group.scale[r]), P(slopes[r]), P(bases[r]), out + r * pitch);
+  /// Rows of two groups: of one the sums, the other is written.
+  struct Pass {
+    Cut const& cut;
+    GroupCoefficients<C, Isa> const &coefficients, &before;
+    GroupSums<C, Isa>& sums;
+    C const *weight, *x, *g, *x_before, *g_before;
+    C *out, *slopes, *bases;
+    int64_t pitch, to_gather, to_write;
+    template <int Packs>
+    SITU_INLINE void rows() const {
+      for (int64_t r = 0; r < to_gather || r < to_write; ++r) {
+        int64_t const at = r * pitch;
+        if (SITU_LIKELY(r < to_gather)) {
+          if constexpr (Packs > 0) add_packs<Packs>(cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+          else if (weight) add_row<true>(weight, cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+          else add_row<false>(weight, cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+        }
+        if (SITU_UNLIKELY(r >= to_write)) continue;
+        P const shift(before.shift[r]), scale(before.scale[r]), slope(slopes[r]), base(bases[r]);
+        if constexpr (Packs > 0) write_packs<Packs>(cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+        else if (weight) write<true>(weight, cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+        else write<false>(weight, cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+      }
+    }
+  };
+  template <int Packs>
+  SITU_INLINE static void add_packs(Cut const& cut, C const* x, C const* g, P const& shift, int64_t row, GroupSums<C, Isa>& sums) {
+    P const h = cut.rest(g);
+    P s = cut.has_rest() ? cut.inside_only(h) : h, t(C(0)), p(C(0));
+    P q = s * centred(cut.rest(x), shift);
+    add_inner<Packs - 1>(x, g, shift, t, s, p, q);
+    sums.put(row, s + t, q + p);
   }
+  template <int Packs>
+  SITU_INLINE static void add_inner(C const* x, C const* g, P const& shift, P& s, P& t, P& q, P& p) {
+    if constexpr (Packs > 0) {
+      P h = P::load(g);
+      hold<Isa>(h.v);  // which g++ loads twice else
+      if constexpr (Centred) s = s + h;
+      q = multiply_add(h, centred(P::load(x), shift), q);
+      add_inner<Packs - 1>(x + N, g + N, shift, t, s, p, q);
+    }
+  }
+  /// The first and the last pack are made before the others and stored behind them: what is written may be g.
+  template <int Packs>
+  SITU_INLINE static void write_packs(Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    P const first = gradient<false>(nullptr, x, g, shift, scale, slope, base, 0), last = gradient<false>(nullptr, x, g, shift, scale, slope, base, cut.last);
+    int64_t const second = cut.second(out);
+    write_inner<Packs - 2>(x + second, g + second, shift, scale, slope, base, out + second);
+    first.store(out);
+    last.store(out + cut.last);
+  }
+  template <int Packs>
+  SITU_INLINE static void write_inner(C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    if constexpr (Packs > 0) {
+      gradient<false>(nullptr, x, g, shift, scale, slope, base, 0).store(out);
+      write_inner<Packs - 1>(x + N, g + N, shift, scale, slope, base, out + N);
+    }
+  }
+  /// The sums of h and of h d,  d = x - shift.
   template <bool Weighed>
-  SITU_INLINE static void sums(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes, C* bases) {
+  SITU_INLINE static void add_row(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, int64_t row, GroupSums<C, Isa>& sums) {
     P const zero(C(0));
-    P totals[N], products[N];
+    P s(zero), q(zero), t(zero), p(zero);
     int64_t const whole = cut.whole;
-    for (int64_t r = 0; r < rows; ++r, x += pitch, g += pitch) {
-      P const shift(group.shift[r]);
-      P s(zero), q(zero), t(zero), p(zero);
-      if (cut.has_rest()) {
-        s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
-        q = s * centred(cut.rest(x), shift);
-      }
-      int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
-        P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
-        hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
-        if constexpr (Centred) s = s + h, t = t + k;
-        q = multiply_add(h, centred(P::load(x + i), shift), q);
-        p = multiply_add(k, centred(P::load(x + i + N), shift), p);
-      }
-      if (i < whole) {
-        P const h = weighed<Weighed>(weight, P::load(g + i), i);
-        if constexpr (Centred) t = t + h;
-        p = multiply_add(h, centred(P::load(x + i), shift), p);
-      }
-      totals[r] = s + t;
-      products[r] = q + p;
+    if (cut.has_rest()) {
+      s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
+      q = s * centred(cut.rest(x), shift);
     }
-    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
+    int64_t i = 0;
+    for (; i + 2 * N <= whole; i += 2 * N) {
+      P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+      hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
+      if constexpr (Centred) s = s + h, t = t + k;
+      q = multiply_add(h, centred(P::load(x + i), shift), q);
+      p = multiply_add(k, centred(P::load(x + i + N), shift), p);
+    }
+    if (i < whole) {
+      P const h = weighed<Weighed>(weight, P::load(g + i), i);
+      if constexpr (Centred) t = t + h;
+      p = multiply_add(h, centred(P::load(x + i), shift), p);
+    }
+    sums.put(row, s + t, q + p);
+  }
+  /// An element's gradient is  r h + slope d + base.
+  SITU_INLINE static void finish(Cut const& cut, GroupCoefficients<C, Isa> const& group, GroupSums<C, Isa>& sums, int64_t rows, C* slopes, C* bases) {
+    P const zero(C(0));
+    P total(zero), product(zero);
+    sums.end(rows, total, product);
     P const one_in_n(C(1) / static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
-    P total(zero), product = sums_of_packs(products) * scale;  // of h z
-    if constexpr (Centred) {
-      total = sums_of_packs(totals);
-      product = multiply_add(total, low, product);
-    }
+    product = product * scale;  // of h z
+    if constexpr (Centred) product = multiply_add(total, low, product);
+    else total = zero;
     P const share = product * one_in_n;
     (zero - share * scale * scale).store(slopes);
     (zero - (total * one_in_n + share * low) * scale).store(bases);
@@ -48156,16 +48442,18 @@ struct NormGradientGroups {
   template <bool Weighed>
   SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
     P last(base);  // made first: what is written may be g
-    if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
+    if (cut.has_rest()) last = gradient<Weighed>(weight, x, g, shift, scale, slope, base, cut.last);
     SITU_UNROLL
-    for (int64_t i = 0; i < cut.whole; i += N) {
-      multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
-    }
+    for (int64_t i = 0; i < cut.whole; i += N) gradient<Weighed>(weight, x, g, shift, scale, slope, base, i).store(out + i);
     if (cut.has_rest()) last.store(out + cut.last);
+  }
+  template <bool Weighed>
+  SITU_INLINE static P gradient(C const* weight, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, int64_t i) {
+    return multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base));
   }
 
   /// The gradients of weight and bias, a pack of the row after the other.
-  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, GroupCoefficients<C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
     P const zero(C(0));
     for (int64_t i = 0; i < cut.n; i += N) {
       P w(zero), b(zero);
@@ -48409,7 +48697,9 @@ struct RowGradientKernel {
 
 /// Rows of a block: some thousand elements; at most 128 blocks where each sums gradients of its own.
 inline int64_t rows_per_block(int64_t rows, int64_t count, bool sums) {
-  int64_t const few = 16384 / (count > 0 ? count : 1) + 1;
+  int64_t few = 16384 / (count > 0 ? count : 1) + 1, group = 16;  // rows of one, at most
+  while (group > 1 && group * count > group_elements) group /= 2;
+  few = (few + group - 1) / group * group;
   int64_t const share = (rows + 127) / 128;
   return sums && share > few ? share : few;
 }
@@ -48457,13 +48747,17 @@ Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t 
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
-  cpu::RowGradientKernel<Kind, T> const kernel{parameters.late ? nullptr : g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
+  LateGradient const* const late = parameters.late;
+  T const* const slopes = !late ? g.data() : static_cast<T const*>(late->lies_at);
+  cpu::RowGradientKernel<Kind, T> const kernel{slopes, b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
                                                !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
-                                               parameters.found.body() ? parameters.found.data() : nullptr, parameters.late};
-  device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
+                                               parameters.found.body() ? parameters.found.data() : nullptr, slopes ? nullptr : late};
+  constexpr bool is_norm = Kind == cpu::RowGradient::layer_norm || Kind == cpu::RowGradient::rms_norm;
+  constexpr int64_t grain = is_norm ? 160000 : 40000;  // elements: some 30 microseconds; less costs more to bring to another core
+  device_traits<D>::launch(kernel, blocks, grain / (per_block * count) + 1);
   return result;
 }
 

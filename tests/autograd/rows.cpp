@@ -240,6 +240,74 @@ TEST_CASE("rows of pinned memory have gradients") {
   CHECK(w.grad().to_vector() == u.grad().to_vector());
 }
 
+namespace {
+
+/// The gradient of sum(g layer_norm(x)), or of rms_norm, by its definition.
+std::vector<double> norm_gradient_by_loops(Tensor<float> const& x, Tensor<float> const& g, bool centred) {
+  int64_t const rows = x.shape()[0], n = x.shape()[1];
+  double const count = static_cast<double>(n);
+  std::vector<double> result;
+  for (int64_t r = 0; r < rows; ++r) {
+    auto const at = [&](Tensor<float> const& t, int64_t k) { return static_cast<double>(t.data()[r * n + k]); };
+    double mean = 0, variance = 0, total = 0, product = 0;
+    for (int64_t k = 0; k < n && centred; ++k) mean += at(x, k) / count;
+    for (int64_t k = 0; k < n; ++k) variance += (at(x, k) - mean) * (at(x, k) - mean) / count;
+    double const scale = 1 / std::sqrt(variance + 1e-5);
+    for (int64_t k = 0; k < n; ++k) total += centred ? at(g, k) / count : 0, product += at(g, k) * (at(x, k) - mean) * scale / count;
+    for (int64_t k = 0; k < n; ++k) result.push_back(scale * (at(g, k) - total - (at(x, k) - mean) * scale * product));
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("gradients of norms of rows of every length, with a gradient that lies in memory, and with one that is computed") {
+  for (int64_t n = 2; n <= 300; n += n < 140 ? 1 : 7) {
+    for (int64_t rows : {4, 16, 17, 52}) {
+      Tensor<float> const values = randn({rows, n}) * 2 + 5, y = randn({rows, n});
+      Variable x{values};
+      double worst = 0;
+      auto const compare = [&](Tensor<float> const& g, bool centred) {
+        auto const want = norm_gradient_by_loops(values, g, centred);
+        for (int64_t k = 0; k < rows * n; ++k) {
+          double const w = want[static_cast<std::size_t>(k)];
+          worst = std::max(worst, std::abs(static_cast<double>(x.grad().data()[k]) - w) / (1 + std::abs(w)));
+        }
+        x.zero_grad();
+      };
+      sum(layer_norm(x, {n}) * y).backward();  // y itself
+      compare(y, true);
+      sum(y * rms_norm(x, {n})).backward();
+      compare(y, false);
+      sum(layer_norm(x, {n}) * y * 2).backward();
+      compare(Tensor<float>(y * 2), true);
+      sum(layer_norm(x, {n}) * y).backward(full({}, 3.f));
+      compare(Tensor<float>(y * 3), true);
+      layer_norm(x, {n}).backward(y);
+      compare(y, true);
+      CHECK_MESSAGE(worst < (n == 2 ? 2e-3 : 2e-5), n, " ", rows, " ", worst);
+      CHECK(y.use_count() == 1);  // what was lent is given back
+    }
+  }
+}
+
+TEST_CASE("gradients of norms are the same with any number of threads") {
+  Tensor<float> const values = randn({3001, 100}), y = randn({3001, 100});
+  int const before = num_threads();
+  std::vector<float> first;
+  for (int threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    Variable x{values}, w{ones({100})};
+    sum(layer_norm(x, {100}) * y).backward();
+    sum(layer_norm(x, {100}, w) * y).backward();
+    auto got = x.grad().to_vector();
+    for (float const k : w.grad().to_vector()) got.push_back(k);
+    if (first.empty()) first = got;
+    CHECK(got == first);
+  }
+  set_num_threads(before);
+}
+
 TEST_CASE("nodes of rows have PyTorch's names, and devices do not mix") {
   Variable x{Tensor<float>{{1, 2}}};
   CHECK(std::string(softmax(x, 1).grad_fn()) == "Softmax");

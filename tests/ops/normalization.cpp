@@ -1,10 +1,13 @@
 // What PyTorch gives stands in expected/rows.hpp; long rows and all layouts are compared with plain loops in double.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <ops/expected/rows.hpp>
 #include <situ/ops/compare.hpp>
 #include <situ/ops/normalization.hpp>
+#include <situ/ops/random.hpp>
 #include <situ/tensor.hpp>
 #include <support/compare.hpp>
 #include <support/devices.hpp>
@@ -134,6 +137,33 @@ TEST_CASE("NaN and infinities spoil their own row alone") {
     CHECK(std::isnan(y.item(0, k)));
     CHECK(std::isnan(y.item(1, k)));
     CHECK(std::abs(y.item(2, k) - 1.22473f * static_cast<float>(k - 1)) < 1e-4f);
+  }
+}
+
+TEST_CASE("rows of every length, in groups of any number, are normalised by themselves") {
+  for (int64_t n = 1; n <= 300; n += n < 140 ? 1 : 7) {
+    for (int64_t rows : {4, 15, 16, 17, 33, 52}) {
+      Tensor<float> x = randn({rows, n}) * 2 + 1;
+      x[rows / 2].assign(x[rows / 2] * 0.5f + 3000);  // far from 0
+      if (n > 1) x(rows - 1, 0) = 1e6f;                // far from the guess of the mean
+      Tensor<float> const centred = layer_norm(x, {n}), scaled = rms_norm(x, {n});
+      auto const want = by_loops(x, 1, true), want_scaled = by_loops(x, 1, false);
+      double worst = 0;
+      for (int64_t k = 0; k < rows * n; ++k) {
+        double const w = want[static_cast<std::size_t>(k)], u = want_scaled[static_cast<std::size_t>(k)];
+        worst = std::max(worst, std::abs(static_cast<double>(centred.data()[k]) - w) / (1 + std::abs(w)));
+        worst = std::max(worst, std::abs(static_cast<double>(scaled.data()[k]) - u) / (1 + std::abs(u)));
+      }
+      CHECK_MESSAGE(worst < 3e-6, n, " ", rows, " ", worst);
+      // Other rows change nothing, whatever they are.
+      Tensor<float> spoilt = x.clone();
+      spoilt(0, n - 1) = std::numeric_limits<float>::quiet_NaN();
+      spoilt(rows - 1, 0) = std::numeric_limits<float>::infinity();
+      Tensor<float> const beside = layer_norm(spoilt, {n});
+      bool same = true;
+      for (int64_t k = n; k < (rows - 1) * n; ++k) same = same && beside.data()[k] == centred.data()[k];
+      CHECK_MESSAGE(same, n, " ", rows);
+    }
   }
 }
 

@@ -84,6 +84,7 @@ SITU_NOINLINE inline void drop(Node* node) noexcept {
 /// A gradient that is not computed yet: the node that it has reached, if it is the next one, does so in parts, and needs no memory for the whole.
 struct LateGradient {
   Node* node = nullptr;
+  void const* lies_at = nullptr;  ///< where there is nothing to compute: its elements
   virtual ~LateGradient() = default;
   SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
   SITU_NOINLINE static void operator delete(void* late) noexcept { give_block(late); }

@@ -51,13 +51,17 @@ Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t 
   if (parameters.wants_weight) parameters.weight_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (parameters.wants_bias) parameters.bias_gradients = Tensor<C, D>::uninitialized({blocks, count}, who);
   if (blocks == 0) return result;
-  cpu::RowGradientKernel<Kind, T> const kernel{parameters.late ? nullptr : g.data(), b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
+  LateGradient const* const late = parameters.late;
+  T const* const slopes = !late ? g.data() : static_cast<T const*>(late->lies_at);
+  cpu::RowGradientKernel<Kind, T> const kernel{slopes, b.data(), parameters.wants_input ? result.data() : nullptr, rows, count, per_block,
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
                                                !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
-                                               parameters.found.body() ? parameters.found.data() : nullptr, parameters.late};
-  device_traits<D>::launch(kernel, blocks, 40000 / (per_block * count) + 1);
+                                               parameters.found.body() ? parameters.found.data() : nullptr, slopes ? nullptr : late};
+  constexpr bool is_norm = Kind == cpu::RowGradient::layer_norm || Kind == cpu::RowGradient::rms_norm;
+  constexpr int64_t grain = is_norm ? 160000 : 40000;  // elements: some 30 microseconds; less costs more to bring to another core
+  device_traits<D>::launch(kernel, blocks, grain / (per_block * count) + 1);
   return result;
 }
 

@@ -174,6 +174,7 @@ struct BackwardCode {
   int lanes;  ///< elements of an AVX-512 pack
   int64_t grain;
   Formula const* formula;
+  bool hands_on = false;                           ///< the gradient is the first input times the second, which is the result's
   int sizes[max_operands] = {};                    ///< of an element
   int sum_sizes[max_operands] = {};                ///< of an element of the gradients' sums
   MoverFunctions const* movers[max_operands] = {};
@@ -193,6 +194,14 @@ constexpr void tell_inputs(std::type_identity<Apply<Op, Ts...>>, BackwardCode& c
   (tell_inputs(std::type_identity<Ts>{}, code), ...);
 }
 
+/// A Variable times a tensor, and what is said of it in BackwardCode.
+template <class F, class S>
+inline constexpr bool hands_on_input = false;
+template <class T>
+inline constexpr bool hands_on_input<Apply<functions::multiply, Apply<functions::slot<0>, Constant<T>>, Input<T, 0>>, Input<T, 1>> = true;
+template <class T>
+inline constexpr bool hands_on_input<Apply<functions::multiply, Input<T, 0>, Apply<functions::slot<0>, Constant<T>>>, Input<T, 1>> = true;
+
 template <class F, class S, class Slots, int Inputs>
 inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
   using Body = BackwardBody<F, S, Slots, Inputs>;
@@ -200,6 +209,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
   BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  code.hands_on = hands_on_input<F, S>;
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,
     code.accumulate[o] = &accumulate_box<compute_t<Ts>>, code.add[o] = &add_lanes<Ts>, ++o),
@@ -453,12 +463,18 @@ struct LateBackward final : LateGradient {
     for (int k = 0; k < bound.operands() - bound.code->outputs; ++k) {
       if (auto* const body = const_cast<Body*>(bodies[k])) count_up(body->handles), read[k] = Handle(body);
     }
+    int const input = bound.code->outputs;
+    if (bound.code->hands_on && (bound.repeated >> input & 3u) == 2u && is_one(bound.data[input + 1], bound.size(input + 1))) lies_at = bound.data[input];
   }
   void compute(void* to, int64_t first, int64_t count) const override { bound.run_range(first, count, to, false); }
   void settle() override {
     bound.data[slot] = begin(node, node->shape);
     launch_contiguous_backward<D>(bound, product(node->shape));
   }
+
+ private:
+  /// Of an element that is no shorter than what is computed with.
+  static bool is_one(void const* element, int size) { return size == 4 ? *static_cast<float const*>(element) == 1 : size == 8 && *static_cast<double const*>(element) == 1; }
 };
 
 /// layouts: of the space, then of every operand. Nothing but sums is accumulated here; each has room for `groups` of them.

@@ -42,6 +42,8 @@ struct NormGradientGroups {
     Cut const cut(a.count);
     int64_t const n = a.count, most = rows_of_group<C, Isa>(n);
     NormGroup<Centred, C, Isa> group;
+    GroupCoefficients<C, Isa> made_with[2];
+    GroupSums<C, Isa> sums;
     alignas(64) C slopes[N], bases[N], held[group_elements + 64];
     alignas(64) C short_x[N * N], short_g[N * N], short_weight[N], short_sums[2 * N] = {};
     if (SITU_UNLIKELY(cut.is_short)) {
@@ -49,23 +51,32 @@ struct NormGradientGroups {
       if (a.weight_gradient) a.weight_gradient = short_sums;
       if (a.bias_gradient) a.bias_gradient = short_sums + N;
     }
-    for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const *x = a.b + row * n, *g = a.g + row * n;
-      C* out = a.stream ? held : a.out + row * n;
-      int64_t pitch = n;
+    bool const writes = a.out;
+    int const packs = cut.packs();
+    int64_t const pitch = cut.is_short ? N : n;
+    GroupSteps step{a.rows, most, !cut.is_short && overlapped_groups<C>(most * n)};
+    step.guessed = a.rows;  // nothing is
+    for (int number = 0; step.next(); number ^= 1) {
+      C const *x = a.b + step.gathered * n, *g = a.g + step.gathered * n, *x_before = a.b + step.written * n, *g_before = a.g + step.written * n;
+      C* out = a.stream ? held : a.out + step.written * n;
       if (SITU_UNLIKELY(cut.is_short)) {
-        x = padded<N>(x, n, n, rows, short_x), g = padded<N>(g, n, n, rows, short_g);
-        out = held, pitch = N;
+        if (step.to_gather > 0) padded<N>(x, n, n, step.to_gather, short_x), padded<N>(g, n, n, step.to_gather, short_g);
+        x = x_before = short_x, g = g_before = short_g, out = held;
       }
-      if (a.found) group.restore(a.found + row, a.all, rows);
-      else group.gather(cut, x, pitch, rows, a.eps);
-      if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, group, x, g, pitch, rows);
-      if (!a.out) continue;
-      if (a.weight) rows_of<true>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
-      else rows_of<false>(a.weight, cut, group, x, g, pitch, rows, slopes, bases, out);
-      if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, rows, a.out + row * n, n);
-      else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + row * n, rows * n, x + rows * n);
+      GroupCoefficients<C, Isa>&coefficients = made_with[number], &before = made_with[number ^ 1];
+      if (step.to_gather > 0) {
+        if (a.found) coefficients.restore(a.found + step.gathered, a.all, step.to_gather);
+        else group.gather(cut, x, pitch, step.to_gather, a.eps, coefficients);
+        if (a.weight_gradient || a.bias_gradient) add_parameters(a, cut, coefficients, x, g, pitch, step.to_gather);
+      }
+      if (writes) {
+        Pass const pass{cut, coefficients, before, sums, a.weight, x, g, x_before, g_before, out, slopes, bases, pitch, step.to_gather, step.to_write};
+        with_packs<Isa>(a.weight ? 0 : packs, pass);
+        if (SITU_UNLIKELY(cut.is_short)) unpadded<N>(static_cast<C const*>(held), n, step.to_write, a.out + step.written * n, n);
+        else if (a.stream) stream_block<Isa>(static_cast<C const*>(held), a.out + step.written * n, step.to_write * n, x + step.to_gather * n);
+        if (step.to_gather > 0) finish(cut, coefficients, sums, step.to_gather, slopes, bases);
+      }
+      step.end(true);
     }
     for (int64_t k = 0; SITU_UNLIKELY(cut.is_short) && k < n; ++k) {
       if (given.weight_gradient) given.weight_gradient[k] += short_sums[k];
@@ -83,48 +94,99 @@ struct NormGradientGroups {
     if constexpr (Weighed) return g * P::load(weight + i);
     else return g;
   }
-  /// An element's gradient is  r h + slope d + base,  d = x - shift.
-  template <bool Weighed>
-  SITU_INLINE static void rows_of(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes,
-                                  C* bases, C* out) {
-    sums<Weighed>(weight, cut, group, x, g, pitch, rows, slopes, bases);
-    for (int64_t r = 0; r < rows; ++r) write<Weighed>(weight, cut, x + r * pitch, g + r * pitch, P(group.shift[r]), P(group.scale[r]), P(slopes[r]), P(bases[r]), out + r * pitch);
+  /// Rows of two groups: of one the sums, the other is written.
+  struct Pass {
+    Cut const& cut;
+    GroupCoefficients<C, Isa> const &coefficients, &before;
+    GroupSums<C, Isa>& sums;
+    C const *weight, *x, *g, *x_before, *g_before;
+    C *out, *slopes, *bases;
+    int64_t pitch, to_gather, to_write;
+    template <int Packs>
+    SITU_INLINE void rows() const {
+      for (int64_t r = 0; r < to_gather || r < to_write; ++r) {
+        int64_t const at = r * pitch;
+        if (SITU_LIKELY(r < to_gather)) {
+          if constexpr (Packs > 0) add_packs<Packs>(cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+          else if (weight) add_row<true>(weight, cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+          else add_row<false>(weight, cut, x + at, g + at, P(coefficients.shift[r]), r, sums);
+        }
+        if (SITU_UNLIKELY(r >= to_write)) continue;
+        P const shift(before.shift[r]), scale(before.scale[r]), slope(slopes[r]), base(bases[r]);
+        if constexpr (Packs > 0) write_packs<Packs>(cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+        else if (weight) write<true>(weight, cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+        else write<false>(weight, cut, x_before + at, g_before + at, shift, scale, slope, base, out + at);
+      }
+    }
+  };
+  template <int Packs>
+  SITU_INLINE static void add_packs(Cut const& cut, C const* x, C const* g, P const& shift, int64_t row, GroupSums<C, Isa>& sums) {
+    P const h = cut.rest(g);
+    P s = cut.has_rest() ? cut.inside_only(h) : h, t(C(0)), p(C(0));
+    P q = s * centred(cut.rest(x), shift);
+    add_inner<Packs - 1>(x, g, shift, t, s, p, q);
+    sums.put(row, s + t, q + p);
   }
+  template <int Packs>
+  SITU_INLINE static void add_inner(C const* x, C const* g, P const& shift, P& s, P& t, P& q, P& p) {
+    if constexpr (Packs > 0) {
+      P h = P::load(g);
+      hold<Isa>(h.v);  // which g++ loads twice else
+      if constexpr (Centred) s = s + h;
+      q = multiply_add(h, centred(P::load(x), shift), q);
+      add_inner<Packs - 1>(x + N, g + N, shift, t, s, p, q);
+    }
+  }
+  /// The first and the last pack are made before the others and stored behind them: what is written may be g.
+  template <int Packs>
+  SITU_INLINE static void write_packs(Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    P const first = gradient<false>(nullptr, x, g, shift, scale, slope, base, 0), last = gradient<false>(nullptr, x, g, shift, scale, slope, base, cut.last);
+    int64_t const second = cut.second(out);
+    write_inner<Packs - 2>(x + second, g + second, shift, scale, slope, base, out + second);
+    first.store(out);
+    last.store(out + cut.last);
+  }
+  template <int Packs>
+  SITU_INLINE static void write_inner(C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
+    if constexpr (Packs > 0) {
+      gradient<false>(nullptr, x, g, shift, scale, slope, base, 0).store(out);
+      write_inner<Packs - 1>(x + N, g + N, shift, scale, slope, base, out + N);
+    }
+  }
+  /// The sums of h and of h d,  d = x - shift.
   template <bool Weighed>
-  SITU_INLINE static void sums(C const* weight, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows, C* slopes, C* bases) {
+  SITU_INLINE static void add_row(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, int64_t row, GroupSums<C, Isa>& sums) {
     P const zero(C(0));
-    P totals[N], products[N];
+    P s(zero), q(zero), t(zero), p(zero);
     int64_t const whole = cut.whole;
-    for (int64_t r = 0; r < rows; ++r, x += pitch, g += pitch) {
-      P const shift(group.shift[r]);
-      P s(zero), q(zero), t(zero), p(zero);
-      if (cut.has_rest()) {
-        s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
-        q = s * centred(cut.rest(x), shift);
-      }
-      int64_t i = 0;
-      for (; i + 2 * N <= whole; i += 2 * N) {
-        P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
-        hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
-        if constexpr (Centred) s = s + h, t = t + k;
-        q = multiply_add(h, centred(P::load(x + i), shift), q);
-        p = multiply_add(k, centred(P::load(x + i + N), shift), p);
-      }
-      if (i < whole) {
-        P const h = weighed<Weighed>(weight, P::load(g + i), i);
-        if constexpr (Centred) t = t + h;
-        p = multiply_add(h, centred(P::load(x + i), shift), p);
-      }
-      totals[r] = s + t;
-      products[r] = q + p;
+    if (cut.has_rest()) {
+      s = cut.inside_only(weighed<Weighed>(weight, cut.rest(g), cut.last));
+      q = s * centred(cut.rest(x), shift);
     }
-    for (int64_t r = rows; SITU_UNLIKELY(rows < N) && r < N; ++r) totals[r] = products[r] = zero;
+    int64_t i = 0;
+    for (; i + 2 * N <= whole; i += 2 * N) {
+      P h = weighed<Weighed>(weight, P::load(g + i), i), k = weighed<Weighed>(weight, P::load(g + i + N), i + N);
+      hold<Isa>(h.v), hold<Isa>(k.v);  // which g++ loads twice else
+      if constexpr (Centred) s = s + h, t = t + k;
+      q = multiply_add(h, centred(P::load(x + i), shift), q);
+      p = multiply_add(k, centred(P::load(x + i + N), shift), p);
+    }
+    if (i < whole) {
+      P const h = weighed<Weighed>(weight, P::load(g + i), i);
+      if constexpr (Centred) t = t + h;
+      p = multiply_add(h, centred(P::load(x + i), shift), p);
+    }
+    sums.put(row, s + t, q + p);
+  }
+  /// An element's gradient is  r h + slope d + base.
+  SITU_INLINE static void finish(Cut const& cut, GroupCoefficients<C, Isa> const& group, GroupSums<C, Isa>& sums, int64_t rows, C* slopes, C* bases) {
+    P const zero(C(0));
+    P total(zero), product(zero);
+    sums.end(rows, total, product);
     P const one_in_n(C(1) / static_cast<C>(cut.n)), scale(P::load(group.scale)), low(P::load(group.low));
-    P total(zero), product = sums_of_packs(products) * scale;  // of h z
-    if constexpr (Centred) {
-      total = sums_of_packs(totals);
-      product = multiply_add(total, low, product);
-    }
+    product = product * scale;  // of h z
+    if constexpr (Centred) product = multiply_add(total, low, product);
+    else total = zero;
     P const share = product * one_in_n;
     (zero - share * scale * scale).store(slopes);
     (zero - (total * one_in_n + share * low) * scale).store(bases);
@@ -132,16 +194,18 @@ struct NormGradientGroups {
   template <bool Weighed>
   SITU_INLINE static void write(C const* weight, Cut const& cut, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, C* out) {
     P last(base);  // made first: what is written may be g
-    if (cut.has_rest()) last = multiply_add(weighed<Weighed>(weight, cut.rest(g), cut.last), scale, multiply_add(centred(cut.rest(x), shift), slope, base));
+    if (cut.has_rest()) last = gradient<Weighed>(weight, x, g, shift, scale, slope, base, cut.last);
     SITU_UNROLL
-    for (int64_t i = 0; i < cut.whole; i += N) {
-      multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base)).store(out + i);
-    }
+    for (int64_t i = 0; i < cut.whole; i += N) gradient<Weighed>(weight, x, g, shift, scale, slope, base, i).store(out + i);
     if (cut.has_rest()) last.store(out + cut.last);
+  }
+  template <bool Weighed>
+  SITU_INLINE static P gradient(C const* weight, C const* x, C const* g, P const& shift, P const& scale, P const& slope, P const& base, int64_t i) {
+    return multiply_add(weighed<Weighed>(weight, P::load(g + i), i), scale, multiply_add(centred(P::load(x + i), shift), slope, base));
   }
 
   /// The gradients of weight and bias, a pack of the row after the other.
-  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, NormGroup<Centred, C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
+  SITU_INLINE static void add_parameters(RowGradientArguments<C> const& a, Cut const& cut, GroupCoefficients<C, Isa> const& group, C const* x, C const* g, int64_t pitch, int64_t rows) {
     P const zero(C(0));
     for (int64_t i = 0; i < cut.n; i += N) {
       P w(zero), b(zero);
@@ -385,7 +449,9 @@ struct RowGradientKernel {
 
 /// Rows of a block: some thousand elements; at most 128 blocks where each sums gradients of its own.
 inline int64_t rows_per_block(int64_t rows, int64_t count, bool sums) {
-  int64_t const few = 16384 / (count > 0 ? count : 1) + 1;
+  int64_t few = 16384 / (count > 0 ? count : 1) + 1, group = 16;  // rows of one, at most
+  while (group > 1 && group * count > group_elements) group /= 2;
+  few = (few + group - 1) / group * group;
   int64_t const share = (rows + 127) / 128;
   return sums && share > few ? share : few;
 }

@@ -86,7 +86,11 @@ struct NormGroups {
     Cut const cut(a.count);
     int64_t const most = rows_of_group<C, Isa>(a.count);
     bool const streams = a.stream && a.out_pitch == a.count && std::is_same_v<C, Out>;
+    bool const weighs = a.op.weight || a.op.bias;
+    int const packs = cut.packs();
     NormGroup<RowMath<Op>::centred, C, Isa> group;
+    GroupCoefficients<C, Isa> made_with;
+    typename Cut::P ahead(C(0));  // the next guess
     alignas(64) Out held[group_elements + 64];
     alignas(64) C short_x[N * N], short_weight[N], short_bias[N];
     C const *weight = a.op.weight, *bias = a.op.bias;
@@ -94,28 +98,70 @@ struct NormGroups {
       if (weight) weight = padded<N>(weight, 0, cut.n, 1, short_weight);
       if (bias) bias = padded<N>(bias, 0, cut.n, 1, short_bias);
     }
-    for (int64_t row = 0; row < a.rows; row += most) {
-      int64_t const rows = a.rows - row < most ? a.rows - row : most;
-      C const* x = a.x + row * a.pitch;
-      Out *const out = a.out + row * a.out_pitch, *to = out;
-      int64_t pitch = a.pitch, to_pitch = a.out_pitch;
-      if (streams) to = held;
-      if (SITU_UNLIKELY(cut.is_short)) x = padded<N>(x, pitch, cut.n, rows, short_x), pitch = N, to = held, to_pitch = N;
-      group.gather(cut, x, pitch, rows, a.op.eps);
-      if (a.op.found) group.keep(a.op.found + a.first + row, a.all, rows);
-      for (int64_t r = 0; r < rows; ++r) {
-        if (weight || bias) write<Isa, true>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
-        else write<Isa, false>(weight, bias, cut, x + r * pitch, group, r, to + r * to_pitch);
-      }
+    int64_t const pitch = cut.is_short ? N : a.pitch, to_pitch = cut.is_short ? N : a.out_pitch;
+    GroupSteps step{a.rows, most, !cut.is_short && overlapped_groups<C>(most * cut.n)};
+    while (step.next()) {
+      C const *guess_x = a.x + step.guessed * a.pitch, *gather_x = a.x + step.gathered * a.pitch, *write_x = a.x + step.written * a.pitch;
+      Out *const out = a.out + step.written * a.out_pitch, *const to = streams || cut.is_short ? held : out;
       if (SITU_UNLIKELY(cut.is_short)) {
-        unpadded<N>(static_cast<Out const*>(held), cut.n, rows, out, a.out_pitch);
-      } else if constexpr (std::is_same_v<C, Out>) {
-        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, rows * a.count, x + rows * pitch);
+        if (step.to_guess > 0) padded<N>(guess_x, a.pitch, cut.n, step.to_guess, short_x);
+        guess_x = gather_x = write_x = short_x;
       }
+      if (step.to_guess > 0) ahead = group.guess(cut, guess_x, pitch, step.to_guess);
+      Pass<Isa> const pass{cut, group, made_with, weight, bias, gather_x, write_x, pitch, to, to_pitch, step.to_gather, step.to_write};
+      with_packs<Isa>(weighs ? 0 : packs, pass);
+      if (SITU_UNLIKELY(cut.is_short)) {
+        unpadded<N>(static_cast<Out const*>(held), cut.n, step.to_write, out, a.out_pitch);
+      } else if constexpr (std::is_same_v<C, Out>) {
+        if (streams) stream_block<Isa>(static_cast<Out const*>(held), out, step.to_write * a.count, a.x + (step.guessed + step.to_guess) * a.pitch);
+      }
+      bool const done = step.to_gather == 0 || group.finish(cut, step.to_gather, a.op.eps, made_with);
+      if (done) ahead.store(group.about);
+      if (a.op.found && done) made_with.keep(a.op.found + a.first + step.gathered, a.all, step.to_gather);
+      step.end(done);
     }
   }
 
  private:
+  /// Rows of two groups: of one the sums, the other is written.
+  template <class Isa>
+  struct Pass {
+    RowCut<C, Isa> const& cut;
+    NormGroup<RowMath<Op>::centred, C, Isa>& group;
+    GroupCoefficients<C, Isa> const& made_with;
+    C const *weight, *bias, *gather_x, *write_x;
+    int64_t pitch;
+    Out* to;
+    int64_t to_pitch, to_gather, to_write;
+    template <int Packs>
+    SITU_INLINE void rows() const {
+      for (int64_t r = 0; r < to_gather || r < to_write; ++r) {
+        if (SITU_LIKELY(r < to_gather)) group.template add<Packs>(cut, gather_x + r * pitch, r);
+        if (SITU_UNLIKELY(r >= to_write)) continue;
+        if constexpr (Packs > 0) write_packs<Isa, Packs>(cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+        else if (weight || bias) write<Isa, true>(weight, bias, cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+        else write<Isa, false>(weight, bias, cut, write_x + r * pitch, made_with, r, to + r * to_pitch);
+      }
+    }
+  };
+  template <class Isa, int Packs>
+  SITU_INLINE static void write_packs(RowCut<C, Isa> const& cut, C const* x, GroupCoefficients<C, Isa> const& group, int64_t row, Out* out) {
+    constexpr int N = RowCut<C, Isa>::N;
+    using P = pack<C, N, Isa>;
+    P const shift(group.shift[row]), low(group.low[row]), scale(group.scale[row]);
+    P const first = made<Isa, false>(nullptr, nullptr, P::load(x), shift, low, scale, 0), last = made<Isa, false>(nullptr, nullptr, cut.rest(x), shift, low, scale, 0);
+    int64_t const second = cut.second(out);
+    write_inner<Isa, Packs - 2>(x + second, shift, low, scale, out + second);
+    store_lanes<Out, N, Isa>(first, out);
+    store_lanes<Out, N, Isa>(last, out + cut.last);
+  }
+  template <class Isa, int Packs, int N>
+  SITU_INLINE static void write_inner(C const* x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low, pack<C, N, Isa> const& scale, Out* out) {
+    if constexpr (Packs > 0) {
+      store_lanes<Out, N, Isa>(made<Isa, false>(nullptr, nullptr, pack<C, N, Isa>::load(x), shift, low, scale, 0), out);
+      write_inner<Isa, Packs - 1>(x + N, shift, low, scale, out + N);
+    }
+  }
   template <class Isa, bool Weighed, class Group>
   SITU_INLINE static void write(C const* weight, C const* bias, RowCut<C, Isa> const& cut, C const* x, Group const& group, int64_t row, Out* out) {
     constexpr int N = RowCut<C, Isa>::N;
@@ -131,7 +177,9 @@ struct NormGroups {
   SITU_INLINE static pack<C, N, Isa> made(C const* weight, C const* bias, pack<C, N, Isa> const& x, pack<C, N, Isa> const& shift, pack<C, N, Isa> const& low,
                                           pack<C, N, Isa> const& scale, int64_t i) {
     using P = pack<C, N, Isa>;
-    P y = RowMath<Op>::template value<Isa, false, N>(x, shift, low, scale);
+    P y(shift);
+    if constexpr (RowMath<Op>::centred) y = multiply_subtracted(keep_order(shift - x), scale, low);
+    else y = x * scale;
     if constexpr (Weighed) {
       if (weight) y = y * P::load(weight + i);
       if (bias) y = y + P::load(bias + i);

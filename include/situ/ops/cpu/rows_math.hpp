@@ -88,6 +88,16 @@ SITU_INLINE pack<T, N, Isa> woven_sums(pack<T, N, Isa> const& a, pack<T, N, Isa>
   }
   return pack<T, N, Isa>(V(even + odd));
 }
+/// The sums over the 128 bits of each of as many packs, `step` apart, as a pack has 128 bits: one after the other. The packs are overwritten.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> sums_of_parts(pack<T, N, Isa>* parts, int step = 1) {
+  if constexpr (N * sizeof(T) > 16) {
+    for (int m = N * static_cast<int>(sizeof(T)) / 32; m > 0; m /= 2) {
+      for (int k = 0; k < m; ++k) parts[k * step] = woven_sums<16>(parts[2 * k * step], parts[(2 * k + 1) * step]);
+    }
+  }
+  return parts[0];
+}
 /// The sum of each of N packs, which are overwritten.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
@@ -97,12 +107,24 @@ SITU_INLINE pack<T, N, Isa> sums_of_packs(pack<T, N, Isa>* parts) {
     m /= 2;
   }
   for (int k = 0; k < m; ++k) parts[k] = woven_sums<8>(parts[2 * k], parts[2 * k + 1]);
-  if constexpr (N * sizeof(T) > 16) {
-    for (m /= 2; m > 0; m /= 2) {
-      for (int k = 0; k < m; ++k) parts[k] = woven_sums<16>(parts[2 * k], parts[2 * k + 1]);
+  return sums_of_parts(parts);
+}
+/// Every other lane, from number First on, of each 128 bits of a, then of b.
+template <int First, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> every_other(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  using P = pack<T, N, Isa>;
+  constexpr int F = First;
+  if constexpr (sizeof(T) == 4) {
+    if constexpr (N == 4) return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 4, F + 6));
+    else if constexpr (N == 8) return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 8, F + 10, F + 4, F + 6, F + 12, F + 14));
+    else {
+      return P(__builtin_shufflevector(a.v, b.v, F, F + 2, F + 16, F + 18, F + 4, F + 6, F + 20, F + 22, F + 8, F + 10, F + 24, F + 26, F + 12, F + 14, F + 28, F + 30));
     }
+  } else {
+    if constexpr (N == 2) return P(__builtin_shufflevector(a.v, b.v, F, F + 2));
+    else if constexpr (N == 4) return P(__builtin_shufflevector(a.v, b.v, F, F + 4, F + 2, F + 6));
+    else return P(__builtin_shufflevector(a.v, b.v, F, F + 8, F + 2, F + 10, F + 4, F + 12, F + 6, F + 14));
   }
-  return parts[0];
 }
 
 template <class T, int N, class Isa>
