@@ -1888,12 +1888,36 @@ class Temporary {
 // ---- <situ/device/cpu/launch.hpp>
 /// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
+
+// ---- <situ/device/cpu/system.hpp>
+/// What the system tells in files of its own.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The beginning of a file that the system writes, as a string; false where there is none.
+__attribute__((noinline, cold)) inline bool read_text(char const* path, char* content, std::size_t size) noexcept {
+  int const file = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  auto const length = ::read(file, content, size - 1);
+  ::close(file);
+  content[length > 0 ? length : 0] = 0;
+  return length > 0;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
 
 // ---- <situ/device/observe.hpp>
 /// Where devices tell what they do: launches, allocations, transfers and synchronisations.
@@ -2419,13 +2443,8 @@ __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexce
   bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
 #if defined(__linux__)
-  int const file = ::open("/sys/devices/system/cpu/cpu0/cache/index3/size", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return bytes;
   char content[32];
-  auto const length = ::read(file, content, sizeof content - 1);
-  ::close(file);
-  if (length <= 0) return bytes;
-  content[length] = 0;
+  if (!read_text("/sys/devices/system/cpu/cpu0/cache/index3/size", content, sizeof content)) return bytes;
   char* unit = content;
   int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
   if (shared > 0) bytes = shared;
@@ -2538,13 +2557,13 @@ void launch(Kernel const& kernel, int64_t items, int64_t grain) {
 // ---- <situ/device/cpu/memory.hpp>
 /// Host memory: aligned to 64 bytes, large blocks on huge pages and kept for the next tensor of their size.
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include <fcntl.h>
-#include <unistd.h>
 
 // ---- <situ/device/memory_statistics.hpp>
 /// What is counted of every device's memory, and what is said when it runs out.
@@ -2987,13 +3006,8 @@ __attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
   int64_t const page = ::sysconf(_SC_PAGESIZE);
   result = {page * ::sysconf(_SC_AVPHYS_PAGES), page * ::sysconf(_SC_PHYS_PAGES)};
 #endif
-  int const file = ::open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return result;
   char content[512];
-  auto const length = ::read(file, content, sizeof content - 1);
-  ::close(file);
-  if (length <= 0) return result;
-  content[length] = 0;
+  if (!read_text("/proc/meminfo", content, sizeof content)) return result;
   if (char const* const line = std::strstr(content, "MemAvailable:")) result.free = std::strtoll(line + 13, nullptr, 10) * 1024;
   return result;
 }

@@ -1,7 +1,6 @@
 /// The host cores: how many are used, which instruction set, and how a kernel is spread over them.
 #pragma once
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/observe.hpp>
 
 #if defined(_OPENMP)
@@ -70,13 +70,8 @@ __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexce
   bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
 #if defined(__linux__)
-  int const file = ::open("/sys/devices/system/cpu/cpu0/cache/index3/size", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return bytes;
   char content[32];
-  auto const length = ::read(file, content, sizeof content - 1);
-  ::close(file);
-  if (length <= 0) return bytes;
-  content[length] = 0;
+  if (!read_text("/sys/devices/system/cpu/cpu0/cache/index3/size", content, sizeof content)) return bytes;
   char* unit = content;
   int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
   if (shared > 0) bytes = shared;

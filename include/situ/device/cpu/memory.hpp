@@ -1,15 +1,16 @@
 /// Host memory: aligned to 64 bytes, large blocks on huge pages and kept for the next tensor of their size.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/memory_statistics.hpp>
 #include <situ/device/observe.hpp>
 
@@ -236,13 +237,8 @@ __attribute__((noinline, cold)) inline SystemMemory system_memory() noexcept {
   int64_t const page = ::sysconf(_SC_PAGESIZE);
   result = {page * ::sysconf(_SC_AVPHYS_PAGES), page * ::sysconf(_SC_PHYS_PAGES)};
 #endif
-  int const file = ::open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return result;
   char content[512];
-  auto const length = ::read(file, content, sizeof content - 1);
-  ::close(file);
-  if (length <= 0) return result;
-  content[length] = 0;
+  if (!read_text("/proc/meminfo", content, sizeof content)) return result;
   if (char const* const line = std::strstr(content, "MemAvailable:")) result.free = std::strtoll(line + 13, nullptr, 10) * 1024;
   return result;
 }
