@@ -179,7 +179,8 @@ struct NormGroup {
       auto const is_far = off * off > variance;
       if (SITU_UNLIKELY(!again && any_of(is_far))) {
         select(is_far, mean, guess).store(about);
-        return !(again = true);
+        again = true;
+        return false;
       }
       again = false;
       P const scale = scale_of(variance, eps);
