@@ -23243,6 +23243,11 @@ struct RowsByPacks {
   }
 };
 
+/// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
+/// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
+template <class Tree>
+inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
 struct CombineBody {
@@ -23369,9 +23374,9 @@ struct CombineBody {
     }
   };
 
-  /// Rows of trees of more than one input and operation have loops of single packs: their own work hides what a sum waits for, and a third of the code is there to
-  /// be compiled.
-  static constexpr bool by_packs = !finds_extremum && Operands > 2 && operation_count<Tree> >= 2;
+  /// Rows of trees that are not next to nothing have loops of single packs: their own work hides what a sum waits for, and an eighth of the code is there
+  /// to be compiled.
+  static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
 
   /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
@@ -23685,11 +23690,6 @@ namespace detail::cpu {
 template <class R>
 inline constexpr bool finds_index = std::is_same_v<typename R::accumulator, reducers::indexed<typename R::element>>;
 
-/// Whether a tree is read where it is reduced. One that does more is evaluated first, a piece that stays in the nearest cache at a time:
-/// its values are then in memory for a moment, and no kernel is compiled for it but its own.
-template <class Tree>
-inline constexpr bool reduces_as_read = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
-
 /// What is known of a reduction's kernels when it is compiled. All that formulas have of their own is this, and the kernels.
 template <int Operands, class Row, class Strip>
 struct ReduceCode {
@@ -23737,6 +23737,9 @@ inline constexpr bool by_packs = [] {
   else return false;
 }();
 
+template <class Bound, class Tree, int Operands>
+using reduction_body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Tree, Operands>, CombineBody<typename Bound::reducer, Tree, Operands>>;
+
 /// `run` is a Run of as many operands as the kernel has.
 template <class Body, class Tree, class Run, class... Args>
 SITU_NOINLINE void reduce_row(void const*, void const* tree, void const* run, Args... args) {
@@ -23759,9 +23762,10 @@ inline constexpr typename Bound::Code reduce_code = [] {
   static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
   using T = typename Tree::value_type;
   using Value = std::conditional_t<std::is_same_v<T, bool>, bool, compute_t<T>>;
-  using Read = std::conditional_t<reduces_as_read<Tree>, Tree, Input<Value, 0>>;
-  constexpr int operands = reduces_as_read<Tree> ? Bound::operands : 2;
-  using Body = std::conditional_t<Bound::indexed, IndexBody<typename Bound::reducer, Read, operands>, CombineBody<typename Bound::reducer, Read, operands>>;
+  constexpr bool as_read = is_light_to_reduce<Tree> || (Bound::whole && by_packs<reduction_body<Bound, Tree, Bound::operands>>);
+  using Read = std::conditional_t<as_read, Tree, Input<Value, 0>>;
+  constexpr int operands = as_read ? Bound::operands : 2;
+  using Body = reduction_body<Bound, Read, operands>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
   constexpr int64_t cost = cost_of<Tree> + 2;
   typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
@@ -23775,7 +23779,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   }
   if constexpr (!Bound::whole) code.strip = &reduce_strip<Body, Read, Run<operands>>;
   for (int o = 1; o < Bound::operands; ++o) code.element_sizes[o] = Evaluated::element_size(o);
-  if constexpr (!reduces_as_read<Tree>) {
+  if constexpr (!as_read) {
     code.evaluate = tree_loops<Tree, Value, Bound::operands>;
     code.value_size = static_cast<int>(sizeof(Value));
   }

@@ -161,6 +161,11 @@ struct RowsByPacks {
   }
 };
 
+/// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
+/// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
+template <class Tree>
+inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
 struct CombineBody {
@@ -287,9 +292,9 @@ struct CombineBody {
     }
   };
 
-  /// Rows of trees of more than one input and operation have loops of single packs: their own work hides what a sum waits for, and a third of the code is there to
-  /// be compiled.
-  static constexpr bool by_packs = !finds_extremum && Operands > 2 && operation_count<Tree> >= 2;
+  /// Rows of trees that are not next to nothing have loops of single packs: their own work hides what a sum waits for, and an eighth of the code is there
+  /// to be compiled.
+  static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
 
   /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
