@@ -40,18 +40,21 @@ TEST_CASE_TEMPLATE("sums and products of formulas of every length agree with pla
   for (int64_t const n : lengths()) {
     auto const a = numbers<T>(n, 2), b = numbers<T>(n, 3), c = numbers<T>(n, 7);
     auto const x = tensor_of(a, {n}), y = tensor_of(b, {n}), z = tensor_of(c, {n});
-    double sum_expected = 0, repeated = 0, product = 1;
+    double sum_expected = 0, repeated = 0, alone = 0, product = 1;
     int64_t nonzero = 0;
     for (std::size_t k = 0; k < a.size(); ++k) {
       double const u = static_cast<double>(a[k]), v = static_cast<double>(b[k]), w = static_cast<double>(c[k]);
       sum_expected += u * v - w;
       repeated += (u - v) * (u - v) + 1;
+      alone += u * u * u * u * u * u * u * u;
       if (k % 7 == 0) product *= 2;  // see below
       nonzero += u * v + w != 0;
     }
     CAPTURE(n);
     CHECK(static_cast<double>(sum(x * y - z).item()) == sum_expected);
-    CHECK(static_cast<double>(sum((x - y) * (x - y) + T(1)).item()) == repeated);  // evaluated first
+    CHECK(static_cast<double>(sum((x - y) * (x - y) + T(1)).item()) == repeated);
+    CHECK(static_cast<double>(sum(square(square(square(abs(x))))).item()) == alone);  // many operations on one tensor
+    CHECK(static_cast<double>(sum(square(square(square(abs(x)))), 0).item()) == alone);  // evaluated first
     CHECK(count_nonzero(x * y + z).item() == nonzero);
     if (n < 300) {
       std::vector<T> twos(static_cast<std::size_t>(n), T(1));
