@@ -22383,7 +22383,7 @@ void bind_places(P& program, Layout const* const* layouts, int operands, Shape c
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats a few times as many, then in double
+inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats in double
 
 /// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
 struct ReducePlan {
@@ -23918,8 +23918,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
-    constexpr bool widens = sizeof(Total) > sizeof(A) && operands == 2;
-    int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : widens ? 4 * row_run : row_run);
+    int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];

@@ -246,8 +246,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
-    constexpr bool widens = sizeof(Total) > sizeof(A) && operands == 2;
-    int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : widens ? 4 * row_run : row_run);
+    int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];

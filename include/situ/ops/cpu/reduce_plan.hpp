@@ -10,7 +10,7 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats a few times as many, then in double
+inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats in double
 
 /// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
 struct ReducePlan {
