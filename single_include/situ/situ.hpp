@@ -23281,11 +23281,13 @@ struct CombineBody {
   /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
   /// went through keep_order: -ffast-math would do without the product.
   template <class P>
-  SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
+  SITU_INLINE static void quickly(P& best, P& odd, P const& from, P const& zero) {
+    auto v = from.v;
+    hold<typename P::isa_type>(v);  // g++ loads it once for each use else
+    P const x(v);
     odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
     if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
-      auto const v = x.v;
       if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (R::extremum > 0) __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
@@ -23512,15 +23514,16 @@ struct IndexBody {
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
+      using Q = pack<I, N, Isa>;
       Tree const tree = *tree_;
-      Run<Operands> run = *run_;
+      Run<Operands> run = CombineBody<Best, Tree, Operands>::bound(run_);
       reducers::indexed<A> found{A(0), -1};
-      bool located = true;  // else `found` has the index of its block's first element
-      int64_t i = 0;
+      int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
+      P best = none;   // of the blocks in which all numbers are finite, lane by lane
+      Q where(I(0));  // and the first elements of the blocks that they are from
       while (i + 4 * N <= run.count) {
-        int64_t const whole = (run.count - i) / (4 * N) * (4 * N), start = i;
-        int64_t const stop = i + (whole < 256 * N ? whole : 256 * N);
+        int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
@@ -23530,33 +23533,47 @@ struct IndexBody {
         }
         if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
           auto const odd_one = search<Isa, N>(tree, run, start, stop);
-          if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one, located = true;
+          if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one;
           continue;
         }
         quickly(b, odd, c, zero);
         quickly(d, odd, e, zero);
         quickly(b, odd, d, zero);
-        A const best = folded<Best>(b);
-        if (found.index < 0 || Wide::beats(best, found.value)) found = {best, start}, located = false;
+        where = blocks++ == 0 ? Q(static_cast<I>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<I>(start)), where);
+        quickly(best, odd, b, zero);
       }
       if (i < run.count) {
         auto const last = search<Isa, N>(tree, run, i, run.count);
-        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last, located = true;
+        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last;
       }
-      if (!located) {  // values that are computed anew may differ from those above, under -ffast-math: then no one equals the best
-        int64_t const whole = (run.count - found.index) / (4 * N) * (4 * N), stop = found.index + (whole < 256 * N ? whole : 256 * N);
-        P const best(found.value);
-        i = found.index;
-        while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
-                                   (value<Isa, N>(tree, run, i + 3 * N) == best))) {
-          i += 4 * N;
-        }
-        found = i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, found.index, stop);
+      if (blocks > 0) {
+        A const value = folded<Best>(best);
+        int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
+        bool const ties = found.index > block && found.value == value;
+        if (found.index < 0 || ties || Wide::beats(value, found.value)) found = located<Isa, N>(tree, run, value, block);
       }
       *result = found;
     }
 
    private:
+    /// Where a block of whole packs ends that begins with element `start` of n.
+    SITU_INLINE static int64_t end_of_block(int64_t start, int64_t n, int lanes) {
+      int64_t const whole = (n - start) / (4 * lanes) * (4 * lanes), longest = 256 * lanes;
+      return start + (whole < longest ? whole : longest);
+    }
+    /// The first element of the block from `start` on that is the best one of it. Values that are computed anew may differ from those before, under
+    /// -ffast-math: then none equals it.
+    template <class Isa, int N>
+    SITU_INLINE static reducers::indexed<A> located(Tree const& tree, Run<Operands> const& run, A value_, int64_t start) {
+      pack<A, N, Isa> const best(value_);
+      int64_t const stop = end_of_block(start, run.count, N);
+      int64_t i = start;
+      while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
+                                 (value<Isa, N>(tree, run, i + 3 * N) == best))) {
+        i += 4 * N;
+      }
+      return i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, start, stop);
+    }
     /// Elements [i, n), where any of them may be NaN.
     template <class Isa, int N>
     SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {

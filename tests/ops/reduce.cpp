@@ -2,7 +2,10 @@
 
 #include <ops/reduce_support.hpp>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <random>
 
 using namespace situ;
 using namespace situ_test;
@@ -229,6 +232,31 @@ TEST_CASE("the first of equal extrema is found wherever it stands") {
         CHECK(argmin(strip, 0).to_vector() == std::vector<int64_t>(9, first));
       }
     }
+  });
+}
+
+TEST_CASE("argmax and argmin find what a loop finds among few values, infinities and NaN") {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  for_each_instruction_set([] {
+    std::mt19937 random(7);
+    int wrong = 0;
+    for (int round = 0; round < 400; ++round) {
+      auto const n = static_cast<int64_t>(1 + random() % (round % 8 == 0 ? 50'000 : 4'000));
+      std::vector<float> values(static_cast<std::size_t>(n));
+      for (float& value : values) value = static_cast<float>(random() % 3);
+      for (float const special : {inf, -inf, -inf, std::nanf("")}) {
+        if (random() % 4 == 0) values[random() % values.size()] = special;
+      }
+      for (int const sign : {1, -1}) {
+        std::size_t first = 0;
+        for (std::size_t k = 1; k < values.size() && !std::isnan(values[first]); ++k) {
+          if (std::isnan(values[k]) || (sign > 0 ? values[k] > values[first] : values[k] < values[first])) first = k;
+        }
+        Tensor<float> const x(values);
+        wrong += (sign > 0 ? argmax(x) : argmin(x)).item() != static_cast<int64_t>(first);
+      }
+    }
+    CHECK(wrong == 0);
   });
 }
 

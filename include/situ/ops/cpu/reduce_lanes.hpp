@@ -199,11 +199,13 @@ struct CombineBody {
   /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
   /// went through keep_order: -ffast-math would do without the product.
   template <class P>
-  SITU_INLINE static void quickly(P& best, P& odd, P const& x, P const& zero) {
+  SITU_INLINE static void quickly(P& best, P& odd, P const& from, P const& zero) {
+    auto v = from.v;
+    hold<typename P::isa_type>(v);  // g++ loads it once for each use else
+    P const x(v);
     odd = multiply_add(x, zero, odd);
 #if SITU_MATH_X86_ASM
     if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
-      auto const v = x.v;
       if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
       else if constexpr (R::extremum > 0) __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
