@@ -22426,17 +22426,22 @@ struct ReduceSpace {
     int axis;  ///< -1 where nothing is reduced
     int64_t length, first, end, begin, stop;
   };
-  Rows rows_of(ReducePlan const& plan, int64_t part) const {
+  /// Of `units` of them, where they are parts of one row.
+  Rows rows_of(ReducePlan const& plan, int64_t part, int64_t units = 1) const {
     Rows rows{};
     rows.axis = kept < rank ? rank - 1 : -1;
     rows.length = rows.axis >= 0 ? sizes[rows.axis] : 1;
-    int64_t const runs_per_row = rows.length > 0 ? (rows.length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
+    int64_t const runs_per_row = this->runs_per_row(plan);
     int64_t const all = rows.length > 0 ? count / rows.length : 0;
     rows.first = part / runs_per_row * plan.rows_per_unit;
     rows.end = rows.first + plan.rows_per_unit < all ? rows.first + plan.rows_per_unit : all;
     rows.begin = part % runs_per_row * plan.run_per_unit;
-    rows.stop = rows.begin + plan.run_per_unit < rows.length ? rows.begin + plan.run_per_unit : rows.length;
+    rows.stop = rows.begin + units * plan.run_per_unit < rows.length ? rows.begin + units * plan.run_per_unit : rows.length;
     return rows;
+  }
+  int64_t runs_per_row(ReducePlan const& plan) const {
+    int64_t const length = kept < rank ? sizes[rank - 1] : 1;
+    return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
   }
 
   /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
@@ -23870,15 +23875,14 @@ struct ReduceKernel {
     ReduceFeed feed;
     Evaluation evaluation(bound);
     if constexpr (P::whole) {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+      for (int64_t unit = first; unit < last;) unit += run_rows(space, feed, evaluation, scratch, unit, last);
     } else if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
       for (int64_t unit = first; unit < last;) {
         int64_t const rows = rows_side_by_side(space, unit, last);
-        if (rows > 1) run_rows_side_by_side(space, unit, rows);
-        else run_rows(space, feed, evaluation, scratch, unit);
-        unit += rows;
+        if (rows > 1) run_rows_side_by_side(space, unit, rows), unit += rows;
+        else unit += run_rows(space, feed, evaluation, scratch, unit, last);
       }
     }
   }
@@ -23927,14 +23931,21 @@ struct ReduceKernel {
     int depth_ = 0;
   };
 
-  void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
+  static constexpr int64_t most_pieces = 64;
+  /// Runs a unit, or as one those of [unit, last) that are parts of one row, where the result is the same. Returns how many it ran.
+  int64_t run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit, int64_t last) const {
+    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
-    ReduceSpace::Rows const rows = space.rows_of(plan, part);
+    int64_t units = 1;
+    if constexpr (selects) {
+      int64_t const along = space.runs_per_row(plan), left = along - part % along;
+      units = left < last - unit ? left : last - unit;
+    }
+    ReduceSpace::Rows const rows = space.rows_of(plan, part, units);
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
-    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
@@ -23953,16 +23964,25 @@ struct ReduceKernel {
           bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           totals.add(widened(found));
-        } else {
-          A sum;
-          int64_t const row_bytes[operands] = {};
-          bound.code->row(bound.code, bound.tree, evaluation.read(run), &sum, row_bytes, 1);
-          totals.add(widened(sum));
+          i += count;
+        } else {  // pieces one after the other are rows to the kernel
+          int64_t row_bytes[operands] = {};
+          A sums[most_pieces];
+          int64_t pieces = bound.code->packs || bound.code->evaluate ? 1 : (rows.stop - i) / count;
+          if (pieces > most_pieces) pieces = most_pieces;
+          for (int o = 1; o < operands; ++o) {
+            row_bytes[o] = (run.mask[o] & count) * space.element_sizes[o];
+            if (run.mask[o] != 0 && run.data[o] != from[o]) pieces = 1;
+          }
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
+          for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
+          i += pieces * count;
         }
-        i += count;
       }
     }
     deliver(output, part, totals.merge());
+    for (int64_t k = 1; k < units; ++k) deliver(output, part + k, empty());
+    return units;
   }
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.

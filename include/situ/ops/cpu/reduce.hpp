@@ -181,15 +181,14 @@ struct ReduceKernel {
     ReduceFeed feed;
     Evaluation evaluation(bound);
     if constexpr (P::whole) {
-      for (int64_t unit = first; unit < last; ++unit) run_rows(space, feed, evaluation, scratch, unit);
+      for (int64_t unit = first; unit < last;) unit += run_rows(space, feed, evaluation, scratch, unit, last);
     } else if (plan.by_strips) {
       for (int64_t unit = first; unit < last; ++unit) run_strip(space, feed, evaluation, scratch, block.get(), unit);
     } else {
       for (int64_t unit = first; unit < last;) {
         int64_t const rows = rows_side_by_side(space, unit, last);
-        if (rows > 1) run_rows_side_by_side(space, unit, rows);
-        else run_rows(space, feed, evaluation, scratch, unit);
-        unit += rows;
+        if (rows > 1) run_rows_side_by_side(space, unit, rows), unit += rows;
+        else unit += run_rows(space, feed, evaluation, scratch, unit, last);
       }
     }
   }
@@ -238,14 +237,21 @@ struct ReduceKernel {
     int depth_ = 0;
   };
 
-  void run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit) const {
+  static constexpr int64_t most_pieces = 64;
+  /// Runs a unit, or as one those of [unit, last) that are parts of one row, where the result is the same. Returns how many it ran.
+  int64_t run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit, int64_t last) const {
+    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
-    ReduceSpace::Rows const rows = space.rows_of(plan, part);
+    int64_t units = 1;
+    if constexpr (selects) {
+      int64_t const along = space.runs_per_row(plan), left = along - part % along;
+      units = left < last - unit ? left : last - unit;
+    }
+    ReduceSpace::Rows const rows = space.rows_of(plan, part, units);
     int const axis = rows.axis;
     char* base[max_operands];
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
-    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
@@ -264,16 +270,25 @@ struct ReduceKernel {
           bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
           found.index += row * rows.length + i;
           totals.add(widened(found));
-        } else {
-          A sum;
-          int64_t const row_bytes[operands] = {};
-          bound.code->row(bound.code, bound.tree, evaluation.read(run), &sum, row_bytes, 1);
-          totals.add(widened(sum));
+          i += count;
+        } else {  // pieces one after the other are rows to the kernel
+          int64_t row_bytes[operands] = {};
+          A sums[most_pieces];
+          int64_t pieces = bound.code->packs || bound.code->evaluate ? 1 : (rows.stop - i) / count;
+          if (pieces > most_pieces) pieces = most_pieces;
+          for (int o = 1; o < operands; ++o) {
+            row_bytes[o] = (run.mask[o] & count) * space.element_sizes[o];
+            if (run.mask[o] != 0 && run.data[o] != from[o]) pieces = 1;
+          }
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
+          for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
+          i += pieces * count;
         }
-        i += count;
       }
     }
     deliver(output, part, totals.merge());
+    for (int64_t k = 1; k < units; ++k) deliver(output, part + k, empty());
+    return units;
   }
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.

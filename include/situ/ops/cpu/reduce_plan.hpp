@@ -53,17 +53,22 @@ struct ReduceSpace {
     int axis;  ///< -1 where nothing is reduced
     int64_t length, first, end, begin, stop;
   };
-  Rows rows_of(ReducePlan const& plan, int64_t part) const {
+  /// Of `units` of them, where they are parts of one row.
+  Rows rows_of(ReducePlan const& plan, int64_t part, int64_t units = 1) const {
     Rows rows{};
     rows.axis = kept < rank ? rank - 1 : -1;
     rows.length = rows.axis >= 0 ? sizes[rows.axis] : 1;
-    int64_t const runs_per_row = rows.length > 0 ? (rows.length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
+    int64_t const runs_per_row = this->runs_per_row(plan);
     int64_t const all = rows.length > 0 ? count / rows.length : 0;
     rows.first = part / runs_per_row * plan.rows_per_unit;
     rows.end = rows.first + plan.rows_per_unit < all ? rows.first + plan.rows_per_unit : all;
     rows.begin = part % runs_per_row * plan.run_per_unit;
-    rows.stop = rows.begin + plan.run_per_unit < rows.length ? rows.begin + plan.run_per_unit : rows.length;
+    rows.stop = rows.begin + units * plan.run_per_unit < rows.length ? rows.begin + units * plan.run_per_unit : rows.length;
     return rows;
+  }
+  int64_t runs_per_row(ReducePlan const& plan) const {
+    int64_t const length = kept < rank ? sizes[rank - 1] : 1;
+    return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
   }
 
   /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
