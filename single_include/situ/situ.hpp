@@ -8661,18 +8661,22 @@ SITU_INLINE lanes_t<T, N, Isa> load_lanes(T const* from) {
   }
 }
 
+/// Lanes as N consecutive elements in memory: packs of T, of the bits of 16-bit floats, of the bytes of bools.
+template <class T, int N, class Isa>
+SITU_INLINE auto stored_lanes(lanes_t<T, N, Isa> const& x) {
+  if constexpr (std::is_same_v<T, bool>) return pack<int8_t, N, Isa>(typename pack<int8_t, N, Isa>::vector(-x.v));
+  else if constexpr (std::is_same_v<T, float16>) return narrow_half(x);
+  else if constexpr (std::is_same_v<T, bfloat16>) return narrow_bfloat(x);
+  else return x;
+}
 /// Lanes to N consecutive elements.
 template <class T, int N, class Isa>
 SITU_INLINE void store_lanes(lanes_t<T, N, Isa> const& x, T* to) {
-  if constexpr (std::is_same_v<T, bool>) {
-    pack<int8_t, N, Isa> const ones(typename pack<int8_t, N, Isa>::vector(-x.v));
-    ones.store(reinterpret_cast<int8_t*>(to));
-  } else if constexpr (std::is_same_v<T, float16>) {
-    narrow_half(x).store(reinterpret_cast<uint16_t*>(to));
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    narrow_bfloat(x).store(reinterpret_cast<uint16_t*>(to));
-  } else {
+  if constexpr (std::is_same_v<T, compute_t<T>> && !std::is_same_v<T, bool>) {
     x.store(to);
+  } else {
+    auto const stored = stored_lanes<T, N, Isa>(x);
+    stored.store(reinterpret_cast<typename decltype(stored_lanes<T, N, Isa>(x))::value_type*>(to));
   }
 }
 
@@ -9938,9 +9942,9 @@ struct Run {
   int64_t mask[Operands];
   int64_t count;
   int64_t origin;  ///< the index of the first element, for trees that ask for it
-  bool streams = false;  ///< past the caches: to the beginning of a line, multiples of `streamed_bytes`
+  int64_t begin = 0;  ///< where a loop begins, so that it can write a part of the result elsewhere
+  bool streams = false;  ///< past the caches, from the beginning of a line on
 };
-inline constexpr int64_t streamed_bytes = 256;  ///< of a result, which wait in registers' order for their way past the caches
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -10141,11 +10145,11 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
   x.store(to);
 #endif
 }
-/// A buffer of `streamed_bytes`, past the caches, in registers of `Bytes`.
-template <class Isa, int Bytes>
-SITU_INLINE void stream_piece(void const* from, void* to) {
-  using P = pack<float, Bytes / 4, std::conditional_t<Bytes == 16, isa::baseline, std::conditional_t<Bytes == 32, isa::avx2, Isa>>>;
-  for (int k = 0; k < streamed_bytes / Bytes; ++k) stream_to(P::load(static_cast<float const*>(from) + k * (Bytes / 4)), static_cast<float*>(to) + k * (Bytes / 4));
+/// Lanes to N consecutive elements, past the caches where they fill a register.
+template <class T, int N, class Isa>
+SITU_INLINE void stream_lanes(lanes_t<T, N, Isa> const& x, T* to) {
+  auto const stored = stored_lanes<T, N, Isa>(x);
+  if constexpr (sizeof(stored.v) >= 16) stream_to(stored, reinterpret_cast<typename decltype(stored_lanes<T, N, Isa>(x))::value_type*>(to));
 }
 /// Orders streamed stores before what follows.
 inline void finish_streaming() {
@@ -10184,16 +10188,19 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Contiguous inputs, at least a pack of them. Where what is left in the end is less than a pack, the last pack's worth is done first, kept, and
-  /// stored in the end: the output may be an input.
+  /// Contiguous inputs from element `begin` on, at least a pack of them. Where what is left in the end is less than a pack, the last pack begins before
+  /// it: the output may then not be an input.
   template <class Isa>
   SITU_INLINE static void run(void const* tree_, Run<Operands> const* run_) {
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
-      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run);
+    if constexpr (Isa::bytes == 32) {
+      if (SITU_UNLIKELY(run.streams)) return loop<Isa, false>(tree, run, std::true_type());
     }
-    loop<Isa, false>(tree, run);
+    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
+      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run, streams<Isa>(run));
+    }
+    loop<Isa, false>(tree, run, streams<Isa>(run));
   }
 
   /// The size of an element of operand o.
@@ -10202,43 +10209,30 @@ struct ElementwiseBody {
   }
 
  private:
-  /// What goes past the caches is stored to a buffer first, a few packs at a time, which takes no second loop and no test in this one: the
-  /// processor overlaps them. A pack then leaves in the registers that it came in, since loads wait for stores that they overlap otherwise.
-  template <class Isa, bool Repeats>
-  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
+  /// Whether a loop streams: wide packs leave time for a test, those of AVX2 have a loop of their own, and the processors without it are few.
+  template <class Isa>
+  SITU_INLINE static auto streams(Run<Operands> const& run) {
+    if constexpr (Isa::bytes == 64) return run.streams;
+    else return std::false_type();
+  }
+  template <class Isa, bool Repeats, class Streams>
+  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run, Streams streams) {
     constexpr int N = lanes_in<Isa>;
-    constexpr int64_t piece = streamed_bytes / static_cast<int64_t>(sizeof(Out));
-    int64_t last = run.count - N;
-    bool const overlaps = run.count % N != 0, streams = run.streams;
-    alignas(64) Out kept[piece];
-    int64_t i = 0;
-    Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps | streams)) {
-      if (overlaps) i = last;
-      else last = piece - N;
-      out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(i) * sizeof(Out));
-    }
-    for (;;) {
+    constexpr int stored_bytes = N * static_cast<int>(sizeof(Out));
+    Out* const out = static_cast<Out*>(run.data[0]);
+    int64_t i = run.begin;
+    for (int64_t const last = run.count - N;; i = last) {
       if constexpr (is_light<Tree>) {
         SITU_ALIGN_LOOP;
       }
       do {  // tested behind the step, which takes one branch for a pass
         auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
-        store_lanes<Out, N, Isa>(y, out + i);
+        if (stored_bytes >= 16 && SITU_UNLIKELY(streams)) stream_lanes<Out, N, Isa>(y, out + i);
+        else store_lanes<Out, N, Isa>(y, out + i);
         i += N;
       } while (i <= last);
-      if (SITU_LIKELY(!(overlaps | streams))) return;
-      if (streams) {
-        stream_piece<Isa, (N * sizeof(Out) < 16 ? 16 : N * static_cast<int>(sizeof(Out)))>(kept, static_cast<Out*>(run.data[0]) + (i - piece));
-        if (i == run.count) return;
-        last += piece, out -= piece;
-        continue;
-      }
-      if (out == run.data[0]) break;
-      i = 0;
-      out = static_cast<Out*>(run.data[0]);
+      if (SITU_LIKELY(i == run.count)) return;
     }
-    __builtin_memcpy(out + last, kept, N * sizeof(Out));
   }
 
   template <class Isa, bool Repeats>
@@ -10904,29 +10898,55 @@ struct TreeCode {
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
-/// Less than an AVX-512 pack, or nothing. What is less than a pack of the instruction set in force is done on padded copies.
+/// A place for the elements of a result from number `first` on, as a loop takes it.
+SITU_INLINE void* as_if_from(void* place, int64_t first, int size) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(place) - static_cast<std::uintptr_t>(first * size));
+}
+/// What a loop cannot do. Where the output is an input, the last pack's worth is done first, kept, and stored in the end. What is less than a pack is done on
+/// padded copies.
 template <int Operands>
-SITU_NOINLINE void run_short(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, instruction_set set) {
+SITU_NOINLINE void run_rest(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, instruction_set set) {
   auto* const loop = code.start->of[static_cast<int>(set)];
-  int const lanes = code.pack_lanes(set);
-  if (run.count >= lanes) return loop(tree, &run);
-  if (run.count == 0) return;
+  int const lanes = code.pack_lanes(set), size = code.sizes[0];
+  int64_t const count = run.count, last = count - lanes;
+  void* const out = run.data[0];
+  if (SITU_LIKELY(last > 0)) {
+    alignas(64) unsigned char kept[64];
+    run.begin = last;
+    run.data[0] = as_if_from(kept, last, size);
+    loop(tree, &run);
+    run.begin = 0;
+    run.data[0] = out;
+    run.count = count - count % lanes;
+    loop(tree, &run);
+    run.count = count;
+    return copy_short(static_cast<char*>(out) + last * size, kept, lanes * size);
+  }
+  if (count == 0) return;
   alignas(64) unsigned char buffers[Operands][64];
   Run<Operands> padded;
-  int const count = static_cast<int>(run.count);
   for (int o = 0; o < Operands; ++o) padded.data[o] = buffers[o];
-  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, count);
+  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, static_cast<int>(count));
   padded.count = lanes;
   padded.origin = run.origin;
   loop(tree, &padded);
-  copy_short(static_cast<char*>(run.data[0]), buffers[0], count * code.sizes[0]);
+  copy_short(static_cast<char*>(out), buffers[0], count * size);
+}
+/// Whether an input is the output.
+template <int Operands>
+SITU_INLINE bool is_in_place(Run<Operands> const& run) {
+  for (int o = 1; o < Operands; ++o) {
+    if (run.data[o] == run.data[0]) return true;
+  }
+  return false;
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
-SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run) {
   instruction_set const set = current_instruction_set();
-  if (SITU_LIKELY(run.count >= code.lanes)) code.start->of[static_cast<int>(set)](tree, &run);
-  else run_short(code, tree, run, set);
+  int64_t const lanes = code.pack_lanes(set);
+  if (SITU_LIKELY(run.count >= lanes && ((run.count & (lanes - 1)) == 0 || !is_in_place(run)))) code.start->of[static_cast<int>(set)](tree, &run);
+  else run_rest(code, tree, run, set);
 }
 /// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
 SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
@@ -10952,12 +10972,12 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
 /// Runs a tree over contiguous inputs, whole lines of the output past the caches. Inputs that repeat, where the mask is 0, hold `longest` elements.
 template <int Operands>
 SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> run, int64_t longest) {
-  int64_t const whole = streamed_bytes / code.sizes[0];
+  int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
     run.count = smaller(left, longest);
-    run.streams = before == 0 && run.count >= whole;
-    if (run.streams) run.count = run.count / whole * whole;
+    run.streams = before == 0 && run.count >= line;
+    if (run.streams) run.count = run.count / line * line;
     else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
     run_contiguous(code, tree, run);
     advance(run.data, run.mask, code.sizes, Operands, run.count);
@@ -10973,7 +10993,7 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
+  SITU_INLINE void run_contiguous(Run<Operands>& run, bool stream) const {
     if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count);
     cpu::run_contiguous(*this, tree, run);
   }

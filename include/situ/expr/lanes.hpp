@@ -77,18 +77,22 @@ SITU_INLINE lanes_t<T, N, Isa> load_lanes(T const* from) {
   }
 }
 
+/// Lanes as N consecutive elements in memory: packs of T, of the bits of 16-bit floats, of the bytes of bools.
+template <class T, int N, class Isa>
+SITU_INLINE auto stored_lanes(lanes_t<T, N, Isa> const& x) {
+  if constexpr (std::is_same_v<T, bool>) return pack<int8_t, N, Isa>(typename pack<int8_t, N, Isa>::vector(-x.v));
+  else if constexpr (std::is_same_v<T, float16>) return narrow_half(x);
+  else if constexpr (std::is_same_v<T, bfloat16>) return narrow_bfloat(x);
+  else return x;
+}
 /// Lanes to N consecutive elements.
 template <class T, int N, class Isa>
 SITU_INLINE void store_lanes(lanes_t<T, N, Isa> const& x, T* to) {
-  if constexpr (std::is_same_v<T, bool>) {
-    pack<int8_t, N, Isa> const ones(typename pack<int8_t, N, Isa>::vector(-x.v));
-    ones.store(reinterpret_cast<int8_t*>(to));
-  } else if constexpr (std::is_same_v<T, float16>) {
-    narrow_half(x).store(reinterpret_cast<uint16_t*>(to));
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    narrow_bfloat(x).store(reinterpret_cast<uint16_t*>(to));
-  } else {
+  if constexpr (std::is_same_v<T, compute_t<T>> && !std::is_same_v<T, bool>) {
     x.store(to);
+  } else {
+    auto const stored = stored_lanes<T, N, Isa>(x);
+    stored.store(reinterpret_cast<typename decltype(stored_lanes<T, N, Isa>(x))::value_type*>(to));
   }
 }
 

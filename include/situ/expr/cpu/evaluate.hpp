@@ -17,9 +17,9 @@ struct Run {
   int64_t mask[Operands];
   int64_t count;
   int64_t origin;  ///< the index of the first element, for trees that ask for it
-  bool streams = false;  ///< past the caches: to the beginning of a line, multiples of `streamed_bytes`
+  int64_t begin = 0;  ///< where a loop begins, so that it can write a part of the result elsewhere
+  bool streams = false;  ///< past the caches, from the beginning of a line on
 };
-inline constexpr int64_t streamed_bytes = 256;  ///< of a result, which wait in registers' order for their way past the caches
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
 template <class Isa, int N>
@@ -220,11 +220,11 @@ SITU_INLINE void stream_to(P const& x, typename P::value_type* to) {
   x.store(to);
 #endif
 }
-/// A buffer of `streamed_bytes`, past the caches, in registers of `Bytes`.
-template <class Isa, int Bytes>
-SITU_INLINE void stream_piece(void const* from, void* to) {
-  using P = pack<float, Bytes / 4, std::conditional_t<Bytes == 16, isa::baseline, std::conditional_t<Bytes == 32, isa::avx2, Isa>>>;
-  for (int k = 0; k < streamed_bytes / Bytes; ++k) stream_to(P::load(static_cast<float const*>(from) + k * (Bytes / 4)), static_cast<float*>(to) + k * (Bytes / 4));
+/// Lanes to N consecutive elements, past the caches where they fill a register.
+template <class T, int N, class Isa>
+SITU_INLINE void stream_lanes(lanes_t<T, N, Isa> const& x, T* to) {
+  auto const stored = stored_lanes<T, N, Isa>(x);
+  if constexpr (sizeof(stored.v) >= 16) stream_to(stored, reinterpret_cast<typename decltype(stored_lanes<T, N, Isa>(x))::value_type*>(to));
 }
 /// Orders streamed stores before what follows.
 inline void finish_streaming() {
@@ -263,16 +263,19 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Contiguous inputs, at least a pack of them. Where what is left in the end is less than a pack, the last pack's worth is done first, kept, and
-  /// stored in the end: the output may be an input.
+  /// Contiguous inputs from element `begin` on, at least a pack of them. Where what is left in the end is less than a pack, the last pack begins before
+  /// it: the output may then not be an input.
   template <class Isa>
   SITU_INLINE static void run(void const* tree_, Run<Operands> const* run_) {
     Tree const tree = *static_cast<Tree const*>(tree_);
     Run<Operands> const run = *run_;
-    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
-      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run);
+    if constexpr (Isa::bytes == 32) {
+      if (SITU_UNLIKELY(run.streams)) return loop<Isa, false>(tree, run, std::true_type());
     }
-    loop<Isa, false>(tree, run);
+    if constexpr (may_repeat<Tree, Operands> && Isa::bytes > 16) {
+      if (run.data[Operands - 1] == run.data[1]) return loop<Isa, true>(tree, run, streams<Isa>(run));
+    }
+    loop<Isa, false>(tree, run, streams<Isa>(run));
   }
 
   /// The size of an element of operand o.
@@ -281,43 +284,30 @@ struct ElementwiseBody {
   }
 
  private:
-  /// What goes past the caches is stored to a buffer first, a few packs at a time, which takes no second loop and no test in this one: the
-  /// processor overlaps them. A pack then leaves in the registers that it came in, since loads wait for stores that they overlap otherwise.
-  template <class Isa, bool Repeats>
-  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run) {
+  /// Whether a loop streams: wide packs leave time for a test, those of AVX2 have a loop of their own, and the processors without it are few.
+  template <class Isa>
+  SITU_INLINE static auto streams(Run<Operands> const& run) {
+    if constexpr (Isa::bytes == 64) return run.streams;
+    else return std::false_type();
+  }
+  template <class Isa, bool Repeats, class Streams>
+  SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run, Streams streams) {
     constexpr int N = lanes_in<Isa>;
-    constexpr int64_t piece = streamed_bytes / static_cast<int64_t>(sizeof(Out));
-    int64_t last = run.count - N;
-    bool const overlaps = run.count % N != 0, streams = run.streams;
-    alignas(64) Out kept[piece];
-    int64_t i = 0;
-    Out* out = static_cast<Out*>(run.data[0]);
-    if (SITU_UNLIKELY(overlaps | streams)) {
-      if (overlaps) i = last;
-      else last = piece - N;
-      out = reinterpret_cast<Out*>(reinterpret_cast<std::uintptr_t>(kept) - static_cast<std::size_t>(i) * sizeof(Out));
-    }
-    for (;;) {
+    constexpr int stored_bytes = N * static_cast<int>(sizeof(Out));
+    Out* const out = static_cast<Out*>(run.data[0]);
+    int64_t i = run.begin;
+    for (int64_t const last = run.count - N;; i = last) {
       if constexpr (is_light<Tree>) {
         SITU_ALIGN_LOOP;
       }
       do {  // tested behind the step, which takes one branch for a pass
         auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
-        store_lanes<Out, N, Isa>(y, out + i);
+        if (stored_bytes >= 16 && SITU_UNLIKELY(streams)) stream_lanes<Out, N, Isa>(y, out + i);
+        else store_lanes<Out, N, Isa>(y, out + i);
         i += N;
       } while (i <= last);
-      if (SITU_LIKELY(!(overlaps | streams))) return;
-      if (streams) {
-        stream_piece<Isa, (N * sizeof(Out) < 16 ? 16 : N * static_cast<int>(sizeof(Out)))>(kept, static_cast<Out*>(run.data[0]) + (i - piece));
-        if (i == run.count) return;
-        last += piece, out -= piece;
-        continue;
-      }
-      if (out == run.data[0]) break;
-      i = 0;
-      out = static_cast<Out*>(run.data[0]);
+      if (SITU_LIKELY(i == run.count)) return;
     }
-    __builtin_memcpy(out + last, kept, N * sizeof(Out));
   }
 
   template <class Isa, bool Repeats>

@@ -33,29 +33,55 @@ struct TreeCode {
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
 
-/// Less than an AVX-512 pack, or nothing. What is less than a pack of the instruction set in force is done on padded copies.
+/// A place for the elements of a result from number `first` on, as a loop takes it.
+SITU_INLINE void* as_if_from(void* place, int64_t first, int size) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(place) - static_cast<std::uintptr_t>(first * size));
+}
+/// What a loop cannot do. Where the output is an input, the last pack's worth is done first, kept, and stored in the end. What is less than a pack is done on
+/// padded copies.
 template <int Operands>
-SITU_NOINLINE void run_short(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run, instruction_set set) {
+SITU_NOINLINE void run_rest(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, instruction_set set) {
   auto* const loop = code.start->of[static_cast<int>(set)];
-  int const lanes = code.pack_lanes(set);
-  if (run.count >= lanes) return loop(tree, &run);
-  if (run.count == 0) return;
+  int const lanes = code.pack_lanes(set), size = code.sizes[0];
+  int64_t const count = run.count, last = count - lanes;
+  void* const out = run.data[0];
+  if (SITU_LIKELY(last > 0)) {
+    alignas(64) unsigned char kept[64];
+    run.begin = last;
+    run.data[0] = as_if_from(kept, last, size);
+    loop(tree, &run);
+    run.begin = 0;
+    run.data[0] = out;
+    run.count = count - count % lanes;
+    loop(tree, &run);
+    run.count = count;
+    return copy_short(static_cast<char*>(out) + last * size, kept, lanes * size);
+  }
+  if (count == 0) return;
   alignas(64) unsigned char buffers[Operands][64];
   Run<Operands> padded;
-  int const count = static_cast<int>(run.count);
   for (int o = 0; o < Operands; ++o) padded.data[o] = buffers[o];
-  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, count);
+  load_tails<Operands>(set, padded.data, run.data, code.sizes, 0, static_cast<int>(count));
   padded.count = lanes;
   padded.origin = run.origin;
   loop(tree, &padded);
-  copy_short(static_cast<char*>(run.data[0]), buffers[0], count * code.sizes[0]);
+  copy_short(static_cast<char*>(out), buffers[0], count * size);
+}
+/// Whether an input is the output.
+template <int Operands>
+SITU_INLINE bool is_in_place(Run<Operands> const& run) {
+  for (int o = 1; o < Operands; ++o) {
+    if (run.data[o] == run.data[0]) return true;
+  }
+  return false;
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
-SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands> const& run) {
+SITU_INLINE void run_contiguous(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run) {
   instruction_set const set = current_instruction_set();
-  if (SITU_LIKELY(run.count >= code.lanes)) code.start->of[static_cast<int>(set)](tree, &run);
-  else run_short(code, tree, run, set);
+  int64_t const lanes = code.pack_lanes(set);
+  if (SITU_LIKELY(run.count >= lanes && ((run.count & (lanes - 1)) == 0 || !is_in_place(run)))) code.start->of[static_cast<int>(set)](tree, &run);
+  else run_rest(code, tree, run, set);
 }
 /// Spreads inputs that repeat over buffers of so many bytes each; gives how many elements those hold, `count` when nothing repeats.
 SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, int const* sizes, int operands, int64_t count, unsigned char* buffers, int64_t bytes) {
@@ -81,12 +107,12 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
 /// Runs a tree over contiguous inputs, whole lines of the output past the caches. Inputs that repeat, where the mask is 0, hold `longest` elements.
 template <int Operands>
 SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> run, int64_t longest) {
-  int64_t const whole = streamed_bytes / code.sizes[0];
+  int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
     run.count = smaller(left, longest);
-    run.streams = before == 0 && run.count >= whole;
-    if (run.streams) run.count = run.count / whole * whole;
+    run.streams = before == 0 && run.count >= line;
+    if (run.streams) run.count = run.count / line * line;
     else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
     run_contiguous(code, tree, run);
     advance(run.data, run.mask, code.sizes, Operands, run.count);
@@ -102,7 +128,7 @@ struct BoundTree : Run<Operands>, TreeCode<Operands> {
   alignas(16) unsigned char tree[TreeBytes];
 
   /// Contiguous inputs.
-  SITU_INLINE void run_contiguous(Run<Operands> const& run, bool stream) const {
+  SITU_INLINE void run_contiguous(Run<Operands>& run, bool stream) const {
     if (SITU_UNLIKELY(stream)) return run_streamed(*this, tree, run, run.count);
     cpu::run_contiguous(*this, tree, run);
   }
