@@ -1013,6 +1013,18 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
 /// A shape without axes as one of length 1, others as they are.
 inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
 
+/// The shape with the axes from `first` to `last` as one. Throws ShapeError where an axis is out of range, or the first one is behind the last.
+SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t last) {
+  Shape const from = line_shape(shape);
+  int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");
+  if (begin > end) fail<ShapeError>("flatten: axis ", first, " is behind axis ", last, " in shape ", shape, "; the first of the axes to join comes first");
+  Shape result = Shape::filled(from.rank() - (end - begin), 1);
+  int64_t joined = 1;
+  for (int k = begin; k <= end; ++k) joined *= from[k];
+  for (int k = 0; k < result.rank(); ++k) result[k] = k < begin ? from[k] : k == begin ? joined : from[k + end - begin];
+  return result;
+}
+
 /// The axis as a set of bits: none for a shape without axes.
 inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
   unsigned const bit = 1u << line_axis(axis, shape, who);
@@ -9166,7 +9178,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(reshape, (Shape const& to), to)
   SITU_FORMULA_VIEW(expand, (Shape const& to), to)
   SITU_FORMULA_VIEW(permute, (Shape const& axes), axes)
-  SITU_FORMULA_VIEW(flatten, ())
+  SITU_FORMULA_VIEW(flatten, (int64_t first = 0, int64_t last = -1), first, last)
   SITU_FORMULA_VIEW(t, ())
   SITU_FORMULA_VIEW(squeeze, ())
   SITU_FORMULA_VIEW(squeeze, (int64_t axis), axis)
@@ -16205,8 +16217,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
   Tensor reshape(Shape const& to) { return reshaped(to); }
   const Tensor reshape(Shape const& to) const { return reshaped(to); }
-  Tensor flatten() { return reshaped({-1}); }
-  const Tensor flatten() const { return reshaped({-1}); }
+  /// The axes from `first` to `last`, with both, as one axis; like reshape.
+  Tensor flatten(int64_t first = 0, int64_t last = -1) { return reshaped(detail::flattened(shape(), first, last)); }
+  const Tensor flatten(int64_t first = 0, int64_t last = -1) const { return reshaped(detail::flattened(shape(), first, last)); }
   /// This tensor where it is contiguous, else a contiguous copy.
   Tensor contiguous() { return is_contiguous() ? *this : clone(); }
   const Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
@@ -26330,6 +26343,10 @@ auto close_map(A const& a, B const& b, tolerance const& allowed) {
   using C = compute_t<T>;
   return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
+template <class A, class B>
+inline constexpr bool can_be_close = (expression<A> && number<B>) || (number<A> && expression<B>);
+template <expression A, expression B>
+inline constexpr bool can_be_close<A, B> = on_same_device<A, B>;
 /// A number to compare elements of E with.
 template <class E, number S>
 auto number_compared(S value) {
@@ -26377,6 +26394,18 @@ bool allclose(A a, B const& b, tolerance const& allowed = {}) {
   return detail::all_of(isclose(a, b, allowed));
 }
 
+/// The same with the tolerances in the order in which NumPy and PyTorch take them.
+template <class A, class B>
+  requires detail::can_be_close<A, B>
+auto isclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
+  return isclose(a, b, tolerance{rtol, atol, equal_nan});
+}
+template <class A, class B>
+  requires detail::can_be_close<A, B>
+bool allclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
+  return allclose(a, b, tolerance{rtol, atol, equal_nan});
+}
+
 /// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
@@ -26389,7 +26418,13 @@ template <class A, class B, class Error = error::operands_on_different_devices__
 void isclose(A const&, B const&, tolerance const& = {}) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void isclose(A const&, B const&, double, double = 0, bool = false) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void allclose(A const&, B const&, tolerance const& = {}) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void allclose(A const&, B const&, double, double = 0, bool = false) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void equal(A const&, B const&) = delete;
@@ -29665,6 +29700,12 @@ auto take(X const& x, I const& index) {
                                                                     check.bounds(), detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, x.shape());
   return result;
+}
+/// Along an axis, as index_select, in the array API's order.
+template <class X, class I>
+  requires requires(X const& x, I const& index, int64_t axis) { index_select(x, axis, index); }
+auto take(X const& x, I const& index, int64_t axis) {
+  return index_select(x, axis, index);
 }
 template <class X, class I, class Error = detail::apart_t<X, I>>
 void take(X const&, I const&) = delete;
@@ -39867,7 +39908,7 @@ class Variable {
 
   SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), reshaped_back, {})
   SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), reshaped_back, {})
-  SITU_RECORDED_VIEW("View", flatten, (), flatten(), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", flatten, (int64_t first = 0, int64_t last = -1), flatten(first, last), reshaped_back, {})
   SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), transposed_back, Shape(axis0, axis1))
   SITU_RECORDED_VIEW("T", t, (), t(), t_back, {})
   SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), permuted_back, axes)

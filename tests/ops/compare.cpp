@@ -19,6 +19,14 @@ TEST_CASE("allclose and isclose use |a - b| <= atol + rtol |b|, as NumPy does") 
   CHECK_FALSE(allclose(a, a));
   CHECK(allclose(a, a, {.equal_nan = true}));
   CHECK(allclose(zeros({0}), zeros({0})));
+  // in NumPy's order: rtol, atol, equal_nan
+  CHECK(eval(isclose(a, b, 1e-4, 1e-6)).to_vector() == std::vector<bool>{true, true, false, true, false, false, true});
+  CHECK(eval(isclose(a, b, 1e-4)).to_vector() == std::vector<bool>{true, false, false, true, false, false, true});
+  CHECK(allclose(x, x + 1e-3f, 1e-2));
+  CHECK(allclose(x, x + 1e-3f, 0, 1e-2));
+  CHECK_FALSE(allclose(x, x + 1e-3f, 0.0));
+  CHECK(allclose(a, a, 1e-5, 1e-8, true));
+  CHECK(allclose(x, 2, 0, 1));
 }
 
 TEST_CASE("a number is close to elements as a tensor of it is") {

@@ -217,6 +217,8 @@ TEST_CASE("nothing is selected from nothing") {
   CHECK(index_select(zeros({0, 4}), 0, none).shape() == Shape(0, 4));
   CHECK(index_select(zeros({2, 0}), 0, Tensor<int64_t>{1, 0, 1}).shape() == Shape(3, 0));
   CHECK(take(zeros({3}), none).shape() == Shape(0));
+  CHECK(take(zeros({3, 4}), none, 1).shape() == Shape(3, 0));
+  CHECK(take(Tensor<float>{{1, 2, 3}, {4, 5, 6}}, Tensor<int64_t>{2, 0}, 1).to_vector() == std::vector<float>{3, 1, 6, 4});
   CHECK(gather(zeros({3, 4}), 0, zeros<int64_t>({0, 4})).shape() == Shape(0, 4));
   CHECK(scatter_add(ones({2}), 0, none, zeros({0})).to_vector() == std::vector<float>{1, 1});
 }

@@ -105,6 +105,18 @@ TEST_CASE("view refuses a layout that reshape copies") {
   CHECK(x.use_count() == 2);
   CHECK(viewed.shape() == Shape{3, 2});
   CHECK(x.t().flatten().to_vector() == copied.to_vector());
+  Tensor<int64_t> const four = arange<int64_t>(0, 120).reshape({2, 3, 4, 5});
+  CHECK(four.flatten(1).shape() == Shape{2, 60});
+  CHECK(four.flatten(0, 1).shape() == Shape{6, 4, 5});
+  CHECK(four.flatten(1, -2).shape() == Shape{2, 12, 5});
+  CHECK(four.flatten(-1).shape() == four.shape());
+  CHECK(four.flatten(1, 2).data() == four.data());
+  CHECK(four.transpose(1, 2).flatten(1, 2)(1, 7, 3) == four(1, 1, 2, 3));  // place 7 of [4, 3] is [2, 1]
+  CHECK(zeros({2, 0, 3}).flatten(0, 1).shape() == Shape{0, 3});
+  CHECK(zeros({}).flatten(0, -1).shape() == Shape{1});
+  CHECK((four + 1).flatten(2).shape() == Shape{2, 3, 20});
+  CHECK(thrown<ShapeError>([&] { (void)four.flatten(2, 1); }, "flatten: axis 2 is behind axis 1 in shape [2, 3, 4, 5]; the first of the axes to join comes first") == "");
+  CHECK(thrown<ShapeError>([&] { (void)four.flatten(4); }, "flatten: axis 4 is out of range for shape [2, 3, 4, 5]: axes are -4 to 3") == "");
   CHECK(x.slice(1, 0, 2).view({2, 2, 1}).to_vector() == ints{0, 1, 3, 4});
   CHECK_THROWS_AS((void)x.slice(1, 0, 2).view({4}), LayoutError);
   CHECK(x.slice(1, 0, 2).reshape({4}).to_vector() == ints{0, 1, 3, 4});

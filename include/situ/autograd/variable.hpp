@@ -235,7 +235,7 @@ class Variable {
 
   SITU_RECORDED_VIEW("View", view, (Shape const& to), view(to), reshaped_back, {})
   SITU_RECORDED_VIEW("View", reshape, (Shape const& to), reshape(to), reshaped_back, {})
-  SITU_RECORDED_VIEW("View", flatten, (), flatten(), reshaped_back, {})
+  SITU_RECORDED_VIEW("View", flatten, (int64_t first = 0, int64_t last = -1), flatten(first, last), reshaped_back, {})
   SITU_RECORDED_VIEW("Transpose", transpose, (int64_t axis0, int64_t axis1), transpose(axis0, axis1), transposed_back, Shape(axis0, axis1))
   SITU_RECORDED_VIEW("T", t, (), t(), t_back, {})
   SITU_RECORDED_VIEW("Permute", permute, (Shape const& axes), permute(axes), permuted_back, axes)

@@ -179,6 +179,18 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
 /// A shape without axes as one of length 1, others as they are.
 inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
 
+/// The shape with the axes from `first` to `last` as one. Throws ShapeError where an axis is out of range, or the first one is behind the last.
+SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t last) {
+  Shape const from = line_shape(shape);
+  int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");
+  if (begin > end) fail<ShapeError>("flatten: axis ", first, " is behind axis ", last, " in shape ", shape, "; the first of the axes to join comes first");
+  Shape result = Shape::filled(from.rank() - (end - begin), 1);
+  int64_t joined = 1;
+  for (int k = begin; k <= end; ++k) joined *= from[k];
+  for (int k = 0; k < result.rank(); ++k) result[k] = k < begin ? from[k] : k == begin ? joined : from[k + end - begin];
+  return result;
+}
+
 /// The axis as a set of bits: none for a shape without axes.
 inline unsigned axis_bit(int64_t axis, Shape const& shape, char const* who) {
   unsigned const bit = 1u << line_axis(axis, shape, who);

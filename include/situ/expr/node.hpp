@@ -336,7 +336,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(reshape, (Shape const& to), to)
   SITU_FORMULA_VIEW(expand, (Shape const& to), to)
   SITU_FORMULA_VIEW(permute, (Shape const& axes), axes)
-  SITU_FORMULA_VIEW(flatten, ())
+  SITU_FORMULA_VIEW(flatten, (int64_t first = 0, int64_t last = -1), first, last)
   SITU_FORMULA_VIEW(t, ())
   SITU_FORMULA_VIEW(squeeze, ())
   SITU_FORMULA_VIEW(squeeze, (int64_t axis), axis)

@@ -46,6 +46,10 @@ auto close_map(A const& a, B const& b, tolerance const& allowed) {
   using C = compute_t<T>;
   return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
+template <class A, class B>
+inline constexpr bool can_be_close = (expression<A> && number<B>) || (number<A> && expression<B>);
+template <expression A, expression B>
+inline constexpr bool can_be_close<A, B> = on_same_device<A, B>;
 /// A number to compare elements of E with.
 template <class E, number S>
 auto number_compared(S value) {
@@ -93,6 +97,18 @@ bool allclose(A a, B const& b, tolerance const& allowed = {}) {
   return detail::all_of(isclose(a, b, allowed));
 }
 
+/// The same with the tolerances in the order in which NumPy and PyTorch take them.
+template <class A, class B>
+  requires detail::can_be_close<A, B>
+auto isclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
+  return isclose(a, b, tolerance{rtol, atol, equal_nan});
+}
+template <class A, class B>
+  requires detail::can_be_close<A, B>
+bool allclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
+  return allclose(a, b, tolerance{rtol, atol, equal_nan});
+}
+
 /// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
@@ -105,7 +121,13 @@ template <class A, class B, class Error = error::operands_on_different_devices__
 void isclose(A const&, B const&, tolerance const& = {}) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void isclose(A const&, B const&, double, double = 0, bool = false) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void allclose(A const&, B const&, tolerance const& = {}) = delete;
+template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
+  requires(expression<A> && expression<B> && !on_same_device<A, B>)
+void allclose(A const&, B const&, double, double = 0, bool = false) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void equal(A const&, B const&) = delete;

@@ -227,6 +227,12 @@ auto take(X const& x, I const& index) {
   check.finish(indices, x.shape());
   return result;
 }
+/// Along an axis, as index_select, in the array API's order.
+template <class X, class I>
+  requires requires(X const& x, I const& index, int64_t axis) { index_select(x, axis, index); }
+auto take(X const& x, I const& index, int64_t axis) {
+  return index_select(x, axis, index);
+}
 template <class X, class I, class Error = detail::apart_t<X, I>>
 void take(X const&, I const&) = delete;
 

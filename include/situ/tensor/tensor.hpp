@@ -283,8 +283,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
   Tensor reshape(Shape const& to) { return reshaped(to); }
   const Tensor reshape(Shape const& to) const { return reshaped(to); }
-  Tensor flatten() { return reshaped({-1}); }
-  const Tensor flatten() const { return reshaped({-1}); }
+  /// The axes from `first` to `last`, with both, as one axis; like reshape.
+  Tensor flatten(int64_t first = 0, int64_t last = -1) { return reshaped(detail::flattened(shape(), first, last)); }
+  const Tensor flatten(int64_t first = 0, int64_t last = -1) const { return reshaped(detail::flattened(shape(), first, last)); }
   /// This tensor where it is contiguous, else a contiguous copy.
   Tensor contiguous() { return is_contiguous() ? *this : clone(); }
   const Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
