@@ -50,6 +50,7 @@ Rows const rows{
     {"gather", "a formula", {{3, 4}}, [](V const& x) { return gather(x * x, 1, places()); }, twice},
     {"gather", "twice", {{3, 4}}, [](V const& x) { return gather(gather(x, 1, places()), 0, Tensor<int32_t>{{1, 0}, {1, 1}, {1, 0}}); }, twice},
     {"take", "", {{3, 4}}, [](V const& x) { return take(x, Tensor<int64_t>{{0, 5}, {5, -1}}); }, twice},
+    {"take", "along an axis", {{3, 4}}, [](V const& x) { return take(x * x, Tensor<int64_t>{3, 3, 1}, 1); }, twice},
     {"index_select", "rows", {{3, 4}}, [](V const& x) { return index_select(x, 0, Tensor<int64_t>{2, 0, 2, 2}); }, twice},
     {"index_select", "columns", {{3, 4}}, [](V const& x) { return index_select(x * x, -1, Tensor<int32_t>{3, 3, 1}); }, twice},
     {"index_select", "nothing", {{3, 4}}, [](V const& x) { return V(sum(index_select(x, 0, zeros<int64_t>({0}))) + sum(x)); }, twice},
@@ -69,6 +70,7 @@ Rows const rows{
     {"slicing", "read", {{3, 4}}, [](V const& x) { return V(x(range(0, 3, 2), all()) * x[1]); }, twice},
     {"slicing", "steps, flipped", {{3, 4}}, [](V const& x) { return V(x.slice(1, 1, 4, 2).flip(0) * x.t()[0].unsqueeze(1)); }, twice},
     {"slicing", "select, expand, reshape", {{3, 4}}, [](V const& x) { return V(x.select(1, 2).unsqueeze(1).expand({3, 4}).reshape({2, 6}) * x.reshape({2, 6})); }, twice},
+    {"slicing", "flatten", {{3, 4}}, [](V const& x) { return V(x.reshape({3, 2, 2}).flatten(0, 1) * x.t().reshape({2, 3, 2}).flatten(0, -2)); }, twice},
     {"slicing", "written", {{3, 4}, {4}}, [](V const& x, V const& row) { V y(x * 2); y[1] = row * row; return V(y * y); }, plain},
     {"slicing", "written, every other", {{3, 4}, {3, 2}}, [](V const& x, V const& part) { V y(x * x); y(all(), range(0, 4, 2)) = part; return V(y * x); }, plain},
 };
