@@ -4463,18 +4463,23 @@ inline int64_t full_grid(int device) {
   return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
 }
 
+/// Starts kernel(argument), types forgotten.
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument) {
+  DeviceGuard const guard(device);
+  cudaStream_t const stream = current_stream(device);
+  void* arguments[] = {const_cast<void*>(argument)};
+  ObservedWork work(device, stream, what);
+  cudaError_t const code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  check(device, code, "launching ", what);
+  work.enqueued();
+}
+
 /// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
 /// CudaError, DeviceUnavailable.
 template <class Argument>
 void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
   if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
-  DeviceGuard const guard(device);
-  cudaStream_t const stream = current_stream(device);
-  void* arguments[] = {const_cast<void*>(static_cast<void const*>(&argument))};
-  ObservedWork work(device, stream, what);
-  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
-  check(device, code, "launching ", what);
-  work.enqueued();
+  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument);
 }
 
 }  // namespace detail::cuda
@@ -11408,12 +11413,37 @@ inline constexpr int lanes_of =
 template <class P>
 inline constexpr int rounds_of = lanes_of<P> > 4 || P::leaves > 3 ? 1 : P::leaves <= 1 ? 4 : 2;
 
-template <class P>
-struct ContiguousArguments {
-  typename P::tree_type tree;
-  void* data[P::leaves + 1];
+/// What a kernel that moves contiguous elements is told but its tree and its operands, and how it is launched.
+struct ContiguousSpace {
   int64_t count;
   bool vectors;  ///< every operand is aligned to its lanes
+};
+
+/// Plans one whose threads handle `lanes` neighbours `rounds` times; `repeated` has the bits of operands that are one element. Gives the
+/// number of threads in a block.
+SITU_NOINLINE inline int bind_contiguous(ContiguousSpace& space, int device, void* const* data, int const* element_sizes, int operands, uint64_t repeated, int64_t count,
+                                         int lanes, int rounds) {
+  space.count = count;
+  space.vectors = true;
+  for (int o = 0; o < operands; ++o) {
+    bool const aligned = reinterpret_cast<std::uintptr_t>(data[o]) % static_cast<std::size_t>(lanes * element_sizes[o]) == 0;
+    space.vectors = space.vectors && (aligned || (repeated >> o & 1u));
+  }
+  int threads = block_threads;
+  int64_t const full = full_grid(device);
+  while (threads > 64 && count <= full / 2 * threads * rounds * lanes / 4) threads /= 2;  // spread small work over more multiprocessors
+  return threads;
+}
+/// The blocks that it takes.
+inline dim3 contiguous_blocks(ContiguousSpace const& space, int threads, int lanes, int rounds) {
+  int64_t const chunk = int64_t{threads} * rounds * lanes;
+  return dim3(static_cast<unsigned>((space.count + chunk - 1) / chunk));
+}
+
+template <class P>
+struct ContiguousArguments : ContiguousSpace {
+  typename P::tree_type tree;
+  void* data[P::leaves + 1];
   explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
@@ -11463,17 +11493,19 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
 
 /// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
 /// operands which run across the rows find their neighbours in its cache.
-template <int Operands>
-struct StridedOperands {
-  static constexpr int operands = Operands;
-  void* data[Operands];
-  int strides[Operands][max_rank];
+struct StridedTiles {
   FastDivisor sizes[max_rank];     ///< of the outer axes
   FastDivisor tile_columns;        ///< tiles side by side
   unsigned rows, inner;
   int outer_rank;                  ///< the innermost axis has this number
   int column_bits;                 ///< a tile is 2^column_bits threads wide
   uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+};
+template <int Operands>
+struct StridedOperands : StridedTiles {
+  static constexpr int operands = Operands;
+  void* data[Operands];
+  int strides[Operands][max_rank];
 };
 
 template <class P>
@@ -11550,11 +11582,15 @@ struct StridedSpace {
   int const* element_sizes;
 
   template <int Operands>
-  StridedSpace(Geometry<Operands> const& where, int const* element_sizes) : operands(Operands), rank(where.rank), element_sizes(element_sizes) {
-    for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
-    for (int o = 0; o < Operands; ++o) {
-      data[o] = where.data[o];
-      for (int k = 0; k < rank; ++k) strides[o][k] = where.strides[o][k];
+  StridedSpace(Geometry<Operands> const& where, int const* element_sizes)
+      : StridedSpace(where.data, where.sizes, where.strides, Operands, where.rank, element_sizes) {}
+  SITU_NOINLINE StridedSpace(void* const* data_from, int64_t const* sizes_from, int64_t const (*strides_from)[max_rank], int operand_count, int axes,
+                             int const* element_sizes)
+      : operands(operand_count), rank(axes), element_sizes(element_sizes) {
+    for (int k = 0; k < rank; ++k) sizes[k] = sizes_from[k];
+    for (int o = 0; o < operands; ++o) {
+      data[o] = data_from[o];
+      for (int k = 0; k < rank; ++k) strides[o][k] = strides_from[o][k];
     }
   }
 
@@ -11564,7 +11600,7 @@ struct StridedSpace {
   }
 
   /// Calls run(context, part) on parts of the space that 32-bit indices and strides reach: nearly always on all of it.
-  void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
+  SITU_NOINLINE void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
     for (int k = 0; k < rank; ++k) {
       bool far = false;
       for (int o = 0; o < operands; ++o) far = far || strides[o][k] >= index_limit || strides[o][k] <= -index_limit;
@@ -11618,41 +11654,41 @@ struct StridedSpace {
   }
 };
 
+/// How many bytes an element of each operand has.
+template <int Operands>
+struct ElementSizes {
+  int of[Operands];
+};
 template <class P>
-constexpr int element_size(int o) {
-  return o == 0 ? static_cast<int>(sizeof(typename P::out_type)) : input_size(std::type_identity<typename P::tree_type>{}, o - 1);
+constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
+  ElementSizes<P::leaves + 1> sizes{{static_cast<int>(sizeof(typename P::out_type))}};
+  for (int k = 0; k < P::leaves; ++k) sizes.of[k + 1] = input_size(std::type_identity<typename P::tree_type>{}, k);
+  return sizes;
 }
+template <class P>
+inline constexpr auto element_sizes = element_sizes_of_program<P>();
 
 template <class P>
-void launch_contiguous(int device, P const& program, int const* element_sizes) {
-  constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
+void launch_contiguous(int device, P const& program) {
+  constexpr int N = lanes_of<P>, rounds = rounds_of<P>, operands = P::leaves + 1;
   ContiguousArguments<P> arguments(program.tree);
-  arguments.count = program.where.sizes[0];
-  arguments.vectors = true;
-  for (int o = 0; o <= P::leaves; ++o) {
-    arguments.data[o] = program.where.data[o];
-    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % static_cast<std::size_t>(N * element_sizes[o]) == 0;
-  }
-  int threads = block_threads;
-  int64_t const full = full_grid(device);
-  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
-  int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, {}, contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  int const threads = bind_contiguous(arguments, device, arguments.data, element_sizes<P>.of, operands, 0, program.where.sizes[0], N, rounds);
+  launch(device, {}, contiguous_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
 }
 
 /// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
-template <int Operands>
-dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
+SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], StridedSpace const& space, int lanes) {
   arguments.outer_rank = space.rank - 1;
   arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
   arguments.vectors = 0;
   int64_t rows = 1;
   for (int k = 0; k < space.rank; ++k) {
     if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
-    for (int o = 0; o < Operands; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
+    for (int o = 0; o < space.operands; ++o) strides[o][k] = static_cast<int>(space.strides[o][k]);
   }
-  for (int o = 0; o < Operands; ++o) {
-    arguments.data[o] = space.data[o];
+  for (int o = 0; o < space.operands; ++o) {
+    data[o] = space.data[o];
     if (space.takes_vectors(o, lanes)) arguments.vectors |= uint64_t{1} << o;
   }
   int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
@@ -11663,6 +11699,10 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   arguments.column_bits = bits;
   arguments.tile_columns = FastDivisor::of(tile_columns);
   return dim3(static_cast<unsigned>(tile_columns * tile_rows));
+}
+template <int Operands>
+dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
+  return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
 template <class P>
@@ -11677,10 +11717,8 @@ void launch_program(int device, P const& program) {
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   auto const& where = program.where;
   if (where.size() == 0) return;
-  int element_sizes[P::leaves + 1];
-  for (int o = 0; o <= P::leaves; ++o) element_sizes[o] = element_size<P>(o);
-  if (where.contiguous) return launch_contiguous(device, program, element_sizes);
-  StridedSpace space(where, element_sizes);
+  if (where.contiguous) return launch_contiguous(device, program);
+  StridedSpace space(where, element_sizes<P>.of);
   struct Context {
     int device;
     P const& program;
@@ -22330,19 +22368,22 @@ namespace detail {
 /// output, in its order; axes [kept_rank, rank) are reduced, and the output's strides along them are 0. Axes are joined
 /// inside each of the two groups; an empty group counts as one index. Elements are numbered 0 .. count-1 in the order of the
 /// reduced axes: that is the index a reducer sees.
+template <int Operands>
+struct ReducePlaces {
+  Geometry<Operands> where;
+  int kept_rank;
+  int64_t outputs;  ///< elements of the output
+  int64_t count;    ///< elements that each of them is reduced from
+  double parameter = 0;  ///< what the caller chose, for reducers that ask for it
+};
 template <class Reducer_, class Tree, int Leaves>
-struct ReduceProgram {
+struct ReduceProgram : ReducePlaces<Leaves + 1> {
   using reducer = Reducer_;
   using tree_type = Tree;
   using value_type = typename Tree::value_type;
   using out_type = typename Reducer_::result;
   static constexpr int leaves = Leaves;
   Tree tree;
-  Geometry<Leaves + 1> where;
-  int kept_rank;
-  int64_t outputs;  ///< elements of the output
-  int64_t count;    ///< elements that each of them is reduced from
-  double parameter = 0;  ///< what the caller chose, for reducers that ask for it
   explicit ReduceProgram(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
@@ -22398,17 +22439,6 @@ struct ReductionPlaces {
     rank = coalesce(sizes, strides, operands, all, &kept_rank);
   }
 };
-
-/// Binds a reduction over the axes whose bit is set in `reduced` to its inputs' layouts, numbers 1 to operands - 1. Programs are those of all devices.
-template <class Reducer, class P>
-void bind_places(P& program, Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced) {
-  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
-  places.bind(layouts, operands, shape, reduced, requires { Reducer::order_matters; });
-  program.outputs = places.outputs;
-  program.count = places.count;
-  program.kept_rank = places.kept_rank;
-  program.where.rank = places.rank;
-}
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
@@ -23761,7 +23791,7 @@ struct ReduceCode {
 };
 /// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
 template <class R_, int Leaves, int TreeBytes, bool Whole>
-struct BoundReduction {
+struct BoundReduction : ReducePlaces<Leaves + 1> {
   using reducer = R_;
   static constexpr bool whole = Whole;
   static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
@@ -23776,10 +23806,6 @@ struct BoundReduction {
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
-  Geometry<operands> where;
-  int kept_rank;
-  int64_t outputs, count;
-  double parameter;
   Code const* code;
   Formula const* formula;
   alignas(16) unsigned char tree[TreeBytes];
@@ -24333,13 +24359,9 @@ inline bool takes_vectors(void const* data, int element_bytes, int lanes, int64_
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-template <class P>
-struct ReduceArguments {
-  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
-  typename P::tree_type tree;
-  void const* data[operands];
-  int64_t strides[operands][max_rank];  ///< kept axes, then reduced ones
-  WalkedAxis sizes[max_rank];
+/// What a reduction's kernel is told but its tree and its operands.
+struct ReducePlan {
+  WalkedAxis sizes[max_rank];  ///< kept axes, then reduced ones
   int kept_rank, run_axis;  ///< run_axis is the last one: -1 when nothing is reduced
   bool wide;                ///< numbers of rows or outputs exceed 31 bits
   int64_t outputs, count;
@@ -24352,6 +24374,13 @@ struct ReduceArguments {
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
   void* result;      ///< outputs, or totals of `parts` parts for each output
+};
+template <class P>
+struct ReduceArguments : ReducePlan {
+  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
+  typename P::tree_type tree;
+  void* data[operands];
+  int64_t strides[operands][max_rank];
   explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
   SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
 };
@@ -24518,54 +24547,90 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Everything of the arguments that does not depend on memory, and the blocks to launch.
-template <class P>
-dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
-  using R = typename P::reducer;
-  constexpr int N = reduction_lanes<P>, operands = P::leaves + 1;
-  auto where = program.where;
-  int const kept = program.kept_rank;
-  if constexpr (!reports_an_index<typename R::accumulator> && P::leaves > 0) {
-    order_reduced_axes(where.sizes, &where.strides[0][0], operands, kept, where.rank);
-  }
-  int const rank = where.rank;
-  bool const reduces = rank > kept && program.count > 0;
-  arguments.kept_rank = kept;
-  arguments.run_axis = rank > kept ? rank - 1 : -1;
-  arguments.outputs = program.outputs;
-  arguments.count = program.count;
-  arguments.run = program.count == 0 ? 0 : reduces ? where.sizes[rank - 1] : 1;
-  arguments.runs = (arguments.run + N - 1) / N;
-  int64_t const rows = program.count == 0 ? 0 : program.count / arguments.run;
-  arguments.steps = arguments.runs * rows;
-  arguments.wide = program.outputs >= index_limit || rows >= index_limit;
-  arguments.vectors = 0;
-  for (int k = 0; k < rank; ++k) {
-    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
-    for (int o = 0; o < operands; ++o) arguments.strides[o][k] = where.strides[o][k];
-  }
-  for (int o = 1; o < operands; ++o) {
-    arguments.data[o] = where.data[o];
-    int const bytes = input_size(std::type_identity<typename P::tree_type>{}, o - 1);
-    if (reduces && takes_vectors(where.data[o], bytes, N, where.strides[o][rank - 1], where.strides[o], rank - 1)) arguments.vectors |= uint64_t{1} << o;
-  }
-  arguments.data[0] = nullptr;
+/// A bound reduction with its types forgotten: see ReducePlaces.
+struct ReduceSpace {
+  void* const* data;
+  int64_t const* sizes;
+  int rank, kept_rank;
+  int64_t outputs, count;
+  int const* element_sizes;
+  int operands, lanes;
+  bool reorders;  ///< whether reduced axes may get into the order of memory
+};
 
-  Teams& teams = arguments.teams;
-  teams.side_by_side = reduced_axis_is_dense(&where.strides[0][0], operands, kept, rank);
-  if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
-    teams.lanes = power_of_2_above((arguments.steps + 3) / 4, block_threads);
-    int const most = power_of_2_above(arguments.steps, block_threads);
-    while (teams.lanes < most && program.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
-  } else {
-    teams.lanes = block_threads / power_of_2_above(program.outputs, 32);
+/// Plans the blocks of a reduction. Its arguments' strides are those of the space, and get into another order where it says so.
+SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space) {
+  int const kept = space.kept_rank, operands = space.operands, N = space.lanes;
+  int rank = space.rank;
+  int64_t sizes[max_rank];
+  for (int k = 0; k < rank; ++k) sizes[k] = space.sizes[k];
+  if (space.reorders) order_reduced_axes(sizes, *strides, operands, kept, rank);
+  bool const reduces = rank > kept && space.count > 0;
+  plan.kept_rank = kept;
+  plan.run_axis = rank > kept ? rank - 1 : -1;
+  plan.outputs = space.outputs;
+  plan.count = space.count;
+  plan.run = space.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
+  plan.runs = (plan.run + N - 1) / N;
+  int64_t const rows = space.count == 0 ? 0 : space.count / plan.run;
+  plan.steps = plan.runs * rows;
+  plan.wide = space.outputs >= index_limit || rows >= index_limit;
+  plan.vectors = 0;
+  for (int k = 0; k < rank; ++k) plan.sizes[k] = WalkedAxis::of(sizes[k]);
+  for (int o = 1; o < operands; ++o) {
+    if (reduces && takes_vectors(space.data[o], space.element_sizes[o], N, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
   }
-  int64_t const blocks = teams.blocks(program.outputs), parts = parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes);
-  arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
-  arguments.parts = static_cast<int>(parts);
-  arguments.rows_per_stride = arguments.runs > 0 && arguments.runs < arguments.steps ? teams.lanes / arguments.runs : 0;
-  arguments.runs_per_stride = teams.lanes - arguments.rows_per_stride * arguments.runs;
+
+  Teams& teams = plan.teams;
+  teams.side_by_side = reduced_axis_is_dense(*strides, operands, kept, rank);
+  if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
+    teams.lanes = power_of_2_above((plan.steps + 3) / 4, block_threads);
+    int const most = power_of_2_above(plan.steps, block_threads);
+    while (teams.lanes < most && space.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
+  } else {
+    teams.lanes = block_threads / power_of_2_above(space.outputs, 32);
+  }
+  int64_t const blocks = teams.blocks(space.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  plan.steps_per_part = (plan.steps + parts - 1) / parts;
+  plan.parts = static_cast<int>(parts);
+  plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
+  plan.runs_per_stride = teams.lanes - plan.rows_per_stride * plan.runs;
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+}
+
+/// What is launched for a reduction, with its types forgotten.
+struct ReduceLaunch {
+  LaunchName name;
+  void const* kernel;
+  std::size_t total_bytes;
+  void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+};
+
+/// Plans and launches a reduction of D: `arguments`, of which the plan is a part, are complete but for the plan.
+template <class D>
+SITU_NOINLINE void run_reduction(ReduceLaunch const& what, void const* arguments, ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space, double parameter) {
+  constexpr int device = device_traits<D>::ordinal;
+  dim3 const blocks = plan_reduction(plan, strides, space);
+  plan.parameter = parameter;
+  plan.result = space.data[0];
+  if (plan.parts == 1) return launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
+  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * what.total_bytes);
+  plan.result = scratch.get();
+  launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
+  what.join(device, plan, space.data[0]);
+}
+
+template <class R>
+void launch_join(int device, ReducePlan const& plan, void* result) {
+  JoinArguments<R> join;
+  join.parts = static_cast<typename R::total const*>(plan.result);
+  join.result = static_cast<typename R::result*>(result);
+  join.outputs = plan.outputs;
+  join.count = plan.count;
+  join.parameter = plan.parameter;
+  join.parts_per_output = plan.parts;
+  join.teams = {power_of_2_above(plan.parts, block_threads), true};
+  launch(device, R::name, join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(plan.outputs))), block_threads, join);
 }
 
 }  // namespace detail::cuda
@@ -24577,28 +24642,17 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
-  using Total = typename R::total;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
-  constexpr int device = device_traits<D>::ordinal;
   cuda::ReduceArguments<P> arguments(program.tree);
-  dim3 const blocks = cuda::plan_reduction(program, arguments);
-  arguments.parameter = program.parameter;
-  arguments.result = program.where.data[0];
-  if (arguments.parts == 1) return cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
-
-  Temporary<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Total));
-  arguments.result = scratch.get();
-  cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
-  cuda::JoinArguments<R> join;
-  join.parts = static_cast<Total const*>(scratch.get());
-  join.result = static_cast<typename R::result*>(program.where.data[0]);
-  join.outputs = program.outputs;
-  join.count = program.count;
-  join.parameter = program.parameter;
-  join.parts_per_output = arguments.parts;
-  join.teams = {cuda::power_of_2_above(arguments.parts, cuda::block_threads), true};
-  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(program.outputs))), cuda::block_threads, join);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  __builtin_memcpy(arguments.strides, program.where.strides, sizeof arguments.strides);
+  auto const& where = program.where;
+  cuda::ReduceSpace const space{where.data, where.sizes, where.rank, program.kept_rank, program.outputs, program.count, cuda::element_sizes<P>.of, P::leaves + 1,
+                                cuda::reduction_lanes<P>, !cuda::reports_an_index<typename R::accumulator> && P::leaves > 0};
+  LaunchName const name(R::name, &formula_of<typename P::tree_type>);
+  cuda::ReduceLaunch const what{name, reinterpret_cast<void const*>(&cuda::reduce_kernel<P>), sizeof(typename R::total), &cuda::launch_join<R>};
+  cuda::run_reduction<D>(what, &arguments, arguments, arguments.strides, space, program.parameter);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -24666,23 +24720,35 @@ inline AllAxes all_axes(Shape const& shape) { return {(1u << shape.rank()) - 1u}
 template <class D, class Bound>
 SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
   using R = typename Bound::reducer;
-  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
   cpu::ReduceKernel<Bound> kernel;
   auto& bound = kernel.bound;
-  bound.where.data[0] = result.data();
-  Layout const* layouts[Bound::operands];
-  for (int o = 1; o < Bound::operands; ++o) {
-    Body const* const body = bodies[o - 1];
-    bound.where.data[o] = body ? body->first : nullptr;
-    layouts[o] = body ? &body->layout : &empty_layout;
-  }
-  bound.where.contiguous = false;
-  bind_places<R>(bound, layouts, Bound::operands, shape, reduced);
-  bound.parameter = parameter;
+  auto result = bind_reduction<D, R>(bound, bodies, shape, reduced, keep, parameter);
   bound.code = &code;
   bound.formula = code.formula;
   __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
   if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
+  return result;
+}
+
+/// Makes the result of a reduction over the axes whose bit is set in `reduced`, and binds a program of any device to it and to its inputs.
+template <class D, class R, int Operands>
+SITU_NOINLINE auto bind_reduction(ReducePlaces<Operands>& program, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
+  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
+  program.where.data[0] = result.data();
+  Layout const* layouts[Operands];
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies[o - 1];
+    program.where.data[o] = body ? body->first : nullptr;
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
+  places.bind(layouts, Operands, shape, reduced, requires { R::order_matters; });
+  program.where.rank = places.rank;
+  program.where.contiguous = false;
+  program.kept_rank = places.kept_rank;
+  program.outputs = places.outputs;
+  program.count = places.count;
+  program.parameter = parameter;
   return result;
 }
 
@@ -24701,15 +24767,10 @@ auto reduce(E const& e, Axes reduced, bool keep, [[maybe_unused]] double paramet
     collect_bodies(e, bodies);
     return reduce_bound<D, Bound>(cpu::reduce_code<Bound, Tree>, &tree, bodies.of, e.shape(), reduced, keep, parameter);
   } else {
-    auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
     ReduceProgram<Reducer, Tree, leaves> program(lower<0>(e));
-    program.parameter = parameter;
-    program.where.contiguous = false;
-    collect_places(e, program.where.data);
-    program.where.data[0] = result.data();
-    Layout const* layouts[leaves + 1];
-    collect_layouts(e, layouts);
-    bind_places<Reducer>(program, layouts, leaves + 1, e.shape(), reduced);
+    LeafBodies<leaves> bodies;
+    collect_bodies(e, bodies);
+    auto result = bind_reduction<D, Reducer>(program, bodies.of, e.shape(), reduced, keep, parameter);
     launch_reduce<D, whole>(Kernels{}, program);
     return result;
   }
@@ -29479,7 +29540,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   arguments.vectors = 0;
   for (int p = 0; p < operands; ++p) {
     arguments.run_strides[p] = inner_rank > 0 ? inner_strides[p][inner_rank - 1] : 1;
-    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_size<P>(p), N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
+    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_sizes<P>.of[p], N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
     if (arguments.run >= N && fits) arguments.vectors |= uint64_t{1} << p;
   }
   arguments.index = index;
@@ -33521,7 +33582,7 @@ void launch_rows(P const& program) {
   for (int o = 0; o < operands; ++o) {
     arguments.data[o] = program.where.data[o];
     auto const& strides = arguments.strides[o];
-    if (takes_vectors(arguments.data[o], element_size<P>(o), N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
+    if (takes_vectors(arguments.data[o], element_sizes<P>.of[o], N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
   }
   Teams& teams = arguments.teams;
   teams.side_by_side = !Strips;
@@ -42326,10 +42387,11 @@ struct BackwardTraits {
   using registers = Registers<list, lanes>;
   using sink = SlotSink<typename P::slots, lanes, std::make_index_sequence<static_cast<std::size_t>(outputs)>>;
 
-  static constexpr int element_size(int o) {
-    return o < outputs ? slot_size(std::type_identity<typename P::slots>{}, o)
-                       : input_size(std::type_identity<formula>{}, o - outputs) + input_size(std::type_identity<seed>{}, o - outputs);
-  }
+  static constexpr ElementSizes<operands> element_sizes = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+    ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
+    for (int k = 0; k < inputs; ++k) sizes.of[outputs + k] = input_size(std::type_identity<formula>{}, k) + input_size(std::type_identity<seed>{}, k);
+    return sizes;
+  }(std::type_identity<typename P::slots>{});
 
   /// All lanes of a thread.
   static SITU_DEVICE __forceinline__ void compute(formula const& f, seed const& s, registers const& held, sink& to, int64_t index) {
@@ -42343,24 +42405,15 @@ struct BackwardTraits {
       to.finish_lane();
     }
   }
-
- private:
-  template <class... Ts>
-  static constexpr int slot_size(std::type_identity<Fields<Ts...>>, int o) {
-    int const sizes[] = {static_cast<int>(sizeof(Ts))...};
-    return sizes[o];
-  }
 };
 
 template <class P>
-struct ContiguousBackwardArguments {
+struct ContiguousBackwardArguments : ContiguousSpace {
   typename P::formula_type formula;
   typename P::seed_type seed;
   void* data[P::operands];
   SlotPlan<P::outputs> slots;
   uint64_t repeated;  ///< bit o: operand o is one element
-  int64_t count;
-  bool vectors;       ///< every operand is aligned to its lanes
   explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
@@ -42458,27 +42511,29 @@ __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const _
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
-template <int Operands>
-bool is_flat(Geometry<Operands> const& where, uint64_t& repeated) {
+SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*strides)[max_rank], int operands, uint64_t& repeated) {
   repeated = 0;
-  if (where.contiguous) return true;
-  bool flat = where.rank == 1;
-  for (int o = 0; flat && o < Operands; ++o) {
-    if (where.strides[o][0] == 0) repeated |= uint64_t{1} << o;
-    else flat = where.strides[o][0] == 1;
+  if (contiguous) return true;
+  bool flat = rank == 1;
+  for (int o = 0; flat && o < operands; ++o) {
+    if (strides[o][0] == 0) repeated |= uint64_t{1} << o;
+    else flat = strides[o][0] == 1;
   }
   return flat;
 }
 
-template <class P>
-SlotPlan<P::outputs> plan_slots(P const& program) {
-  SlotPlan<P::outputs> plan{program.needed, program.accumulated, {}};
-  for (int j = 0; j < P::outputs; ++j) {
+/// Which slots have the same memory.
+SITU_NOINLINE inline void find_owners(unsigned char* owners, void* const* data, uint64_t needed, int slots) {
+  for (int j = 0; j < slots; ++j) {
     int owner = 0;
-    while (owner < j && !((program.needed >> owner & 1u) && program.where.data[owner] == program.where.data[j])) ++owner;
-    plan.owner[j] = static_cast<unsigned char>(owner);
+    while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
+    owners[j] = static_cast<unsigned char>(owner);
   }
-  return plan;
+}
+template <class P>
+void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
+  plan.needed = program.needed, plan.accumulated = program.accumulated;
+  find_owners(plan.owner, program.where.data, program.needed, P::outputs);
 }
 
 template <class P>
@@ -42486,21 +42541,11 @@ void launch_contiguous_backward(int device, P const& program, uint64_t repeated,
   using Traits = BackwardTraits<P>;
   constexpr int N = Traits::lanes, rounds = Traits::rounds;
   ContiguousBackwardArguments<P> arguments(program);
-  arguments.count = program.where.size();
-  arguments.slots = plan_slots(program);
+  plan_slots(program, arguments.slots);
   arguments.repeated = repeated;
-  arguments.vectors = true;
-  for (int o = 0; o < P::operands; ++o) {
-    arguments.data[o] = program.where.data[o];
-    if (repeated >> o & 1u) continue;
-    auto const bytes = static_cast<std::size_t>(N * Traits::element_size(o));
-    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
-  }
-  int threads = block_threads;
-  int64_t const full = full_grid(device);
-  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
-  int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, name, contiguous_backward_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, rounds);
+  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
 }
 
 template <class P>
@@ -42510,10 +42555,8 @@ void launch_backward_program(int device, P const& program) {
   if (where.size() == 0) return;
   LaunchName const name("backward", &formula_of<typename P::formula_type>);
   uint64_t repeated;
-  if (is_flat(where, repeated)) return launch_contiguous_backward(device, program, repeated, name);
-  int element_sizes[P::operands];
-  for (int o = 0; o < P::operands; ++o) element_sizes[o] = BackwardTraits<P>::element_size(o);
-  StridedSpace space(where, element_sizes);
+  if (is_flat(where.contiguous, where.rank, where.strides, P::operands, repeated)) return launch_contiguous_backward(device, program, repeated, name);
+  StridedSpace space(where, BackwardTraits<P>::element_sizes.of);
   struct Context {
     int device;
     P const& program;
@@ -42523,7 +42566,7 @@ void launch_backward_program(int device, P const& program) {
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
         StridedBackwardArguments<P> arguments(c.program);
-        arguments.slots = plan_slots(c.program);
+        plan_slots(c.program, arguments.slots);
         dim3 const blocks = bind_part(arguments, part, BackwardTraits<P>::lanes);
         launch(c.device, c.name, strided_backward_kernel<P>, blocks, block_threads, arguments);
       },
@@ -42560,19 +42603,23 @@ void launch_backward(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
-/// Formula and seed as trees, and where the gradients and the inputs lie.
+/// Where the gradients and the inputs of a backward kernel lie.
+template <int Outputs, int Inputs>
+struct BackwardPlaces {
+  static constexpr int outputs = Outputs, inputs = Inputs, operands = Outputs + Inputs;
+  Geometry<operands> where;
+  uint64_t needed = 0, accumulated = 0;
+};
+/// And formula and seed as trees.
 template <class F, class S, class Slots, int Inputs>
 struct BackwardProgram;
 template <class F, class S, class... Ts, int Inputs>
-struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
+struct BackwardProgram<F, S, Fields<Ts...>, Inputs> : BackwardPlaces<static_cast<int>(sizeof...(Ts)), Inputs> {
   using formula_type = F;
   using seed_type = S;
   using slots = Fields<Ts...>;
-  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
   F formula;
   S seed;
-  Geometry<operands> where;
-  uint64_t needed = 0, accumulated = 0;
   BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
 };
 
@@ -42786,24 +42833,24 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
   pass.finish();
 }
 
-/// The same elsewhere.
-template <class D, class F, class S, class Slots, int Inputs>
-void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies) {
-  using Program = BackwardProgram<F, S, Slots, Inputs>;
-  SlotTarget targets[Program::outputs];
+/// The same elsewhere: binds a program, and launches it.
+template <class D, int Outputs, int Inputs>
+SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, BackwardPlaces<Outputs, Inputs>& program,
+                                       void (*launch)(BackwardPlaces<Outputs, Inputs> const& program)) {
+  constexpr int count = Outputs + Inputs;
+  SlotTarget targets[Outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
-  Program program(formula, seed);
   auto& where = program.where;
-  Layout const* layouts[Program::operands + 1];
+  Layout const* layouts[count + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
     program.needed = operands.needed, program.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
-    for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
+    for (int k = Outputs; k < count; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
     where.sizes[0] = pass.whole.size();
-    if (!where.contiguous) where.rank = bind_strides(layouts + 1, Program::operands, where.sizes, &where.strides[0][0]);
-    launch_backward<D>(typename device_traits<D>::kernels{}, program);
+    if (!where.contiguous) where.rank = bind_strides(layouts + 1, count, where.sizes, &where.strides[0][0]);
+    launch(program);
   }
   pass.finish();
 }
@@ -42934,7 +42981,11 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies);
+      using Program = BackwardProgram<Tree, S, Types, inputs>;
+      Program program(payload.tree, seed);
+      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, program, [](BackwardPlaces<slots, inputs> const& bound) {
+        launch_backward<Where>(typename device_traits<Where>::kernels{}, static_cast<Program const&>(bound));
+      });
     }
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {

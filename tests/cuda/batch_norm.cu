@@ -40,7 +40,7 @@ void compare(double tolerance) {
 }  // namespace
 
 TEST_CASE("batch_norm and its gradients are the same on a GPU as on the host") {
-  compare<float>(2e-5);
+  compare<float>(1e-4);  // sums of products of up to 200, which are joined in another order
   compare<bfloat16>(0.02);
 }
 

@@ -20,19 +20,23 @@ void launch_backward(cuda_kernels, P const&) {
 }  // namespace SITU_ABI_COMPILER
 #endif
 
-/// Formula and seed as trees, and where the gradients and the inputs lie.
+/// Where the gradients and the inputs of a backward kernel lie.
+template <int Outputs, int Inputs>
+struct BackwardPlaces {
+  static constexpr int outputs = Outputs, inputs = Inputs, operands = Outputs + Inputs;
+  Geometry<operands> where;
+  uint64_t needed = 0, accumulated = 0;
+};
+/// And formula and seed as trees.
 template <class F, class S, class Slots, int Inputs>
 struct BackwardProgram;
 template <class F, class S, class... Ts, int Inputs>
-struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
+struct BackwardProgram<F, S, Fields<Ts...>, Inputs> : BackwardPlaces<static_cast<int>(sizeof...(Ts)), Inputs> {
   using formula_type = F;
   using seed_type = S;
   using slots = Fields<Ts...>;
-  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
   F formula;
   S seed;
-  Geometry<operands> where;
-  uint64_t needed = 0, accumulated = 0;
   BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
 };
 
@@ -246,24 +250,24 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
   pass.finish();
 }
 
-/// The same elsewhere.
-template <class D, class F, class S, class Slots, int Inputs>
-void propagate_elsewhere(FormulaParts const& parts, Flow& flow, F const& formula, S const& seed, Body const* const* bodies) {
-  using Program = BackwardProgram<F, S, Slots, Inputs>;
-  SlotTarget targets[Program::outputs];
+/// The same elsewhere: binds a program, and launches it.
+template <class D, int Outputs, int Inputs>
+SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, BackwardPlaces<Outputs, Inputs>& program,
+                                       void (*launch)(BackwardPlaces<Outputs, Inputs> const& program)) {
+  constexpr int count = Outputs + Inputs;
+  SlotTarget targets[Outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
-  Program program(formula, seed);
   auto& where = program.where;
-  Layout const* layouts[Program::operands + 1];
+  Layout const* layouts[count + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
     program.needed = operands.needed, program.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
-    for (int k = Program::outputs; k < Program::operands; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
+    for (int k = Outputs; k < count; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
     where.sizes[0] = pass.whole.size();
-    if (!where.contiguous) where.rank = bind_strides(layouts + 1, Program::operands, where.sizes, &where.strides[0][0]);
-    launch_backward<D>(typename device_traits<D>::kernels{}, program);
+    if (!where.contiguous) where.rank = bind_strides(layouts + 1, count, where.sizes, &where.strides[0][0]);
+    launch(program);
   }
   pass.finish();
 }
@@ -394,7 +398,11 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, Tree, S, Types, inputs>(node, flow, payload.tree, seed, bodies);
+      using Program = BackwardProgram<Tree, S, Types, inputs>;
+      Program program(payload.tree, seed);
+      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, program, [](BackwardPlaces<slots, inputs> const& bound) {
+        launch_backward<Where>(typename device_traits<Where>::kernels{}, static_cast<Program const&>(bound));
+      });
     }
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {

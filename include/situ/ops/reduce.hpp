@@ -77,23 +77,35 @@ inline AllAxes all_axes(Shape const& shape) { return {(1u << shape.rank()) - 1u}
 template <class D, class Bound>
 SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
   using R = typename Bound::reducer;
-  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
   cpu::ReduceKernel<Bound> kernel;
   auto& bound = kernel.bound;
-  bound.where.data[0] = result.data();
-  Layout const* layouts[Bound::operands];
-  for (int o = 1; o < Bound::operands; ++o) {
-    Body const* const body = bodies[o - 1];
-    bound.where.data[o] = body ? body->first : nullptr;
-    layouts[o] = body ? &body->layout : &empty_layout;
-  }
-  bound.where.contiguous = false;
-  bind_places<R>(bound, layouts, Bound::operands, shape, reduced);
-  bound.parameter = parameter;
+  auto result = bind_reduction<D, R>(bound, bodies, shape, reduced, keep, parameter);
   bound.code = &code;
   bound.formula = code.formula;
   __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
   if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
+  return result;
+}
+
+/// Makes the result of a reduction over the axes whose bit is set in `reduced`, and binds a program of any device to it and to its inputs.
+template <class D, class R, int Operands>
+SITU_NOINLINE auto bind_reduction(ReducePlaces<Operands>& program, Body* const* bodies, Shape const& shape, unsigned reduced, bool keep, double parameter) {
+  auto result = Tensor<typename R::result, D>::uninitialized(reduced_shape(shape, reduced, keep, R::name, R::empty_is_defined), R::name);
+  program.where.data[0] = result.data();
+  Layout const* layouts[Operands];
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies[o - 1];
+    program.where.data[o] = body ? body->first : nullptr;
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
+  places.bind(layouts, Operands, shape, reduced, requires { R::order_matters; });
+  program.where.rank = places.rank;
+  program.where.contiguous = false;
+  program.kept_rank = places.kept_rank;
+  program.outputs = places.outputs;
+  program.count = places.count;
+  program.parameter = parameter;
   return result;
 }
 
@@ -112,15 +124,10 @@ auto reduce(E const& e, Axes reduced, bool keep, [[maybe_unused]] double paramet
     collect_bodies(e, bodies);
     return reduce_bound<D, Bound>(cpu::reduce_code<Bound, Tree>, &tree, bodies.of, e.shape(), reduced, keep, parameter);
   } else {
-    auto result = Tensor<typename Reducer::result, D>::uninitialized(reduced_shape(e.shape(), reduced, keep, Reducer::name, Reducer::empty_is_defined), Reducer::name);
     ReduceProgram<Reducer, Tree, leaves> program(lower<0>(e));
-    program.parameter = parameter;
-    program.where.contiguous = false;
-    collect_places(e, program.where.data);
-    program.where.data[0] = result.data();
-    Layout const* layouts[leaves + 1];
-    collect_layouts(e, layouts);
-    bind_places<Reducer>(program, layouts, leaves + 1, e.shape(), reduced);
+    LeafBodies<leaves> bodies;
+    collect_bodies(e, bodies);
+    auto result = bind_reduction<D, Reducer>(program, bodies.of, e.shape(), reduced, keep, parameter);
     launch_reduce<D, whole>(Kernels{}, program);
     return result;
   }

@@ -11,19 +11,22 @@ namespace detail {
 /// output, in its order; axes [kept_rank, rank) are reduced, and the output's strides along them are 0. Axes are joined
 /// inside each of the two groups; an empty group counts as one index. Elements are numbered 0 .. count-1 in the order of the
 /// reduced axes: that is the index a reducer sees.
+template <int Operands>
+struct ReducePlaces {
+  Geometry<Operands> where;
+  int kept_rank;
+  int64_t outputs;  ///< elements of the output
+  int64_t count;    ///< elements that each of them is reduced from
+  double parameter = 0;  ///< what the caller chose, for reducers that ask for it
+};
 template <class Reducer_, class Tree, int Leaves>
-struct ReduceProgram {
+struct ReduceProgram : ReducePlaces<Leaves + 1> {
   using reducer = Reducer_;
   using tree_type = Tree;
   using value_type = typename Tree::value_type;
   using out_type = typename Reducer_::result;
   static constexpr int leaves = Leaves;
   Tree tree;
-  Geometry<Leaves + 1> where;
-  int kept_rank;
-  int64_t outputs;  ///< elements of the output
-  int64_t count;    ///< elements that each of them is reduced from
-  double parameter = 0;  ///< what the caller chose, for reducers that ask for it
   explicit ReduceProgram(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
@@ -79,17 +82,6 @@ struct ReductionPlaces {
     rank = coalesce(sizes, strides, operands, all, &kept_rank);
   }
 };
-
-/// Binds a reduction over the axes whose bit is set in `reduced` to its inputs' layouts, numbers 1 to operands - 1. Programs are those of all devices.
-template <class Reducer, class P>
-void bind_places(P& program, Layout const* const* layouts, int operands, Shape const& shape, unsigned reduced) {
-  ReductionPlaces places{program.where.sizes, &program.where.strides[0][0]};
-  places.bind(layouts, operands, shape, reduced, requires { Reducer::order_matters; });
-  program.outputs = places.outputs;
-  program.count = places.count;
-  program.kept_rank = places.kept_rank;
-  program.where.rank = places.rank;
-}
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI

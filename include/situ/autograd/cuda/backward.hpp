@@ -184,10 +184,11 @@ struct BackwardTraits {
   using registers = Registers<list, lanes>;
   using sink = SlotSink<typename P::slots, lanes, std::make_index_sequence<static_cast<std::size_t>(outputs)>>;
 
-  static constexpr int element_size(int o) {
-    return o < outputs ? slot_size(std::type_identity<typename P::slots>{}, o)
-                       : input_size(std::type_identity<formula>{}, o - outputs) + input_size(std::type_identity<seed>{}, o - outputs);
-  }
+  static constexpr ElementSizes<operands> element_sizes = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
+    ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
+    for (int k = 0; k < inputs; ++k) sizes.of[outputs + k] = input_size(std::type_identity<formula>{}, k) + input_size(std::type_identity<seed>{}, k);
+    return sizes;
+  }(std::type_identity<typename P::slots>{});
 
   /// All lanes of a thread.
   static SITU_DEVICE __forceinline__ void compute(formula const& f, seed const& s, registers const& held, sink& to, int64_t index) {
@@ -201,24 +202,15 @@ struct BackwardTraits {
       to.finish_lane();
     }
   }
-
- private:
-  template <class... Ts>
-  static constexpr int slot_size(std::type_identity<Fields<Ts...>>, int o) {
-    int const sizes[] = {static_cast<int>(sizeof(Ts))...};
-    return sizes[o];
-  }
 };
 
 template <class P>
-struct ContiguousBackwardArguments {
+struct ContiguousBackwardArguments : ContiguousSpace {
   typename P::formula_type formula;
   typename P::seed_type seed;
   void* data[P::operands];
   SlotPlan<P::outputs> slots;
   uint64_t repeated;  ///< bit o: operand o is one element
-  int64_t count;
-  bool vectors;       ///< every operand is aligned to its lanes
   explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
@@ -316,27 +308,29 @@ __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const _
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
-template <int Operands>
-bool is_flat(Geometry<Operands> const& where, uint64_t& repeated) {
+SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*strides)[max_rank], int operands, uint64_t& repeated) {
   repeated = 0;
-  if (where.contiguous) return true;
-  bool flat = where.rank == 1;
-  for (int o = 0; flat && o < Operands; ++o) {
-    if (where.strides[o][0] == 0) repeated |= uint64_t{1} << o;
-    else flat = where.strides[o][0] == 1;
+  if (contiguous) return true;
+  bool flat = rank == 1;
+  for (int o = 0; flat && o < operands; ++o) {
+    if (strides[o][0] == 0) repeated |= uint64_t{1} << o;
+    else flat = strides[o][0] == 1;
   }
   return flat;
 }
 
-template <class P>
-SlotPlan<P::outputs> plan_slots(P const& program) {
-  SlotPlan<P::outputs> plan{program.needed, program.accumulated, {}};
-  for (int j = 0; j < P::outputs; ++j) {
+/// Which slots have the same memory.
+SITU_NOINLINE inline void find_owners(unsigned char* owners, void* const* data, uint64_t needed, int slots) {
+  for (int j = 0; j < slots; ++j) {
     int owner = 0;
-    while (owner < j && !((program.needed >> owner & 1u) && program.where.data[owner] == program.where.data[j])) ++owner;
-    plan.owner[j] = static_cast<unsigned char>(owner);
+    while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
+    owners[j] = static_cast<unsigned char>(owner);
   }
-  return plan;
+}
+template <class P>
+void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
+  plan.needed = program.needed, plan.accumulated = program.accumulated;
+  find_owners(plan.owner, program.where.data, program.needed, P::outputs);
 }
 
 template <class P>
@@ -344,21 +338,11 @@ void launch_contiguous_backward(int device, P const& program, uint64_t repeated,
   using Traits = BackwardTraits<P>;
   constexpr int N = Traits::lanes, rounds = Traits::rounds;
   ContiguousBackwardArguments<P> arguments(program);
-  arguments.count = program.where.size();
-  arguments.slots = plan_slots(program);
+  plan_slots(program, arguments.slots);
   arguments.repeated = repeated;
-  arguments.vectors = true;
-  for (int o = 0; o < P::operands; ++o) {
-    arguments.data[o] = program.where.data[o];
-    if (repeated >> o & 1u) continue;
-    auto const bytes = static_cast<std::size_t>(N * Traits::element_size(o));
-    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % bytes == 0;
-  }
-  int threads = block_threads;
-  int64_t const full = full_grid(device);
-  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
-  int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, name, contiguous_backward_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, rounds);
+  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
 }
 
 template <class P>
@@ -368,10 +352,8 @@ void launch_backward_program(int device, P const& program) {
   if (where.size() == 0) return;
   LaunchName const name("backward", &formula_of<typename P::formula_type>);
   uint64_t repeated;
-  if (is_flat(where, repeated)) return launch_contiguous_backward(device, program, repeated, name);
-  int element_sizes[P::operands];
-  for (int o = 0; o < P::operands; ++o) element_sizes[o] = BackwardTraits<P>::element_size(o);
-  StridedSpace space(where, element_sizes);
+  if (is_flat(where.contiguous, where.rank, where.strides, P::operands, repeated)) return launch_contiguous_backward(device, program, repeated, name);
+  StridedSpace space(where, BackwardTraits<P>::element_sizes.of);
   struct Context {
     int device;
     P const& program;
@@ -381,7 +363,7 @@ void launch_backward_program(int device, P const& program) {
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
         StridedBackwardArguments<P> arguments(c.program);
-        arguments.slots = plan_slots(c.program);
+        plan_slots(c.program, arguments.slots);
         dim3 const blocks = bind_part(arguments, part, BackwardTraits<P>::lanes);
         launch(c.device, c.name, strided_backward_kernel<P>, blocks, block_threads, arguments);
       },

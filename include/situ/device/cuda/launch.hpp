@@ -161,18 +161,23 @@ inline int64_t full_grid(int device) {
   return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
 }
 
+/// Starts kernel(argument), types forgotten.
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument) {
+  DeviceGuard const guard(device);
+  cudaStream_t const stream = current_stream(device);
+  void* arguments[] = {const_cast<void*>(argument)};
+  ObservedWork work(device, stream, what);
+  cudaError_t const code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  check(device, code, "launching ", what);
+  work.enqueued();
+}
+
 /// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
 /// CudaError, DeviceUnavailable.
 template <class Argument>
 void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
   if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
-  DeviceGuard const guard(device);
-  cudaStream_t const stream = current_stream(device);
-  void* arguments[] = {const_cast<void*>(static_cast<void const*>(&argument))};
-  ObservedWork work(device, stream, what);
-  cudaError_t const code = cudaLaunchKernel(reinterpret_cast<void const*>(kernel), blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
-  check(device, code, "launching ", what);
-  work.enqueued();
+  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument);
 }
 
 }  // namespace detail::cuda

@@ -26,12 +26,37 @@ inline constexpr int lanes_of =
 template <class P>
 inline constexpr int rounds_of = lanes_of<P> > 4 || P::leaves > 3 ? 1 : P::leaves <= 1 ? 4 : 2;
 
-template <class P>
-struct ContiguousArguments {
-  typename P::tree_type tree;
-  void* data[P::leaves + 1];
+/// What a kernel that moves contiguous elements is told but its tree and its operands, and how it is launched.
+struct ContiguousSpace {
   int64_t count;
   bool vectors;  ///< every operand is aligned to its lanes
+};
+
+/// Plans one whose threads handle `lanes` neighbours `rounds` times; `repeated` has the bits of operands that are one element. Gives the
+/// number of threads in a block.
+SITU_NOINLINE inline int bind_contiguous(ContiguousSpace& space, int device, void* const* data, int const* element_sizes, int operands, uint64_t repeated, int64_t count,
+                                         int lanes, int rounds) {
+  space.count = count;
+  space.vectors = true;
+  for (int o = 0; o < operands; ++o) {
+    bool const aligned = reinterpret_cast<std::uintptr_t>(data[o]) % static_cast<std::size_t>(lanes * element_sizes[o]) == 0;
+    space.vectors = space.vectors && (aligned || (repeated >> o & 1u));
+  }
+  int threads = block_threads;
+  int64_t const full = full_grid(device);
+  while (threads > 64 && count <= full / 2 * threads * rounds * lanes / 4) threads /= 2;  // spread small work over more multiprocessors
+  return threads;
+}
+/// The blocks that it takes.
+inline dim3 contiguous_blocks(ContiguousSpace const& space, int threads, int lanes, int rounds) {
+  int64_t const chunk = int64_t{threads} * rounds * lanes;
+  return dim3(static_cast<unsigned>((space.count + chunk - 1) / chunk));
+}
+
+template <class P>
+struct ContiguousArguments : ContiguousSpace {
+  typename P::tree_type tree;
+  void* data[P::leaves + 1];
   explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
@@ -81,17 +106,19 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
 
 /// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
 /// operands which run across the rows find their neighbours in its cache.
-template <int Operands>
-struct StridedOperands {
-  static constexpr int operands = Operands;
-  void* data[Operands];
-  int strides[Operands][max_rank];
+struct StridedTiles {
   FastDivisor sizes[max_rank];     ///< of the outer axes
   FastDivisor tile_columns;        ///< tiles side by side
   unsigned rows, inner;
   int outer_rank;                  ///< the innermost axis has this number
   int column_bits;                 ///< a tile is 2^column_bits threads wide
   uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+};
+template <int Operands>
+struct StridedOperands : StridedTiles {
+  static constexpr int operands = Operands;
+  void* data[Operands];
+  int strides[Operands][max_rank];
 };
 
 template <class P>
@@ -168,11 +195,15 @@ struct StridedSpace {
   int const* element_sizes;
 
   template <int Operands>
-  StridedSpace(Geometry<Operands> const& where, int const* element_sizes) : operands(Operands), rank(where.rank), element_sizes(element_sizes) {
-    for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
-    for (int o = 0; o < Operands; ++o) {
-      data[o] = where.data[o];
-      for (int k = 0; k < rank; ++k) strides[o][k] = where.strides[o][k];
+  StridedSpace(Geometry<Operands> const& where, int const* element_sizes)
+      : StridedSpace(where.data, where.sizes, where.strides, Operands, where.rank, element_sizes) {}
+  SITU_NOINLINE StridedSpace(void* const* data_from, int64_t const* sizes_from, int64_t const (*strides_from)[max_rank], int operand_count, int axes,
+                             int const* element_sizes)
+      : operands(operand_count), rank(axes), element_sizes(element_sizes) {
+    for (int k = 0; k < rank; ++k) sizes[k] = sizes_from[k];
+    for (int o = 0; o < operands; ++o) {
+      data[o] = data_from[o];
+      for (int k = 0; k < rank; ++k) strides[o][k] = strides_from[o][k];
     }
   }
 
@@ -182,7 +213,7 @@ struct StridedSpace {
   }
 
   /// Calls run(context, part) on parts of the space that 32-bit indices and strides reach: nearly always on all of it.
-  void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
+  SITU_NOINLINE void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
     for (int k = 0; k < rank; ++k) {
       bool far = false;
       for (int o = 0; o < operands; ++o) far = far || strides[o][k] >= index_limit || strides[o][k] <= -index_limit;
@@ -236,41 +267,41 @@ struct StridedSpace {
   }
 };
 
+/// How many bytes an element of each operand has.
+template <int Operands>
+struct ElementSizes {
+  int of[Operands];
+};
 template <class P>
-constexpr int element_size(int o) {
-  return o == 0 ? static_cast<int>(sizeof(typename P::out_type)) : input_size(std::type_identity<typename P::tree_type>{}, o - 1);
+constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
+  ElementSizes<P::leaves + 1> sizes{{static_cast<int>(sizeof(typename P::out_type))}};
+  for (int k = 0; k < P::leaves; ++k) sizes.of[k + 1] = input_size(std::type_identity<typename P::tree_type>{}, k);
+  return sizes;
 }
+template <class P>
+inline constexpr auto element_sizes = element_sizes_of_program<P>();
 
 template <class P>
-void launch_contiguous(int device, P const& program, int const* element_sizes) {
-  constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
+void launch_contiguous(int device, P const& program) {
+  constexpr int N = lanes_of<P>, rounds = rounds_of<P>, operands = P::leaves + 1;
   ContiguousArguments<P> arguments(program.tree);
-  arguments.count = program.where.sizes[0];
-  arguments.vectors = true;
-  for (int o = 0; o <= P::leaves; ++o) {
-    arguments.data[o] = program.where.data[o];
-    arguments.vectors = arguments.vectors && reinterpret_cast<std::uintptr_t>(arguments.data[o]) % static_cast<std::size_t>(N * element_sizes[o]) == 0;
-  }
-  int threads = block_threads;
-  int64_t const full = full_grid(device);
-  while (threads > 64 && arguments.count <= full / 2 * threads * rounds * N / 4) threads /= 2;  // spread small work over more multiprocessors
-  int64_t const chunk = int64_t{threads} * rounds * N;
-  launch(device, {}, contiguous_kernel<P>, dim3(static_cast<unsigned>((arguments.count + chunk - 1) / chunk)), threads, arguments);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  int const threads = bind_contiguous(arguments, device, arguments.data, element_sizes<P>.of, operands, 0, program.where.sizes[0], N, rounds);
+  launch(device, {}, contiguous_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
 }
 
 /// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
-template <int Operands>
-dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
+SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], StridedSpace const& space, int lanes) {
   arguments.outer_rank = space.rank - 1;
   arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
   arguments.vectors = 0;
   int64_t rows = 1;
   for (int k = 0; k < space.rank; ++k) {
     if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
-    for (int o = 0; o < Operands; ++o) arguments.strides[o][k] = static_cast<int>(space.strides[o][k]);
+    for (int o = 0; o < space.operands; ++o) strides[o][k] = static_cast<int>(space.strides[o][k]);
   }
-  for (int o = 0; o < Operands; ++o) {
-    arguments.data[o] = space.data[o];
+  for (int o = 0; o < space.operands; ++o) {
+    data[o] = space.data[o];
     if (space.takes_vectors(o, lanes)) arguments.vectors |= uint64_t{1} << o;
   }
   int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
@@ -281,6 +312,10 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   arguments.column_bits = bits;
   arguments.tile_columns = FastDivisor::of(tile_columns);
   return dim3(static_cast<unsigned>(tile_columns * tile_rows));
+}
+template <int Operands>
+dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
+  return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
 template <class P>
@@ -295,10 +330,8 @@ void launch_program(int device, P const& program) {
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   auto const& where = program.where;
   if (where.size() == 0) return;
-  int element_sizes[P::leaves + 1];
-  for (int o = 0; o <= P::leaves; ++o) element_sizes[o] = element_size<P>(o);
-  if (where.contiguous) return launch_contiguous(device, program, element_sizes);
-  StridedSpace space(where, element_sizes);
+  if (where.contiguous) return launch_contiguous(device, program);
+  StridedSpace space(where, element_sizes<P>.of);
   struct Context {
     int device;
     P const& program;

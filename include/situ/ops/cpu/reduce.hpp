@@ -34,7 +34,7 @@ struct ReduceCode {
 };
 /// A reduction with its tree forgotten. Trivially copyable. What reduces `Whole` shapes has rows alone, and is compiled without strips.
 template <class R_, int Leaves, int TreeBytes, bool Whole>
-struct BoundReduction {
+struct BoundReduction : ReducePlaces<Leaves + 1> {
   using reducer = R_;
   static constexpr bool whole = Whole;
   static constexpr int leaves = Leaves, operands = Leaves + 1, tree_bytes = TreeBytes;
@@ -49,10 +49,6 @@ struct BoundReduction {
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
-  Geometry<operands> where;
-  int kept_rank;
-  int64_t outputs, count;
-  double parameter;
   Code const* code;
   Formula const* formula;
   alignas(16) unsigned char tree[TreeBytes];

@@ -195,7 +195,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   arguments.vectors = 0;
   for (int p = 0; p < operands; ++p) {
     arguments.run_strides[p] = inner_rank > 0 ? inner_strides[p][inner_rank - 1] : 1;
-    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_size<P>(p), N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
+    bool const fits = cuda::takes_vectors(arguments.data[p], cuda::element_sizes<P>.of[p], N, arguments.run_strides[p], arguments.strides[p], arguments.rank);
     if (arguments.run >= N && fits) arguments.vectors |= uint64_t{1} << p;
   }
   arguments.index = index;

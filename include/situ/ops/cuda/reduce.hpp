@@ -17,13 +17,9 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-template <class P>
-struct ReduceArguments {
-  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
-  typename P::tree_type tree;
-  void const* data[operands];
-  int64_t strides[operands][max_rank];  ///< kept axes, then reduced ones
-  WalkedAxis sizes[max_rank];
+/// What a reduction's kernel is told but its tree and its operands.
+struct ReducePlan {
+  WalkedAxis sizes[max_rank];  ///< kept axes, then reduced ones
   int kept_rank, run_axis;  ///< run_axis is the last one: -1 when nothing is reduced
   bool wide;                ///< numbers of rows or outputs exceed 31 bits
   int64_t outputs, count;
@@ -36,6 +32,13 @@ struct ReduceArguments {
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
   void* result;      ///< outputs, or totals of `parts` parts for each output
+};
+template <class P>
+struct ReduceArguments : ReducePlan {
+  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
+  typename P::tree_type tree;
+  void* data[operands];
+  int64_t strides[operands][max_rank];
   explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
   SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
 };
@@ -202,54 +205,90 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Everything of the arguments that does not depend on memory, and the blocks to launch.
-template <class P>
-dim3 plan_reduction(P const& program, ReduceArguments<P>& arguments) {
-  using R = typename P::reducer;
-  constexpr int N = reduction_lanes<P>, operands = P::leaves + 1;
-  auto where = program.where;
-  int const kept = program.kept_rank;
-  if constexpr (!reports_an_index<typename R::accumulator> && P::leaves > 0) {
-    order_reduced_axes(where.sizes, &where.strides[0][0], operands, kept, where.rank);
-  }
-  int const rank = where.rank;
-  bool const reduces = rank > kept && program.count > 0;
-  arguments.kept_rank = kept;
-  arguments.run_axis = rank > kept ? rank - 1 : -1;
-  arguments.outputs = program.outputs;
-  arguments.count = program.count;
-  arguments.run = program.count == 0 ? 0 : reduces ? where.sizes[rank - 1] : 1;
-  arguments.runs = (arguments.run + N - 1) / N;
-  int64_t const rows = program.count == 0 ? 0 : program.count / arguments.run;
-  arguments.steps = arguments.runs * rows;
-  arguments.wide = program.outputs >= index_limit || rows >= index_limit;
-  arguments.vectors = 0;
-  for (int k = 0; k < rank; ++k) {
-    arguments.sizes[k] = WalkedAxis::of(where.sizes[k]);
-    for (int o = 0; o < operands; ++o) arguments.strides[o][k] = where.strides[o][k];
-  }
-  for (int o = 1; o < operands; ++o) {
-    arguments.data[o] = where.data[o];
-    int const bytes = input_size(std::type_identity<typename P::tree_type>{}, o - 1);
-    if (reduces && takes_vectors(where.data[o], bytes, N, where.strides[o][rank - 1], where.strides[o], rank - 1)) arguments.vectors |= uint64_t{1} << o;
-  }
-  arguments.data[0] = nullptr;
+/// A bound reduction with its types forgotten: see ReducePlaces.
+struct ReduceSpace {
+  void* const* data;
+  int64_t const* sizes;
+  int rank, kept_rank;
+  int64_t outputs, count;
+  int const* element_sizes;
+  int operands, lanes;
+  bool reorders;  ///< whether reduced axes may get into the order of memory
+};
 
-  Teams& teams = arguments.teams;
-  teams.side_by_side = reduced_axis_is_dense(&where.strides[0][0], operands, kept, rank);
-  if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
-    teams.lanes = power_of_2_above((arguments.steps + 3) / 4, block_threads);
-    int const most = power_of_2_above(arguments.steps, block_threads);
-    while (teams.lanes < most && program.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
-  } else {
-    teams.lanes = block_threads / power_of_2_above(program.outputs, 32);
+/// Plans the blocks of a reduction. Its arguments' strides are those of the space, and get into another order where it says so.
+SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space) {
+  int const kept = space.kept_rank, operands = space.operands, N = space.lanes;
+  int rank = space.rank;
+  int64_t sizes[max_rank];
+  for (int k = 0; k < rank; ++k) sizes[k] = space.sizes[k];
+  if (space.reorders) order_reduced_axes(sizes, *strides, operands, kept, rank);
+  bool const reduces = rank > kept && space.count > 0;
+  plan.kept_rank = kept;
+  plan.run_axis = rank > kept ? rank - 1 : -1;
+  plan.outputs = space.outputs;
+  plan.count = space.count;
+  plan.run = space.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
+  plan.runs = (plan.run + N - 1) / N;
+  int64_t const rows = space.count == 0 ? 0 : space.count / plan.run;
+  plan.steps = plan.runs * rows;
+  plan.wide = space.outputs >= index_limit || rows >= index_limit;
+  plan.vectors = 0;
+  for (int k = 0; k < rank; ++k) plan.sizes[k] = WalkedAxis::of(sizes[k]);
+  for (int o = 1; o < operands; ++o) {
+    if (reduces && takes_vectors(space.data[o], space.element_sizes[o], N, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
   }
-  int64_t const blocks = teams.blocks(program.outputs), parts = parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes);
-  arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
-  arguments.parts = static_cast<int>(parts);
-  arguments.rows_per_stride = arguments.runs > 0 && arguments.runs < arguments.steps ? teams.lanes / arguments.runs : 0;
-  arguments.runs_per_stride = teams.lanes - arguments.rows_per_stride * arguments.runs;
+
+  Teams& teams = plan.teams;
+  teams.side_by_side = reduced_axis_is_dense(*strides, operands, kept, rank);
+  if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
+    teams.lanes = power_of_2_above((plan.steps + 3) / 4, block_threads);
+    int const most = power_of_2_above(plan.steps, block_threads);
+    while (teams.lanes < most && space.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
+  } else {
+    teams.lanes = block_threads / power_of_2_above(space.outputs, 32);
+  }
+  int64_t const blocks = teams.blocks(space.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  plan.steps_per_part = (plan.steps + parts - 1) / parts;
+  plan.parts = static_cast<int>(parts);
+  plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
+  plan.runs_per_stride = teams.lanes - plan.rows_per_stride * plan.runs;
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+}
+
+/// What is launched for a reduction, with its types forgotten.
+struct ReduceLaunch {
+  LaunchName name;
+  void const* kernel;
+  std::size_t total_bytes;
+  void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+};
+
+/// Plans and launches a reduction of D: `arguments`, of which the plan is a part, are complete but for the plan.
+template <class D>
+SITU_NOINLINE void run_reduction(ReduceLaunch const& what, void const* arguments, ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space, double parameter) {
+  constexpr int device = device_traits<D>::ordinal;
+  dim3 const blocks = plan_reduction(plan, strides, space);
+  plan.parameter = parameter;
+  plan.result = space.data[0];
+  if (plan.parts == 1) return launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
+  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * what.total_bytes);
+  plan.result = scratch.get();
+  launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
+  what.join(device, plan, space.data[0]);
+}
+
+template <class R>
+void launch_join(int device, ReducePlan const& plan, void* result) {
+  JoinArguments<R> join;
+  join.parts = static_cast<typename R::total const*>(plan.result);
+  join.result = static_cast<typename R::result*>(result);
+  join.outputs = plan.outputs;
+  join.count = plan.count;
+  join.parameter = plan.parameter;
+  join.parts_per_output = plan.parts;
+  join.teams = {power_of_2_above(plan.parts, block_threads), true};
+  launch(device, R::name, join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(plan.outputs))), block_threads, join);
 }
 
 }  // namespace detail::cuda
@@ -261,28 +300,17 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, bool, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
-  using Total = typename R::total;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
-  constexpr int device = device_traits<D>::ordinal;
   cuda::ReduceArguments<P> arguments(program.tree);
-  dim3 const blocks = cuda::plan_reduction(program, arguments);
-  arguments.parameter = program.parameter;
-  arguments.result = program.where.data[0];
-  if (arguments.parts == 1) return cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
-
-  Temporary<D> const scratch(static_cast<std::size_t>(program.outputs) * static_cast<std::size_t>(arguments.parts) * sizeof(Total));
-  arguments.result = scratch.get();
-  cuda::launch(device, R::name, cuda::reduce_kernel<P>, blocks, cuda::block_threads, arguments);
-  cuda::JoinArguments<R> join;
-  join.parts = static_cast<Total const*>(scratch.get());
-  join.result = static_cast<typename R::result*>(program.where.data[0]);
-  join.outputs = program.outputs;
-  join.count = program.count;
-  join.parameter = program.parameter;
-  join.parts_per_output = arguments.parts;
-  join.teams = {cuda::power_of_2_above(arguments.parts, cuda::block_threads), true};
-  cuda::launch(device, R::name, cuda::join_kernel<R>, dim3(static_cast<unsigned>(join.teams.blocks(program.outputs))), cuda::block_threads, join);
+  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
+  __builtin_memcpy(arguments.strides, program.where.strides, sizeof arguments.strides);
+  auto const& where = program.where;
+  cuda::ReduceSpace const space{where.data, where.sizes, where.rank, program.kept_rank, program.outputs, program.count, cuda::element_sizes<P>.of, P::leaves + 1,
+                                cuda::reduction_lanes<P>, !cuda::reports_an_index<typename R::accumulator> && P::leaves > 0};
+  LaunchName const name(R::name, &formula_of<typename P::tree_type>);
+  cuda::ReduceLaunch const what{name, reinterpret_cast<void const*>(&cuda::reduce_kernel<P>), sizeof(typename R::total), &cuda::launch_join<R>};
+  cuda::run_reduction<D>(what, &arguments, arguments, arguments.strides, space, program.parameter);
 }
 
 }  // namespace SITU_ABI_COMPILER

@@ -189,7 +189,7 @@ void launch_rows(P const& program) {
   for (int o = 0; o < operands; ++o) {
     arguments.data[o] = program.where.data[o];
     auto const& strides = arguments.strides[o];
-    if (takes_vectors(arguments.data[o], element_size<P>(o), N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
+    if (takes_vectors(arguments.data[o], element_sizes<P>.of[o], N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
   }
   Teams& teams = arguments.teams;
   teams.side_by_side = !Strips;
