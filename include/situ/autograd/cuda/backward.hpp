@@ -87,19 +87,20 @@ struct ScalarLanes {
   }
 };
 
-/// The gradient of slot J: what was there, what it becomes, and the lane that is being computed.
+/// The gradients of slot J: what was there, and what is added up.
 template <int J, class T, int N>
 struct SlotLanes {
-  using type = T;
-  Lanes<T, N> before, after;
-  compute_t<T> sum = 0;
+  Lanes<T, N> before;
+  compute_t<T> sums[N];
 };
 
 /// What is known of the slots when a kernel is launched.
 template <int Outputs>
 struct SlotPlan {
-  uint64_t needed, accumulated;
-  unsigned char owner[Outputs];  ///< the first slot with the same memory
+  uint64_t stored;               ///< those that are needed, but the later ones of several with the same memory
+  uint64_t accumulated;          ///< those of them that are added to what was there
+  bool shared;                   ///< there are such later ones
+  unsigned char owner[Outputs];  ///< the slot that each one's gradient is a part of
 };
 
 template <class Slots, int N, class Js>
@@ -108,7 +109,7 @@ struct SlotSink;
 template <class... Ts, int N, std::size_t... Js>
 struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static_cast<int>(Js), Ts, N>... {
   SlotPlan<static_cast<int>(sizeof...(Ts))> const& plan;
-  int j = 0;
+  int j = 0;  ///< the lane that is being computed
 
   SITU_DEVICE __forceinline__ explicit SlotSink(SlotPlan<static_cast<int>(sizeof...(Ts))> const& p) : plan(p) {}
 
@@ -116,54 +117,58 @@ struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static
   SITU_DEVICE __forceinline__ auto& slot() {
     return static_cast<SlotLanes<J, typename nth_type<J, Ts...>::type, N>&>(*this);
   }
-  template <int J>
-  SITU_DEVICE __forceinline__ bool owns() const {
-    return (plan.needed >> J & 1u) && plan.owner[J] == J;
-  }
-
-  /// From `place.load<J>(lanes)`.
+  /// What is added to, from `place.load<J>(lanes)`.
   template <class P>
   SITU_DEVICE __forceinline__ void load(P const& place) {
-    (load_slot<static_cast<int>(Js)>(place), ...);
-  }
-  /// To `place.store<J>(lanes)`.
-  template <class P>
-  SITU_DEVICE __forceinline__ void store(P const& place) {
-    (store_slot<static_cast<int>(Js)>(place), ...);
+    if (plan.accumulated) (load_slot<static_cast<int>(Js)>(place), ...);
   }
   template <int J, class T, class X>
   SITU_DEVICE __forceinline__ void put(X const& gradient) {
-    if (plan.needed >> J & 1u) add<J, 0>(gradient);
+    slot<J>().sums[j] = gradient;
   }
-  /// Lane j is complete.
-  SITU_DEVICE __forceinline__ void finish_lane() { (slot<static_cast<int>(Js)>().after.insert(j, to_word<Ts>(slot<static_cast<int>(Js)>().sum)), ...); }
+  /// To `place.store<J>(lanes)`, when all lanes are computed.
+  template <class P>
+  SITU_DEVICE __forceinline__ void store(P const& place) {
+    if (plan.accumulated) (add_before<static_cast<int>(Js)>(), ...);
+    if (plan.shared) (join<static_cast<int>(Js), 0>(), ...);
+    (store_slot<static_cast<int>(Js)>(place), ...);
+  }
 
  private:
-  template <int J, int I, class X>
-  SITU_DEVICE __forceinline__ void add(X const& gradient) {
+  template <int J, class P>
+  SITU_DEVICE __forceinline__ void load_slot(P const& place) {
+    if (plan.accumulated >> J & 1u) place.template load<J>(slot<J>().before);
+  }
+  template <int J>
+  SITU_DEVICE __forceinline__ void add_before() {
     using T = typename nth_type<J, Ts...>::type;
-    if constexpr (I == J) {
-      auto& own = slot<J>();
-      own.sum = plan.accumulated >> J & 1u ? from_word<T>(own.before.bits(j)) + gradient : gradient;
-    } else {
-      if constexpr (std::is_same_v<T, typename nth_type<I, Ts...>::type>) {
+    auto& own = slot<J>();
+    if (!(plan.accumulated >> J & 1u)) return;
+#pragma unroll
+    for (int k = 0; k < N; ++k) own.sums[k] = from_word<T>(own.before.bits(k)) + own.sums[k];
+  }
+  /// Adds what slot J has to slot I, or to a later one, where that owns its memory.
+  template <int J, int I>
+  SITU_DEVICE __forceinline__ void join() {
+    if constexpr (I < J) {
+      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<I, Ts...>::type>) {
         if (plan.owner[J] == I) {
-          slot<I>().sum += gradient;
-          return;
+#pragma unroll
+          for (int k = 0; k < N; ++k) slot<I>().sums[k] += slot<J>().sums[k];
         }
       }
-      add<J, I + 1>(gradient);
+      join<J, I + 1>();
     }
   }
   template <int J, class P>
-  SITU_DEVICE __forceinline__ void load_slot(P const& place) {
-    slot<J>().before.clear();
-    slot<J>().after.clear();
-    if (owns<J>() && (plan.accumulated >> J & 1u)) place.template load<J>(slot<J>().before);
-  }
-  template <int J, class P>
   SITU_DEVICE __forceinline__ void store_slot(P const& place) {
-    if (owns<J>()) place.template store<J>(slot<J>().after);
+    if (!(plan.stored >> J & 1u)) return;
+    using T = typename nth_type<J, Ts...>::type;
+    Lanes<T, N> lanes;
+    lanes.clear();
+#pragma unroll
+    for (int k = 0; k < N; ++k) lanes.insert(k, to_word<T>(slot<J>().sums[k]));
+    place.template store<J>(lanes);
   }
 };
 
@@ -179,10 +184,7 @@ struct BackwardTraits {
     return result;
   }(std::type_identity<typename P::slots>{});
   static constexpr int lanes = 16 / widest_operand;
-  static constexpr int rounds = lanes > 4 || inputs > 3 ? 1 : 2;
   using list = decltype(inputs_of(std::type_identity<formula>{}) + inputs_of(std::type_identity<seed>{}));
-  using registers = Registers<list, lanes>;
-  using sink = SlotSink<typename P::slots, lanes, std::make_index_sequence<static_cast<std::size_t>(outputs)>>;
 
   static constexpr ElementSizes<operands> element_sizes = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
     ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
@@ -190,17 +192,23 @@ struct BackwardTraits {
     return sizes;
   }(std::type_identity<typename P::slots>{});
 
-  /// All lanes of a thread.
-  static SITU_DEVICE __forceinline__ void compute(formula const& f, seed const& s, registers const& held, sink& to, int64_t index) {
+  /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
+  template <int N, class Place>
+  static SITU_DEVICE __forceinline__ void run(formula const& f, seed const& s, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+    using Held = Registers<list, N>;
+    Held held;
+    held.fill(place);
+    SlotSink<typename P::slots, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slots);
+    to.load(place);
 #pragma unroll
-    for (int j = 0; j < lanes; ++j) {
-      LaneSource<registers> const source{held, j, index};
-      Kept<ScalarLanes, formula, LaneSource<registers>> const kept(f, source);
+    for (int j = 0; j < N; ++j) {
+      LaneSource<Held> const source{held, j, index};
+      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(f, source);
       auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
       to.j = j;
       Reverse<ScalarLanes>::down(f, kept, gradient, to);
-      to.finish_lane();
     }
+    to.store(place);
   }
 };
 
@@ -214,32 +222,25 @@ struct ContiguousBackwardArguments : ContiguousSpace {
   explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
-/// N elements of each operand from number `first` on; `count` of them exist.
+/// The elements of each operand from number `first` on.
 template <class A, int Outputs>
 struct ContiguousPlace {
   A const& arguments;
   int64_t first;
-  int count;
-  bool whole;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = Outputs + K;
     T const* const from = static_cast<T const*>(arguments.data[o]);
     if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
-    else if (whole) lanes.load(from + first);
-    else lanes.load_each(from + first, 1, count);
+    else lanes.load(from + first);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[J]) + first;
-    if (whole) lanes.load(from);
-    else lanes.load_each(from, 1, count);
+    lanes.load(static_cast<T const*>(arguments.data[J]) + first);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    T* const to = static_cast<T*>(arguments.data[J]) + first;
-    if (whole) lanes.store(to);
-    else lanes.store_each(to, 1, count);
+    lanes.store(static_cast<T*>(arguments.data[J]) + first);
   }
 };
 
@@ -247,24 +248,16 @@ template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(const __grid_constant__ ContiguousBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
   using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
-  constexpr int N = Traits::lanes, rounds = Traits::rounds;
-  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
-  int const step = static_cast<int>(blockDim.x) * N;
-  auto const place = [&](int r) {
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    return Place{arguments, first, count, arguments.vectors && count == N};
-  };
-  typename Traits::registers held[rounds];
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) held[r].fill(place(r));
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) {
-    Place const here = place(r);
-    typename Traits::sink sink(arguments.slots);
-    sink.load(here);
-    Traits::compute(arguments.formula, arguments.seed, held[r], sink, here.first);
-    sink.store(here);
+  constexpr int N = Traits::lanes;
+  int const chunk = static_cast<int>(blockDim.x) * N;
+  int64_t const chunk_first = static_cast<int64_t>(blockIdx.x) * chunk, first = chunk_first + static_cast<int>(threadIdx.x) * N;
+  if (arguments.vectors && first + N <= arguments.count) {
+    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, first}, first);
+  }
+  SingleElements const rest(arguments, chunk_first, chunk, N);
+#pragma unroll 1
+  for (int64_t i = rest.first; i < rest.end; i += static_cast<int>(blockDim.x)) {
+    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, i}, i);
   }
 }
 
@@ -276,35 +269,32 @@ struct StridedBackwardArguments : StridedOperands<P::operands> {
   explicit StridedBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
-/// The gradients of a thread of the strided kernel, where nothing is added to.
-template <class A>
-struct StridedGradients {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
+/// N elements of each operand along the innermost axis. Nothing is added to here.
+template <class A, int Outputs>
+struct StridedPlace : StridedSource<A, Outputs> {
+  using StridedSource<A, Outputs>::load;
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>&) const {}
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    T* const to = static_cast<T*>(arguments.data[J]) + offsets[J];
-    if (count == N && (arguments.vectors >> J & 1)) lanes.store(to);
-    else lanes.store_each(to, arguments.strides[J][arguments.outer_rank], count);
+    store_strided(lanes, this->arguments, this->offsets, J);
   }
 };
 
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
+  using Place = StridedPlace<StridedBackwardArguments<P>, P::outputs>;
+  constexpr int N = Traits::lanes;
   int64_t index, offsets[P::operands];
-  int const count = locate<Traits::lanes>(arguments, index, offsets);
-  if (count == 0) return;
-  typename Traits::registers held;
-  held.fill(StridedSource<StridedBackwardArguments<P>, P::outputs>{arguments, offsets, count});
-  StridedGradients<StridedBackwardArguments<P>> const here{arguments, offsets, count};
-  typename Traits::sink sink(arguments.slots);
-  sink.load(here);
-  Traits::compute(arguments.formula, arguments.seed, held, sink, index);
-  sink.store(here);
+  int count = locate<N>(arguments, index, offsets);
+  Place const place{{arguments, offsets}};
+  if (count == N) return Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, place, index);
+#pragma unroll 1
+  for (; count > 0; --count, ++index) {  // the end of a row
+    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, place, index);
+    step_strided(arguments, offsets);
+  }
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
@@ -319,30 +309,34 @@ SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*str
   return flat;
 }
 
-/// Which slots have the same memory.
-SITU_NOINLINE inline void find_owners(unsigned char* owners, void* const* data, uint64_t needed, int slots) {
+/// Finds the slots that have the same memory; takes the later ones out of `stored` and `accumulated`.
+SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slots, uint64_t& stored, uint64_t& accumulated) {
+  uint64_t const needed = stored;
   for (int j = 0; j < slots; ++j) {
-    int owner = 0;
+    int owner = needed >> j & 1u ? 0 : j;
     while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
     owners[j] = static_cast<unsigned char>(owner);
+    if (owner != j) stored &= ~(uint64_t{1} << j);
   }
+  accumulated &= stored;
+  return stored != needed;
 }
 template <class P>
 void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
-  plan.needed = program.needed, plan.accumulated = program.accumulated;
-  find_owners(plan.owner, program.where.data, program.needed, P::outputs);
+  plan.stored = program.needed, plan.accumulated = program.accumulated;
+  plan.shared = find_owners(plan.owner, program.where.data, P::outputs, plan.stored, plan.accumulated);
 }
 
 template <class P>
 void launch_contiguous_backward(int device, P const& program, uint64_t repeated, LaunchName const& name) {
   using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes, rounds = Traits::rounds;
+  constexpr int N = Traits::lanes;
   ContiguousBackwardArguments<P> arguments(program);
   plan_slots(program, arguments.slots);
   arguments.repeated = repeated;
   __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, rounds);
-  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
+  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, 1);
+  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, 1), threads, arguments);
 }
 
 template <class P>

@@ -60,47 +60,65 @@ struct ContiguousArguments : ContiguousSpace {
   explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
-/// N elements from number `first` on; `count` of them exist.
+/// The elements of the operands from number `first` on.
 struct ContiguousSource {
   void* const* data;
   int64_t first;
-  int count;
-  bool whole;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(data[K + 1]) + first;
-    if (whole) lanes.load(from);
-    else lanes.load_each(from, 1, count);
+    lanes.load(static_cast<T const*>(data[K + 1]) + first);
   }
 };
+
+/// Which elements a block handles one at a time, side by side: those behind the last whole vector, or all of its chunk where operands do not
+/// take vectors.
+struct SingleElements {
+  int64_t first, end;
+  SITU_DEVICE __forceinline__ SingleElements(ContiguousSpace const& space, int64_t chunk_first, int64_t chunk, int lanes) {
+    end = chunk_first + chunk < space.count ? chunk_first + chunk : space.count;
+    first = (space.vectors ? end - end % lanes : chunk_first) + static_cast<int>(threadIdx.x);
+  }
+};
+
+/// N values of a tree, as what memory holds.
+template <class Out, class Tree, int N>
+SITU_DEVICE __forceinline__ Lanes<Out, N> values_of_lanes(Tree const& tree, Held<Tree, N> const& held, int64_t index) {
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(tree, held, j, index))));
+  }
+  return result;
+}
 
 template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_constant__ ContiguousArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
-  Held<Tree, N> held[rounds];
-  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
   int const step = static_cast<int>(blockDim.x) * N;
+  int64_t const chunk_first = static_cast<int64_t>(blockIdx.x) * (rounds * step), origin = chunk_first + static_cast<int>(threadIdx.x) * N;
+  Out* const to = static_cast<Out*>(arguments.data[0]);
+  if (arguments.vectors) {
+    Held<Tree, N> held[rounds];
 #pragma unroll
-  for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    hold(held[r], ContiguousSource{arguments.data, first, count, arguments.vectors && count == N});
-  }
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) {
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    Lanes<Out, N> result;
-    result.clear();
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held[r], j, first))));
+    for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
+      int64_t const first = origin + r * step;
+      if (first + N <= arguments.count) hold(held[r], ContiguousSource{arguments.data, first});
     }
-    Out* const to = static_cast<Out*>(arguments.data[0]) + first;
-    if (arguments.vectors && count == N) result.store(to);
-    else result.store_each(to, 1, count);
+#pragma unroll
+    for (int r = 0; r < rounds; ++r) {
+      int64_t const first = origin + r * step;
+      if (first + N <= arguments.count) values_of_lanes<Out>(arguments.tree, held[r], first).store(to + first);
+    }
+  }
+  SingleElements const rest(arguments, chunk_first, rounds * step, N);
+#pragma unroll 1
+  for (int64_t i = rest.first; i < rest.end; i += static_cast<int>(blockDim.x)) {
+    Held<Tree, 1> held;
+    hold(held, ContiguousSource{arguments.data, i});
+    values_of_lanes<Out>(arguments.tree, held, i).store(to + i);
   }
 }
 
@@ -150,20 +168,32 @@ SITU_DEVICE __forceinline__ int locate(A const& arguments, int64_t& index, int64
   return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
 }
 
-/// The inputs of a tree; number K is operand K + First.
+/// N elements of each input of a tree, neighbours along the innermost axis; number K is operand K + First.
 template <class A, int First = 1>
 struct StridedSource {
   A const& arguments;
   int64_t const* offsets;
-  int count;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = K + First;
     T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
-    if (count == N && (arguments.vectors >> o & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], count);
+    if (N == 1 || (arguments.vectors >> o & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], N);
   }
 };
+/// The way back, to operand o.
+template <class T, int N, class A>
+SITU_DEVICE __forceinline__ void store_strided(Lanes<T, N> const& lanes, A const& arguments, int64_t const* offsets, int o) {
+  T* const to = static_cast<T*>(arguments.data[o]) + offsets[o];
+  if (N == 1 || (arguments.vectors >> o & 1)) lanes.store(to);
+  else lanes.store_each(to, arguments.strides[o][arguments.outer_rank], N);
+}
+/// One element further.
+template <class A>
+SITU_DEVICE __forceinline__ void step_strided(A const& arguments, int64_t* offsets) {
+#pragma unroll
+  for (int o = 0; o < A::operands; ++o) offsets[o] += arguments.strides[o][arguments.outer_rank];
+}
 
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
@@ -171,19 +201,19 @@ __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_con
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>;
   int64_t index, offsets[P::leaves + 1];
-  int const count = locate<N>(arguments, index, offsets);
-  if (count == 0) return;
-  Held<Tree, N> held;
-  hold(held, StridedSource<StridedArguments<P>>{arguments, offsets, count});
-  Lanes<Out, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, j, index))));
+  int count = locate<N>(arguments, index, offsets);
+  if (count == N) {
+    Held<Tree, N> held;
+    hold(held, StridedSource<StridedArguments<P>>{arguments, offsets});
+    return store_strided(values_of_lanes<Out>(arguments.tree, held, index), arguments, offsets, 0);
   }
-  Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
-  if (count == N && (arguments.vectors & 1)) result.store(to);
-  else result.store_each(to, arguments.strides[0][arguments.outer_rank], count);
+#pragma unroll 1
+  for (; count > 0; --count, ++index) {  // the end of a row
+    Held<Tree, 1> held;
+    hold(held, StridedSource<StridedArguments<P>>{arguments, offsets});
+    store_strided(values_of_lanes<Out>(arguments.tree, held, index), arguments, offsets, 0);
+    step_strided(arguments, offsets);
+  }
 }
 
 /// The untyped part of a geometry, for what is decided once for all kernels.

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   constexpr int N = reduction_lanes<P>, inputs = P::leaves;
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
   constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
-  constexpr int rounds = N > 4 || inputs > 3 ? 1 : 2;
+  constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
   Teams const teams = arguments.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
