@@ -222,25 +222,26 @@ struct ContiguousBackwardArguments : ContiguousSpace {
   explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
-/// The elements of each operand from number `first` on.
+/// The elements of each operand from that place of a chunk on.
 template <class A, int Outputs>
 struct ContiguousPlace {
   A const& arguments;
   int64_t first;
+  int place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = Outputs + K;
     T const* const from = static_cast<T const*>(arguments.data[o]);
     if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
-    else lanes.load(from + first);
+    else lanes.load(from + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(arguments.data[J]) + first);
+    lanes.load(static_cast<T const*>(arguments.data[J]) + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    lanes.store(static_cast<T*>(arguments.data[J]) + first);
+    lanes.store(static_cast<T*>(arguments.data[J]) + first + place);
   }
 };
 
@@ -249,15 +250,14 @@ __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(cons
   using Traits = BackwardTraits<P>;
   using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
   constexpr int N = Traits::lanes;
-  int const chunk = static_cast<int>(blockDim.x) * N;
-  int64_t const chunk_first = static_cast<int64_t>(blockIdx.x) * chunk, first = chunk_first + static_cast<int>(threadIdx.x) * N;
-  if (arguments.vectors && first + N <= arguments.count) {
-    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, first}, first);
+  ContiguousChunk const chunk(arguments, N, 1);
+  int const at = static_cast<int>(threadIdx.x) * N;
+  if (arguments.vectors && at + N <= chunk.left) {
+    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, at}, chunk.first + at);
   }
-  SingleElements const rest(arguments, chunk_first, chunk, N);
 #pragma unroll 1
-  for (int64_t i = rest.first; i < rest.end; i += static_cast<int>(blockDim.x)) {
-    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, i}, i);
+  for (int k = chunk.first_single(arguments, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
+    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, k}, chunk.first + k);
   }
 }
 

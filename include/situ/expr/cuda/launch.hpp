@@ -60,23 +60,29 @@ struct ContiguousArguments : ContiguousSpace {
   explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
 };
 
-/// The elements of the operands from number `first` on.
-struct ContiguousSource {
-  void* const* data;
-  int64_t first;
-  template <class T, int K, int N>
-  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(data[K + 1]) + first);
+/// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
+/// side: what is behind the last whole vector, or all where operands do not take vectors. Places in it are 32 bits wide.
+struct ContiguousChunk {
+  int64_t first;  ///< the number of its first element
+  int left;       ///< how many there are
+  SITU_DEVICE __forceinline__ ContiguousChunk(ContiguousSpace const& space, int lanes, int rounds) {
+    int const most = static_cast<int>(blockDim.x) * lanes * rounds;
+    first = static_cast<int64_t>(blockIdx.x) * most;
+    left = space.count - first < most ? static_cast<int>(space.count - first) : most;
+  }
+  SITU_DEVICE __forceinline__ int first_single(ContiguousSpace const& space, int lanes) const {
+    return (space.vectors ? left - left % lanes : 0) + static_cast<int>(threadIdx.x);
   }
 };
 
-/// Which elements a block handles one at a time, side by side: those behind the last whole vector, or all of its chunk where operands do not
-/// take vectors.
-struct SingleElements {
-  int64_t first, end;
-  SITU_DEVICE __forceinline__ SingleElements(ContiguousSpace const& space, int64_t chunk_first, int64_t chunk, int lanes) {
-    end = chunk_first + chunk < space.count ? chunk_first + chunk : space.count;
-    first = (space.vectors ? end - end % lanes : chunk_first) + static_cast<int>(threadIdx.x);
+/// The elements of the operands from that place of a chunk on.
+struct ContiguousSource {
+  void* const* data;
+  int64_t first;
+  int place;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    lanes.load(static_cast<T const*>(data[K + 1]) + first + place);
   }
 };
 
@@ -97,28 +103,27 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
-  int const step = static_cast<int>(blockDim.x) * N;
-  int64_t const chunk_first = static_cast<int64_t>(blockIdx.x) * (rounds * step), origin = chunk_first + static_cast<int>(threadIdx.x) * N;
-  Out* const to = static_cast<Out*>(arguments.data[0]);
+  ContiguousChunk const chunk(arguments, N, rounds);
+  int const step = static_cast<int>(blockDim.x) * N, origin = static_cast<int>(threadIdx.x) * N;
+  Out* const to = static_cast<Out*>(arguments.data[0]) + chunk.first;
   if (arguments.vectors) {
     Held<Tree, N> held[rounds];
 #pragma unroll
     for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
-      int64_t const first = origin + r * step;
-      if (first + N <= arguments.count) hold(held[r], ContiguousSource{arguments.data, first});
+      int const at = origin + r * step;
+      if (at + N <= chunk.left) hold(held[r], ContiguousSource{arguments.data, chunk.first, at});
     }
 #pragma unroll
     for (int r = 0; r < rounds; ++r) {
-      int64_t const first = origin + r * step;
-      if (first + N <= arguments.count) values_of_lanes<Out>(arguments.tree, held[r], first).store(to + first);
+      int const at = origin + r * step;
+      if (at + N <= chunk.left) values_of_lanes<Out>(arguments.tree, held[r], chunk.first + at).store(to + at);
     }
   }
-  SingleElements const rest(arguments, chunk_first, rounds * step, N);
 #pragma unroll 1
-  for (int64_t i = rest.first; i < rest.end; i += static_cast<int>(blockDim.x)) {
+  for (int at = chunk.first_single(arguments, N); at < chunk.left; at += static_cast<int>(blockDim.x)) {
     Held<Tree, 1> held;
-    hold(held, ContiguousSource{arguments.data, i});
-    values_of_lanes<Out>(arguments.tree, held, i).store(to + i);
+    hold(held, ContiguousSource{arguments.data, chunk.first, at});
+    values_of_lanes<Out>(arguments.tree, held, chunk.first + at).store(to + at);
   }
 }
 
