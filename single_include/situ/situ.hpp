@@ -9880,15 +9880,12 @@ inline void broadcast_strides(Layout const& leaf, Shape const& shape, int64_t* s
   }
 }
 
-/// An expression bound to memory: the tree, and where the output and the inputs lie.
+/// What kernels are made for: a tree, of so many inputs, and the type of the output.
 template <class Tree, class Out, int Leaves>
 struct Program {
   using tree_type = Tree;
   using out_type = Out;
   static constexpr int leaves = Leaves;
-  Tree tree;
-  Geometry<Leaves + 1> where;
-  explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 /// The joined sizes and strides of operands whose layouts broadcast to the first one, the output's. Returns the rank, at least 1.
@@ -11440,54 +11437,85 @@ inline dim3 contiguous_blocks(ContiguousSpace const& space, int threads, int lan
   return dim3(static_cast<unsigned>((space.count + chunk - 1) / chunk));
 }
 
-template <class P>
-struct ContiguousArguments : ContiguousSpace {
-  typename P::tree_type tree;
-  void* data[P::leaves + 1];
-  explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
+template <int Operands>
+struct ContiguousOperands : ContiguousSpace {
+  void* data[Operands];
 };
 
-/// N elements from number `first` on; `count` of them exist.
+/// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
+template <class Operands, class Tree>
+struct FormulaArguments {
+  Operands operands;
+  alignas(16) Tree tree;
+};
+
+/// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
+/// side: what is behind the last whole vector, or all where operands do not take vectors. Places in it are 32 bits wide.
+struct ContiguousChunk {
+  int64_t first;  ///< the number of its first element
+  int left;       ///< how many there are
+  SITU_DEVICE __forceinline__ ContiguousChunk(ContiguousSpace const& space, int lanes, int rounds) {
+    int const most = static_cast<int>(blockDim.x) * lanes * rounds;
+    first = static_cast<int64_t>(blockIdx.x) * most;
+    left = space.count - first < most ? static_cast<int>(space.count - first) : most;
+  }
+  SITU_DEVICE __forceinline__ int first_single(ContiguousSpace const& space, int lanes) const {
+    return (space.vectors ? left - left % lanes : 0) + static_cast<int>(threadIdx.x);
+  }
+};
+
+/// The elements of the operands from that place of a chunk on.
 struct ContiguousSource {
   void* const* data;
   int64_t first;
-  int count;
-  bool whole;
+  int place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(data[K + 1]) + first;
-    if (whole) lanes.load(from);
-    else lanes.load_each(from, 1, count);
+    lanes.load(static_cast<T const*>(data[K + 1]) + first + place);
   }
 };
 
+/// N values of a tree, as what memory holds.
+template <class Out, class Tree, int N>
+SITU_DEVICE __forceinline__ Lanes<Out, N> values_of_lanes(Tree const& tree, Held<Tree, N> const& held, int64_t index) {
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(tree, held, j, index))));
+  }
+  return result;
+}
+
+template <class P>
+using ContiguousArguments = FormulaArguments<ContiguousOperands<P::leaves + 1>, typename P::tree_type>;
 template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_constant__ ContiguousArguments<P> arguments) {
   using Tree = typename P::tree_type;
+  auto const& operands = arguments.operands;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
-  Held<Tree, N> held[rounds];
-  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
-  int const step = static_cast<int>(blockDim.x) * N;
+  ContiguousChunk const chunk(operands, N, rounds);
+  int const step = static_cast<int>(blockDim.x) * N, origin = static_cast<int>(threadIdx.x) * N;
+  Out* const to = static_cast<Out*>(operands.data[0]) + chunk.first;
+  if (operands.vectors) {
+    Held<Tree, N> held[rounds];
 #pragma unroll
-  for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    hold(held[r], ContiguousSource{arguments.data, first, count, arguments.vectors && count == N});
-  }
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) {
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    Lanes<Out, N> result;
-    result.clear();
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held[r], j, first))));
+    for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
+      int const at = origin + r * step;
+      if (at + N <= chunk.left) hold(held[r], ContiguousSource{operands.data, chunk.first, at});
     }
-    Out* const to = static_cast<Out*>(arguments.data[0]) + first;
-    if (arguments.vectors && count == N) result.store(to);
-    else result.store_each(to, 1, count);
+#pragma unroll
+    for (int r = 0; r < rounds; ++r) {
+      int const at = origin + r * step;
+      if (at + N <= chunk.left) values_of_lanes<Out>(arguments.tree, held[r], chunk.first + at).store(to + at);
+    }
+  }
+#pragma unroll 1
+  for (int at = chunk.first_single(operands, N); at < chunk.left; at += static_cast<int>(blockDim.x)) {
+    Held<Tree, 1> held;
+    hold(held, ContiguousSource{operands.data, chunk.first, at});
+    values_of_lanes<Out>(arguments.tree, held, chunk.first + at).store(to + at);
   }
 }
 
@@ -11509,10 +11537,7 @@ struct StridedOperands : StridedTiles {
 };
 
 template <class P>
-struct StridedArguments : StridedOperands<P::leaves + 1> {
-  typename P::tree_type tree;
-  explicit StridedArguments(typename P::tree_type const& tree) : tree(tree) {}
-};
+using StridedArguments = FormulaArguments<StridedOperands<P::leaves + 1>, typename P::tree_type>;
 
 /// Where a thread stands: how many of its N neighbours exist, the number of the first one, and how far it lies from each operand's first.
 template <int N, class A>
@@ -11537,40 +11562,54 @@ SITU_DEVICE __forceinline__ int locate(A const& arguments, int64_t& index, int64
   return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
 }
 
-/// The inputs of a tree; number K is operand K + First.
+/// N elements of each input of a tree, neighbours along the innermost axis; number K is operand K + First.
 template <class A, int First = 1>
 struct StridedSource {
   A const& arguments;
   int64_t const* offsets;
-  int count;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = K + First;
     T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
-    if (count == N && (arguments.vectors >> o & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], count);
+    if (N == 1 || (arguments.vectors >> o & 1)) lanes.load(from);
+    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], N);
   }
 };
+/// The way back, to operand o.
+template <class T, int N, class A>
+SITU_DEVICE __forceinline__ void store_strided(Lanes<T, N> const& lanes, A const& arguments, int64_t const* offsets, int o) {
+  T* const to = static_cast<T*>(arguments.data[o]) + offsets[o];
+  if (N == 1 || (arguments.vectors >> o & 1)) lanes.store(to);
+  else lanes.store_each(to, arguments.strides[o][arguments.outer_rank], N);
+}
+/// One element further.
+template <class A>
+SITU_DEVICE __forceinline__ void step_strided(A const& arguments, int64_t* offsets) {
+#pragma unroll
+  for (int o = 0; o < A::operands; ++o) offsets[o] += arguments.strides[o][arguments.outer_rank];
+}
 
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
+  using Source = StridedSource<StridedOperands<P::leaves + 1>>;
   constexpr int N = lanes_of<P>;
+  auto const& operands = arguments.operands;
   int64_t index, offsets[P::leaves + 1];
-  int const count = locate<N>(arguments, index, offsets);
-  if (count == 0) return;
-  Held<Tree, N> held;
-  hold(held, StridedSource<StridedArguments<P>>{arguments, offsets, count});
-  Lanes<Out, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(arguments.tree, held, j, index))));
+  int count = locate<N>(operands, index, offsets);
+  if (count == N) {
+    Held<Tree, N> held;
+    hold(held, Source{operands, offsets});
+    return store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
   }
-  Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
-  if (count == N && (arguments.vectors & 1)) result.store(to);
-  else result.store_each(to, arguments.strides[0][arguments.outer_rank], count);
+#pragma unroll 1
+  for (; count > 0; --count, ++index) {  // the end of a row
+    Held<Tree, 1> held;
+    hold(held, Source{operands, offsets});
+    store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
+    step_strided(operands, offsets);
+  }
 }
 
 /// The untyped part of a geometry, for what is decided once for all kernels.
@@ -11668,14 +11707,6 @@ constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
 template <class P>
 inline constexpr auto element_sizes = element_sizes_of_program<P>();
 
-template <class P>
-void launch_contiguous(int device, P const& program) {
-  constexpr int N = lanes_of<P>, rounds = rounds_of<P>, operands = P::leaves + 1;
-  ContiguousArguments<P> arguments(program.tree);
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, element_sizes<P>.of, operands, 0, program.where.sizes[0], N, rounds);
-  launch(device, {}, contiguous_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
-}
 
 /// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
 SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], StridedSpace const& space, int lanes) {
@@ -11705,28 +11736,48 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
-template <class P>
-void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
-  StridedArguments<P> arguments(tree);
-  dim3 const blocks = bind_part(arguments, space, lanes_of<P>);
-  launch(device, {}, strided_kernel<P>, blocks, block_threads, arguments);
-}
+inline constexpr std::size_t max_argument_bytes = 4096;  // of a kernel
 
-template <class P>
-void launch_program(int device, P const& program) {
-  static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  auto const& where = program.where;
-  if (where.size() == 0) return;
-  if (where.contiguous) return launch_contiguous(device, program);
-  StridedSpace space(where, element_sizes<P>.of);
+/// A formula and its kernels, with the type of its tree forgotten.
+struct FormulaKernels {
+  Formula const* formula;
+  void const* contiguous;
+  void const* strided;
+  void const* tree;
+  std::size_t tree_bytes;
+  int const* element_sizes;
+  int lanes, rounds;
+};
+/// What they take.
+template <class Operands>
+struct FormulaBytes {
+  Operands operands;
+  alignas(16) unsigned char tree[max_argument_bytes];
+  explicit FormulaBytes(FormulaKernels const& kernels) { __builtin_memcpy(tree, kernels.tree, kernels.tree_bytes); }
+};
+
+/// Launches a formula of so many tensors, where the operands are contiguous and elsewhere.
+template <int Operands>
+SITU_NOINLINE void launch_contiguous(int device, FormulaKernels const& kernels, Geometry<Operands> const& where) {
+  FormulaBytes<ContiguousOperands<Operands>> arguments(kernels);
+  auto& to = arguments.operands;
+  __builtin_memcpy(to.data, where.data, sizeof to.data);
+  int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, Operands, 0, where.sizes[0], kernels.lanes, kernels.rounds);
+  launch_kernel(device, kernels.formula, kernels.contiguous, contiguous_blocks(to, threads, kernels.lanes, kernels.rounds), threads, &arguments);
+}
+template <int Operands>
+SITU_NOINLINE void launch_strided(int device, FormulaKernels const& kernels, Geometry<Operands> const& where) {
+  StridedSpace space(where, kernels.element_sizes);
   struct Context {
     int device;
-    P const& program;
-  } context{device, program};
+    FormulaKernels const& kernels;
+  } context{device, kernels};
   space.for_each_part(
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
-        launch_strided<P>(c.device, c.program.tree, part);
+        FormulaBytes<StridedOperands<Operands>> arguments(c.kernels);
+        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
+        launch_kernel(c.device, c.kernels.formula, c.kernels.strided, blocks, block_threads, &arguments);
       },
       &context);
 }
@@ -11736,10 +11787,23 @@ void launch_program(int device, P const& program) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// Runs a bound program on D, which has CUDA's kernels: enqueued on the device's current stream.
+/// Runs a formula, bound to where its operands lie, on D, which has CUDA's kernels: enqueued on the device's current stream.
 template <class D, class P>
-void launch_elementwise(cuda_kernels, P const& program) {
-  cuda::launch_program(device_traits<D>::ordinal, program);
+void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometry<P::leaves + 1> const& where) {
+  static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
+  static_assert(sizeof(cuda::StridedArguments<P>) <= cuda::max_argument_bytes, "situ: an expression is larger than what a kernel takes; evaluate a part of it first");
+  if (where.size() == 0) return;
+  constexpr int device = device_traits<D>::ordinal;
+  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>,
+                                     reinterpret_cast<void const*>(&cuda::contiguous_kernel<P>),
+                                     reinterpret_cast<void const*>(&cuda::strided_kernel<P>),
+                                     &tree,
+                                     sizeof tree,
+                                     cuda::element_sizes<P>.of,
+                                     cuda::lanes_of<P>,
+                                     cuda::rounds_of<P>};
+  if (where.contiguous) cuda::launch_contiguous(device, kernels, where);
+  else cuda::launch_strided(device, kernels, where);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -11764,7 +11828,7 @@ inline constexpr bool compiled_by_nvcc = true;
 
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
-void launch_elementwise(cuda_kernels, P const&) {
+void launch_elementwise(cuda_kernels, typename P::tree_type const&, Geometry<P::leaves + 1> const&) {
   static_assert(compiled_by_nvcc<P>,
                 "situ: evaluating_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or keep to making, moving and "
                 "printing Cuda tensors here");
@@ -11851,21 +11915,48 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// A formula of so many tensors on a device with kernels of its own, with the type of its tree forgotten.
+template <int Operands>
+struct TreeLauncher {
+  int sizes[1];  ///< of an element of the output
+  void (*launch)(void const* tree, Geometry<Operands> const& where);
+};
+
 /// Writes the values of a tree. `contiguous`: the memory is, and nothing is broadcast.
-template <class D, int Operands, int TreeBytes>
+template <class D, int TreeBytes, int Operands>
 SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
   if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
 }
+template <class D, int TreeBytes, int Operands>
+SITU_NOINLINE void write_bound(void* tree, TreeLauncher<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  Geometry<Operands> where;
+  Layout const* layouts[Operands] = {&layout};
+  where.data[0] = data;
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies.of[o - 1];
+    where.data[o] = body ? body->first : nullptr;
+    contiguous = contiguous && (!body || body->contiguous);
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  where.contiguous = contiguous;
+  where.rank = 1;
+  where.sizes[0] = layout.size();
+  if (!contiguous) {
+    where.rank = bind_strides(layouts, Operands, where.sizes, &where.strides[0][0]);
+    where.contiguous = where.rank == 1;
+    for (int o = 0; o < Operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
+  }
+  code.launch(tree, where);
+}
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
-                                bool ends, bool busy) {
-  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands - 1, ends, shape)) {
+template <class D, int TreeBytes, int Operands, class Code>
+SITU_NOINLINE void assign_bound(Handle& to, void* tree, Code const& code, LeafBodies<Operands>& bodies, Shape const& shape, bool uniform, bool ends, bool busy) {
+  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands, ends, shape)) {
     before_write<D>(body->storage.head());
-    return write_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+    return write_bound<D, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
   }
   Handle fresh = make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
-  write_bound<D, Operands, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
+  write_bound<D, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
   to.swap(fresh);
 }
 /// A tree as bytes, with room for as many as are copied.
@@ -11876,35 +11967,30 @@ union TreeBytesOf {
   SITU_INLINE explicit TreeBytesOf(Tree const& from) : tree(from) {}
 };
 
+template <class D, class Tree, class T, int Operands>
+void launch_tree(void const* tree, Geometry<Operands> const& where) {
+  launch_elementwise<D, Program<Tree, T, Operands - 1>>(typename device_traits<D>::kernels{}, *static_cast<Tree const*>(tree), where);
+}
+template <class D, class Tree, class T, int Operands>
+inline constexpr TreeLauncher<Operands> tree_launcher{{static_cast<int>(sizeof(T))}, &launch_tree<D, Tree, T, Operands>};
+
+/// How D runs a tree whose values become elements of T.
+template <class D, class Tree, class T, int Operands>
+SITU_INLINE constexpr auto const& code_on() {
+  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) return cpu::tree_code<Tree, T, Operands>;
+  else return tree_launcher<D, Tree, T, Operands>;
+}
+
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 /// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
 void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
-  constexpr int operands = leaf_count<E> + 1;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    using Tree = tree_of<E>;
-    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-    TreeBytesOf<Tree> tree(lower<0>(e));
-    LeafBodies<operands - 1> bodies;
-    collect_bodies(e, bodies);
-    write_bound<D, operands, cpu::tree_bytes<Tree>>(&tree, cpu::tree_code<Tree, T, operands>, bodies, data, layout, is_contiguous && same);
-  } else {
-    Layout const* layouts[operands];
-    Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
-    auto& where = program.where;
-    where.data[0] = data;
-    where.contiguous = collect_places(e, where.data) && is_contiguous && same;
-    where.rank = 1;
-    where.sizes[0] = layout.size();
-    if (!where.contiguous) {
-      layouts[0] = &layout;
-      collect_layouts(e, layouts);
-      where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
-      where.contiguous = where.rank == 1;
-      for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
-    }
-    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
-  }
+  using Tree = tree_of<E>;
+  TreeBytesOf<Tree> tree(lower<0>(e));
+  LeafBodies<leaf_count<E>> bodies;
+  collect_bodies(e, bodies);
+  write_bound<D, cpu::tree_bytes<Tree>>(&tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, data, layout, is_contiguous && same);
 }
 template <class D, class T, class E>
 SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
@@ -11916,27 +12002,13 @@ SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E c
 /// is not used again.
 template <class D, class T, class E>
 SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
+  using Tree = tree_of<E>;
   bool const busy = is_busy<D>(to);
   Shape const* const shape = shape_of(e);
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    constexpr int operands = leaf_count<E> + 1;
-    using Tree = tree_of<E>;
-    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-    TreeBytesOf<Tree> tree(lower<0>(e));
-    LeafBodies<operands - 1> bodies;
-    collect_bodies(e, bodies);
-    assign_bound<D, operands, cpu::tree_bytes<Tree>>(to, &tree, cpu::tree_code<Tree, T, operands>, bodies, *shape, is_uniform(e), ends, busy);
-  } else {
-    LeafBodies<leaf_count<E>> bodies;
-    collect_bodies(e, bodies);
-    if (!busy && can_reuse(to.body(), bodies.of, leaf_count<E>, ends, *shape)) {
-      before_write<D>(to.body()->storage.head());
-      return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
-    }
-    Handle fresh = make_uninitialized<D>(*shape, sizeof(T), "Tensor");
-    evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
-    to = std::move(fresh);
-  }
+  TreeBytesOf<Tree> tree(lower<0>(e));
+  LeafBodies<leaf_count<E>> bodies;
+  collect_bodies(e, bodies);
+  assign_bound<D, cpu::tree_bytes<Tree>>(to, &tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, *shape, is_uniform(e), ends, busy);
 }
 
 /// Fills `count` consecutive elements of D from a tree without inputs.
@@ -11948,12 +12020,12 @@ void evaluate_tree(T* data, int64_t count, Tree const& tree) {
     bound.data[0] = data;
     cpu::launch_contiguous<D>(bound, count);
   } else {
-    Program<Tree, T, 0> program(tree);
-    program.where.data[0] = data;
-    program.where.contiguous = true;
-    program.where.rank = 1;
-    program.where.sizes[0] = count;
-    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+    Geometry<1> where;
+    where.data[0] = data;
+    where.contiguous = true;
+    where.rank = 1;
+    where.sizes[0] = count;
+    launch_elementwise<D, Program<Tree, T, 0>>(typename device_traits<D>::kernels{}, tree, where);
   }
 }
 
@@ -24408,7 +24480,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   constexpr int N = reduction_lanes<P>, inputs = P::leaves;
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
   constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
-  constexpr int rounds = N > 4 || inputs > 3 ? 1 : 2;
+  constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
   Teams const teams = arguments.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
@@ -34719,15 +34791,14 @@ template <class D, class F, class E>
 void randomize_on_cuda(typename F::element* data, Layout const& layout, E const& e, F const& op) {
   using T = typename F::element;
   auto const tree = make_apply(functions::mapped<F>{op}, prepend(lower<0>(e), Fields<Index>{Index{}, {}}));
-  Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>> program(tree);
-  auto& where = program.where;
+  Geometry<leaf_count<E> + 1> where;
   Layout const* layouts[leaf_count<E> + 1];
   where.data[0] = data;
   where.contiguous = collect_operands(e, layout, true, where.data, layouts);
   where.rank = 1;
   where.sizes[0] = layout.size();
   if (!where.contiguous) where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
-  launch_elementwise<D>(cuda_kernels{}, program);
+  launch_elementwise<D, Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>>>(cuda_kernels{}, tree, where);
 }
 }  // namespace SITU_ABI_COMPILER
 #else
@@ -42290,19 +42361,20 @@ struct ScalarLanes {
   }
 };
 
-/// The gradient of slot J: what was there, what it becomes, and the lane that is being computed.
+/// The gradients of slot J: what was there, and what is added up.
 template <int J, class T, int N>
 struct SlotLanes {
-  using type = T;
-  Lanes<T, N> before, after;
-  compute_t<T> sum = 0;
+  Lanes<T, N> before;
+  compute_t<T> sums[N];
 };
 
 /// What is known of the slots when a kernel is launched.
 template <int Outputs>
 struct SlotPlan {
-  uint64_t needed, accumulated;
-  unsigned char owner[Outputs];  ///< the first slot with the same memory
+  uint64_t stored;               ///< those that are needed, but the later ones of several with the same memory
+  uint64_t accumulated;          ///< those of them that are added to what was there
+  bool shared;                   ///< there are such later ones
+  unsigned char owner[Outputs];  ///< the slot that each one's gradient is a part of
 };
 
 template <class Slots, int N, class Js>
@@ -42311,7 +42383,7 @@ struct SlotSink;
 template <class... Ts, int N, std::size_t... Js>
 struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static_cast<int>(Js), Ts, N>... {
   SlotPlan<static_cast<int>(sizeof...(Ts))> const& plan;
-  int j = 0;
+  int j = 0;  ///< the lane that is being computed
 
   SITU_DEVICE __forceinline__ explicit SlotSink(SlotPlan<static_cast<int>(sizeof...(Ts))> const& p) : plan(p) {}
 
@@ -42319,54 +42391,58 @@ struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static
   SITU_DEVICE __forceinline__ auto& slot() {
     return static_cast<SlotLanes<J, typename nth_type<J, Ts...>::type, N>&>(*this);
   }
-  template <int J>
-  SITU_DEVICE __forceinline__ bool owns() const {
-    return (plan.needed >> J & 1u) && plan.owner[J] == J;
-  }
-
-  /// From `place.load<J>(lanes)`.
+  /// What is added to, from `place.load<J>(lanes)`.
   template <class P>
   SITU_DEVICE __forceinline__ void load(P const& place) {
-    (load_slot<static_cast<int>(Js)>(place), ...);
-  }
-  /// To `place.store<J>(lanes)`.
-  template <class P>
-  SITU_DEVICE __forceinline__ void store(P const& place) {
-    (store_slot<static_cast<int>(Js)>(place), ...);
+    if (plan.accumulated) (load_slot<static_cast<int>(Js)>(place), ...);
   }
   template <int J, class T, class X>
   SITU_DEVICE __forceinline__ void put(X const& gradient) {
-    if (plan.needed >> J & 1u) add<J, 0>(gradient);
+    slot<J>().sums[j] = gradient;
   }
-  /// Lane j is complete.
-  SITU_DEVICE __forceinline__ void finish_lane() { (slot<static_cast<int>(Js)>().after.insert(j, to_word<Ts>(slot<static_cast<int>(Js)>().sum)), ...); }
+  /// To `place.store<J>(lanes)`, when all lanes are computed.
+  template <class P>
+  SITU_DEVICE __forceinline__ void store(P const& place) {
+    if (plan.accumulated) (add_before<static_cast<int>(Js)>(), ...);
+    if (plan.shared) (join<static_cast<int>(Js), 0>(), ...);
+    (store_slot<static_cast<int>(Js)>(place), ...);
+  }
 
  private:
-  template <int J, int I, class X>
-  SITU_DEVICE __forceinline__ void add(X const& gradient) {
+  template <int J, class P>
+  SITU_DEVICE __forceinline__ void load_slot(P const& place) {
+    if (plan.accumulated >> J & 1u) place.template load<J>(slot<J>().before);
+  }
+  template <int J>
+  SITU_DEVICE __forceinline__ void add_before() {
     using T = typename nth_type<J, Ts...>::type;
-    if constexpr (I == J) {
-      auto& own = slot<J>();
-      own.sum = plan.accumulated >> J & 1u ? from_word<T>(own.before.bits(j)) + gradient : gradient;
-    } else {
-      if constexpr (std::is_same_v<T, typename nth_type<I, Ts...>::type>) {
+    auto& own = slot<J>();
+    if (!(plan.accumulated >> J & 1u)) return;
+#pragma unroll
+    for (int k = 0; k < N; ++k) own.sums[k] = from_word<T>(own.before.bits(k)) + own.sums[k];
+  }
+  /// Adds what slot J has to slot I, or to a later one, where that owns its memory.
+  template <int J, int I>
+  SITU_DEVICE __forceinline__ void join() {
+    if constexpr (I < J) {
+      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<I, Ts...>::type>) {
         if (plan.owner[J] == I) {
-          slot<I>().sum += gradient;
-          return;
+#pragma unroll
+          for (int k = 0; k < N; ++k) slot<I>().sums[k] += slot<J>().sums[k];
         }
       }
-      add<J, I + 1>(gradient);
+      join<J, I + 1>();
     }
   }
   template <int J, class P>
-  SITU_DEVICE __forceinline__ void load_slot(P const& place) {
-    slot<J>().before.clear();
-    slot<J>().after.clear();
-    if (owns<J>() && (plan.accumulated >> J & 1u)) place.template load<J>(slot<J>().before);
-  }
-  template <int J, class P>
   SITU_DEVICE __forceinline__ void store_slot(P const& place) {
-    if (owns<J>()) place.template store<J>(slot<J>().after);
+    if (!(plan.stored >> J & 1u)) return;
+    using T = typename nth_type<J, Ts...>::type;
+    Lanes<T, N> lanes;
+    lanes.clear();
+#pragma unroll
+    for (int k = 0; k < N; ++k) lanes.insert(k, to_word<T>(slot<J>().sums[k]));
+    place.template store<J>(lanes);
   }
 };
 
@@ -42382,10 +42458,7 @@ struct BackwardTraits {
     return result;
   }(std::type_identity<typename P::slots>{});
   static constexpr int lanes = 16 / widest_operand;
-  static constexpr int rounds = lanes > 4 || inputs > 3 ? 1 : 2;
   using list = decltype(inputs_of(std::type_identity<formula>{}) + inputs_of(std::type_identity<seed>{}));
-  using registers = Registers<list, lanes>;
-  using sink = SlotSink<typename P::slots, lanes, std::make_index_sequence<static_cast<std::size_t>(outputs)>>;
 
   static constexpr ElementSizes<operands> element_sizes = []<class... Ts>(std::type_identity<Fields<Ts...>>) {
     ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
@@ -42393,17 +42466,23 @@ struct BackwardTraits {
     return sizes;
   }(std::type_identity<typename P::slots>{});
 
-  /// All lanes of a thread.
-  static SITU_DEVICE __forceinline__ void compute(formula const& f, seed const& s, registers const& held, sink& to, int64_t index) {
+  /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
+  template <int N, class Place>
+  static SITU_DEVICE __forceinline__ void run(formula const& f, seed const& s, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+    using Held = Registers<list, N>;
+    Held held;
+    held.fill(place);
+    SlotSink<typename P::slots, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slots);
+    to.load(place);
 #pragma unroll
-    for (int j = 0; j < lanes; ++j) {
-      LaneSource<registers> const source{held, j, index};
-      Kept<ScalarLanes, formula, LaneSource<registers>> const kept(f, source);
+    for (int j = 0; j < N; ++j) {
+      LaneSource<Held> const source{held, j, index};
+      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(f, source);
       auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
       to.j = j;
       Reverse<ScalarLanes>::down(f, kept, gradient, to);
-      to.finish_lane();
     }
+    to.store(place);
   }
 };
 
@@ -42417,32 +42496,26 @@ struct ContiguousBackwardArguments : ContiguousSpace {
   explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
-/// N elements of each operand from number `first` on; `count` of them exist.
+/// The elements of each operand from that place of a chunk on.
 template <class A, int Outputs>
 struct ContiguousPlace {
   A const& arguments;
   int64_t first;
-  int count;
-  bool whole;
+  int place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = Outputs + K;
     T const* const from = static_cast<T const*>(arguments.data[o]);
     if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
-    else if (whole) lanes.load(from + first);
-    else lanes.load_each(from + first, 1, count);
+    else lanes.load(from + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    T const* const from = static_cast<T const*>(arguments.data[J]) + first;
-    if (whole) lanes.load(from);
-    else lanes.load_each(from, 1, count);
+    lanes.load(static_cast<T const*>(arguments.data[J]) + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    T* const to = static_cast<T*>(arguments.data[J]) + first;
-    if (whole) lanes.store(to);
-    else lanes.store_each(to, 1, count);
+    lanes.store(static_cast<T*>(arguments.data[J]) + first + place);
   }
 };
 
@@ -42450,24 +42523,15 @@ template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(const __grid_constant__ ContiguousBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
   using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
-  constexpr int N = Traits::lanes, rounds = Traits::rounds;
-  int64_t const origin = (static_cast<int64_t>(blockIdx.x) * (rounds * static_cast<int>(blockDim.x)) + static_cast<int>(threadIdx.x)) * N;
-  int const step = static_cast<int>(blockDim.x) * N;
-  auto const place = [&](int r) {
-    int64_t const first = origin + r * step, left = arguments.count - first;
-    int const count = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
-    return Place{arguments, first, count, arguments.vectors && count == N};
-  };
-  typename Traits::registers held[rounds];
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) held[r].fill(place(r));
-#pragma unroll
-  for (int r = 0; r < rounds; ++r) {
-    Place const here = place(r);
-    typename Traits::sink sink(arguments.slots);
-    sink.load(here);
-    Traits::compute(arguments.formula, arguments.seed, held[r], sink, here.first);
-    sink.store(here);
+  constexpr int N = Traits::lanes;
+  ContiguousChunk const chunk(arguments, N, 1);
+  int const at = static_cast<int>(threadIdx.x) * N;
+  if (arguments.vectors && at + N <= chunk.left) {
+    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, at}, chunk.first + at);
+  }
+#pragma unroll 1
+  for (int k = chunk.first_single(arguments, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
+    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, k}, chunk.first + k);
   }
 }
 
@@ -42479,35 +42543,32 @@ struct StridedBackwardArguments : StridedOperands<P::operands> {
   explicit StridedBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
 };
 
-/// The gradients of a thread of the strided kernel, where nothing is added to.
-template <class A>
-struct StridedGradients {
-  A const& arguments;
-  int64_t const* offsets;
-  int count;
+/// N elements of each operand along the innermost axis. Nothing is added to here.
+template <class A, int Outputs>
+struct StridedPlace : StridedSource<A, Outputs> {
+  using StridedSource<A, Outputs>::load;
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>&) const {}
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    T* const to = static_cast<T*>(arguments.data[J]) + offsets[J];
-    if (count == N && (arguments.vectors >> J & 1)) lanes.store(to);
-    else lanes.store_each(to, arguments.strides[J][arguments.outer_rank], count);
+    store_strided(lanes, this->arguments, this->offsets, J);
   }
 };
 
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
+  using Place = StridedPlace<StridedBackwardArguments<P>, P::outputs>;
+  constexpr int N = Traits::lanes;
   int64_t index, offsets[P::operands];
-  int const count = locate<Traits::lanes>(arguments, index, offsets);
-  if (count == 0) return;
-  typename Traits::registers held;
-  held.fill(StridedSource<StridedBackwardArguments<P>, P::outputs>{arguments, offsets, count});
-  StridedGradients<StridedBackwardArguments<P>> const here{arguments, offsets, count};
-  typename Traits::sink sink(arguments.slots);
-  sink.load(here);
-  Traits::compute(arguments.formula, arguments.seed, held, sink, index);
-  sink.store(here);
+  int count = locate<N>(arguments, index, offsets);
+  Place const place{{arguments, offsets}};
+  if (count == N) return Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, place, index);
+#pragma unroll 1
+  for (; count > 0; --count, ++index) {  // the end of a row
+    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, place, index);
+    step_strided(arguments, offsets);
+  }
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
@@ -42522,30 +42583,34 @@ SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*str
   return flat;
 }
 
-/// Which slots have the same memory.
-SITU_NOINLINE inline void find_owners(unsigned char* owners, void* const* data, uint64_t needed, int slots) {
+/// Finds the slots that have the same memory; takes the later ones out of `stored` and `accumulated`.
+SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slots, uint64_t& stored, uint64_t& accumulated) {
+  uint64_t const needed = stored;
   for (int j = 0; j < slots; ++j) {
-    int owner = 0;
+    int owner = needed >> j & 1u ? 0 : j;
     while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
     owners[j] = static_cast<unsigned char>(owner);
+    if (owner != j) stored &= ~(uint64_t{1} << j);
   }
+  accumulated &= stored;
+  return stored != needed;
 }
 template <class P>
 void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
-  plan.needed = program.needed, plan.accumulated = program.accumulated;
-  find_owners(plan.owner, program.where.data, program.needed, P::outputs);
+  plan.stored = program.needed, plan.accumulated = program.accumulated;
+  plan.shared = find_owners(plan.owner, program.where.data, P::outputs, plan.stored, plan.accumulated);
 }
 
 template <class P>
 void launch_contiguous_backward(int device, P const& program, uint64_t repeated, LaunchName const& name) {
   using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes, rounds = Traits::rounds;
+  constexpr int N = Traits::lanes;
   ContiguousBackwardArguments<P> arguments(program);
   plan_slots(program, arguments.slots);
   arguments.repeated = repeated;
   __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, rounds);
-  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
+  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, 1);
+  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, 1), threads, arguments);
 }
 
 template <class P>

@@ -25,7 +25,7 @@ inline constexpr bool compiled_by_nvcc = true;
 
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
-void launch_elementwise(cuda_kernels, P const&) {
+void launch_elementwise(cuda_kernels, typename P::tree_type const&, Geometry<P::leaves + 1> const&) {
   static_assert(compiled_by_nvcc<P>,
                 "situ: evaluating_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or keep to making, moving and "
                 "printing Cuda tensors here");
@@ -112,21 +112,48 @@ SITU_INLINE bool is_busy(Handle const& to) {
   else return false;
 }
 
+/// A formula of so many tensors on a device with kernels of its own, with the type of its tree forgotten.
+template <int Operands>
+struct TreeLauncher {
+  int sizes[1];  ///< of an element of the output
+  void (*launch)(void const* tree, Geometry<Operands> const& where);
+};
+
 /// Writes the values of a tree. `contiguous`: the memory is, and nothing is broadcast.
-template <class D, int Operands, int TreeBytes>
+template <class D, int TreeBytes, int Operands>
 SITU_NOINLINE void write_bound(void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
   if (!run_at_once<D>(tree, code, bodies, data, layout.size(), contiguous)) run_bound<D, Operands, TreeBytes>(tree, code, bodies, data, layout, contiguous);
 }
+template <class D, int TreeBytes, int Operands>
+SITU_NOINLINE void write_bound(void* tree, TreeLauncher<Operands> const& code, LeafBodies<Operands - 1>& bodies, void* data, Layout const& layout, bool contiguous) {
+  Geometry<Operands> where;
+  Layout const* layouts[Operands] = {&layout};
+  where.data[0] = data;
+  for (int o = 1; o < Operands; ++o) {
+    Body const* const body = bodies.of[o - 1];
+    where.data[o] = body ? body->first : nullptr;
+    contiguous = contiguous && (!body || body->contiguous);
+    layouts[o] = body ? &body->layout : &empty_layout;
+  }
+  where.contiguous = contiguous;
+  where.rank = 1;
+  where.sizes[0] = layout.size();
+  if (!contiguous) {
+    where.rank = bind_strides(layouts, Operands, where.sizes, &where.strides[0][0]);
+    where.contiguous = where.rank == 1;
+    for (int o = 0; o < Operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
+  }
+  code.launch(tree, where);
+}
 /// Gives a handle the value of a tree of that shape: in its storage where nobody can tell, else in a new one.
-template <class D, int Operands, int TreeBytes>
-SITU_NOINLINE void assign_bound(Handle& to, void* tree, cpu::TreeCode<Operands> const& code, LeafBodies<Operands - 1>& bodies, Shape const& shape, bool uniform,
-                                bool ends, bool busy) {
-  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands - 1, ends, shape)) {
+template <class D, int TreeBytes, int Operands, class Code>
+SITU_NOINLINE void assign_bound(Handle& to, void* tree, Code const& code, LeafBodies<Operands>& bodies, Shape const& shape, bool uniform, bool ends, bool busy) {
+  if (Body* const body = to.body(); !busy && can_reuse(body, bodies.of, Operands, ends, shape)) {
     before_write<D>(body->storage.head());
-    return write_bound<D, Operands, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
+    return write_bound<D, TreeBytes>(tree, code, bodies, body->first, body->layout, uniform);
   }
   Handle fresh = make_uninitialized<D>(shape, static_cast<std::size_t>(code.sizes[0]), "Tensor");
-  write_bound<D, Operands, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
+  write_bound<D, TreeBytes>(tree, code, bodies, fresh.body()->first, fresh.body()->layout, uniform);
   to.swap(fresh);
 }
 /// A tree as bytes, with room for as many as are copied.
@@ -137,35 +164,30 @@ union TreeBytesOf {
   SITU_INLINE explicit TreeBytesOf(Tree const& from) : tree(from) {}
 };
 
+template <class D, class Tree, class T, int Operands>
+void launch_tree(void const* tree, Geometry<Operands> const& where) {
+  launch_elementwise<D, Program<Tree, T, Operands - 1>>(typename device_traits<D>::kernels{}, *static_cast<Tree const*>(tree), where);
+}
+template <class D, class Tree, class T, int Operands>
+inline constexpr TreeLauncher<Operands> tree_launcher{{static_cast<int>(sizeof(T))}, &launch_tree<D, Tree, T, Operands>};
+
+/// How D runs a tree whose values become elements of T.
+template <class D, class Tree, class T, int Operands>
+SITU_INLINE constexpr auto const& code_on() {
+  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) return cpu::tree_code<Tree, T, Operands>;
+  else return tree_launcher<D, Tree, T, Operands>;
+}
+
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 /// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
 void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
-  constexpr int operands = leaf_count<E> + 1;
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    using Tree = tree_of<E>;
-    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-    TreeBytesOf<Tree> tree(lower<0>(e));
-    LeafBodies<operands - 1> bodies;
-    collect_bodies(e, bodies);
-    write_bound<D, operands, cpu::tree_bytes<Tree>>(&tree, cpu::tree_code<Tree, T, operands>, bodies, data, layout, is_contiguous && same);
-  } else {
-    Layout const* layouts[operands];
-    Program<tree_of<E>, T, leaf_count<E>> program(lower<0>(e));
-    auto& where = program.where;
-    where.data[0] = data;
-    where.contiguous = collect_places(e, where.data) && is_contiguous && same;
-    where.rank = 1;
-    where.sizes[0] = layout.size();
-    if (!where.contiguous) {
-      layouts[0] = &layout;
-      collect_layouts(e, layouts);
-      where.rank = bind_strides(layouts, operands, where.sizes, &where.strides[0][0]);
-      where.contiguous = where.rank == 1;
-      for (int o = 0; o < operands; ++o) where.contiguous = where.contiguous && where.strides[o][0] == 1;
-    }
-    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
-  }
+  using Tree = tree_of<E>;
+  TreeBytesOf<Tree> tree(lower<0>(e));
+  LeafBodies<leaf_count<E>> bodies;
+  collect_bodies(e, bodies);
+  write_bound<D, cpu::tree_bytes<Tree>>(&tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, data, layout, is_contiguous && same);
 }
 template <class D, class T, class E>
 SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e) {
@@ -177,27 +199,13 @@ SITU_INLINE void evaluate(T* data, Layout const& layout, bool is_contiguous, E c
 /// is not used again.
 template <class D, class T, class E>
 SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
+  using Tree = tree_of<E>;
   bool const busy = is_busy<D>(to);
   Shape const* const shape = shape_of(e);
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-    constexpr int operands = leaf_count<E> + 1;
-    using Tree = tree_of<E>;
-    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-    TreeBytesOf<Tree> tree(lower<0>(e));
-    LeafBodies<operands - 1> bodies;
-    collect_bodies(e, bodies);
-    assign_bound<D, operands, cpu::tree_bytes<Tree>>(to, &tree, cpu::tree_code<Tree, T, operands>, bodies, *shape, is_uniform(e), ends, busy);
-  } else {
-    LeafBodies<leaf_count<E>> bodies;
-    collect_bodies(e, bodies);
-    if (!busy && can_reuse(to.body(), bodies.of, leaf_count<E>, ends, *shape)) {
-      before_write<D>(to.body()->storage.head());
-      return evaluate<D>(static_cast<T*>(to.body()->first), to.body()->layout, true, e, is_uniform(e));
-    }
-    Handle fresh = make_uninitialized<D>(*shape, sizeof(T), "Tensor");
-    evaluate<D>(static_cast<T*>(fresh.body()->first), fresh.body()->layout, true, e, is_uniform(e));
-    to = std::move(fresh);
-  }
+  TreeBytesOf<Tree> tree(lower<0>(e));
+  LeafBodies<leaf_count<E>> bodies;
+  collect_bodies(e, bodies);
+  assign_bound<D, cpu::tree_bytes<Tree>>(to, &tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, *shape, is_uniform(e), ends, busy);
 }
 
 /// Fills `count` consecutive elements of D from a tree without inputs.
@@ -209,12 +217,12 @@ void evaluate_tree(T* data, int64_t count, Tree const& tree) {
     bound.data[0] = data;
     cpu::launch_contiguous<D>(bound, count);
   } else {
-    Program<Tree, T, 0> program(tree);
-    program.where.data[0] = data;
-    program.where.contiguous = true;
-    program.where.rank = 1;
-    program.where.sizes[0] = count;
-    launch_elementwise<D>(typename device_traits<D>::kernels{}, program);
+    Geometry<1> where;
+    where.data[0] = data;
+    where.contiguous = true;
+    where.rank = 1;
+    where.sizes[0] = count;
+    launch_elementwise<D, Program<Tree, T, 0>>(typename device_traits<D>::kernels{}, tree, where);
   }
 }
 

@@ -203,15 +203,12 @@ inline void broadcast_strides(Layout const& leaf, Shape const& shape, int64_t* s
   }
 }
 
-/// An expression bound to memory: the tree, and where the output and the inputs lie.
+/// What kernels are made for: a tree, of so many inputs, and the type of the output.
 template <class Tree, class Out, int Leaves>
 struct Program {
   using tree_type = Tree;
   using out_type = Out;
   static constexpr int leaves = Leaves;
-  Tree tree;
-  Geometry<Leaves + 1> where;
-  explicit Program(Tree const& formula) : tree(formula) {}  // a lambda in it can be copied, but not assigned
 };
 
 /// The joined sizes and strides of operands whose layouts broadcast to the first one, the output's. Returns the rank, at least 1.

@@ -14,15 +14,14 @@ template <class D, class F, class E>
 void randomize_on_cuda(typename F::element* data, Layout const& layout, E const& e, F const& op) {
   using T = typename F::element;
   auto const tree = make_apply(functions::mapped<F>{op}, prepend(lower<0>(e), Fields<Index>{Index{}, {}}));
-  Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>> program(tree);
-  auto& where = program.where;
+  Geometry<leaf_count<E> + 1> where;
   Layout const* layouts[leaf_count<E> + 1];
   where.data[0] = data;
   where.contiguous = collect_operands(e, layout, true, where.data, layouts);
   where.rank = 1;
   where.sizes[0] = layout.size();
   if (!where.contiguous) where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
-  launch_elementwise<D>(cuda_kernels{}, program);
+  launch_elementwise<D, Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>>>(cuda_kernels{}, tree, where);
 }
 }  // namespace SITU_ABI_COMPILER
 #else

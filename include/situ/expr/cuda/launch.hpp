@@ -53,11 +53,16 @@ inline dim3 contiguous_blocks(ContiguousSpace const& space, int threads, int lan
   return dim3(static_cast<unsigned>((space.count + chunk - 1) / chunk));
 }
 
-template <class P>
-struct ContiguousArguments : ContiguousSpace {
-  typename P::tree_type tree;
-  void* data[P::leaves + 1];
-  explicit ContiguousArguments(typename P::tree_type const& tree) : tree(tree) {}
+template <int Operands>
+struct ContiguousOperands : ContiguousSpace {
+  void* data[Operands];
+};
+
+/// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
+template <class Operands, class Tree>
+struct FormulaArguments {
+  Operands operands;
+  alignas(16) Tree tree;
 };
 
 /// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
@@ -99,19 +104,22 @@ SITU_DEVICE __forceinline__ Lanes<Out, N> values_of_lanes(Tree const& tree, Held
 }
 
 template <class P>
+using ContiguousArguments = FormulaArguments<ContiguousOperands<P::leaves + 1>, typename P::tree_type>;
+template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_constant__ ContiguousArguments<P> arguments) {
   using Tree = typename P::tree_type;
+  auto const& operands = arguments.operands;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>, rounds = rounds_of<P>;
-  ContiguousChunk const chunk(arguments, N, rounds);
+  ContiguousChunk const chunk(operands, N, rounds);
   int const step = static_cast<int>(blockDim.x) * N, origin = static_cast<int>(threadIdx.x) * N;
-  Out* const to = static_cast<Out*>(arguments.data[0]) + chunk.first;
-  if (arguments.vectors) {
+  Out* const to = static_cast<Out*>(operands.data[0]) + chunk.first;
+  if (operands.vectors) {
     Held<Tree, N> held[rounds];
 #pragma unroll
     for (int r = 0; r < rounds; ++r) {  // all loads come before the first store, which might write to the same memory
       int const at = origin + r * step;
-      if (at + N <= chunk.left) hold(held[r], ContiguousSource{arguments.data, chunk.first, at});
+      if (at + N <= chunk.left) hold(held[r], ContiguousSource{operands.data, chunk.first, at});
     }
 #pragma unroll
     for (int r = 0; r < rounds; ++r) {
@@ -120,9 +128,9 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
     }
   }
 #pragma unroll 1
-  for (int at = chunk.first_single(arguments, N); at < chunk.left; at += static_cast<int>(blockDim.x)) {
+  for (int at = chunk.first_single(operands, N); at < chunk.left; at += static_cast<int>(blockDim.x)) {
     Held<Tree, 1> held;
-    hold(held, ContiguousSource{arguments.data, chunk.first, at});
+    hold(held, ContiguousSource{operands.data, chunk.first, at});
     values_of_lanes<Out>(arguments.tree, held, chunk.first + at).store(to + at);
   }
 }
@@ -145,10 +153,7 @@ struct StridedOperands : StridedTiles {
 };
 
 template <class P>
-struct StridedArguments : StridedOperands<P::leaves + 1> {
-  typename P::tree_type tree;
-  explicit StridedArguments(typename P::tree_type const& tree) : tree(tree) {}
-};
+using StridedArguments = FormulaArguments<StridedOperands<P::leaves + 1>, typename P::tree_type>;
 
 /// Where a thread stands: how many of its N neighbours exist, the number of the first one, and how far it lies from each operand's first.
 template <int N, class A>
@@ -204,20 +209,22 @@ template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
+  using Source = StridedSource<StridedOperands<P::leaves + 1>>;
   constexpr int N = lanes_of<P>;
+  auto const& operands = arguments.operands;
   int64_t index, offsets[P::leaves + 1];
-  int count = locate<N>(arguments, index, offsets);
+  int count = locate<N>(operands, index, offsets);
   if (count == N) {
     Held<Tree, N> held;
-    hold(held, StridedSource<StridedArguments<P>>{arguments, offsets});
-    return store_strided(values_of_lanes<Out>(arguments.tree, held, index), arguments, offsets, 0);
+    hold(held, Source{operands, offsets});
+    return store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
   }
 #pragma unroll 1
   for (; count > 0; --count, ++index) {  // the end of a row
     Held<Tree, 1> held;
-    hold(held, StridedSource<StridedArguments<P>>{arguments, offsets});
-    store_strided(values_of_lanes<Out>(arguments.tree, held, index), arguments, offsets, 0);
-    step_strided(arguments, offsets);
+    hold(held, Source{operands, offsets});
+    store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
+    step_strided(operands, offsets);
   }
 }
 
@@ -316,14 +323,6 @@ constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
 template <class P>
 inline constexpr auto element_sizes = element_sizes_of_program<P>();
 
-template <class P>
-void launch_contiguous(int device, P const& program) {
-  constexpr int N = lanes_of<P>, rounds = rounds_of<P>, operands = P::leaves + 1;
-  ContiguousArguments<P> arguments(program.tree);
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, element_sizes<P>.of, operands, 0, program.where.sizes[0], N, rounds);
-  launch(device, {}, contiguous_kernel<P>, contiguous_blocks(arguments, threads, N, rounds), threads, arguments);
-}
 
 /// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
 SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], StridedSpace const& space, int lanes) {
@@ -353,28 +352,48 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
-template <class P>
-void launch_strided(int device, typename P::tree_type const& tree, StridedSpace const& space) {
-  StridedArguments<P> arguments(tree);
-  dim3 const blocks = bind_part(arguments, space, lanes_of<P>);
-  launch(device, {}, strided_kernel<P>, blocks, block_threads, arguments);
-}
+inline constexpr std::size_t max_argument_bytes = 4096;  // of a kernel
 
-template <class P>
-void launch_program(int device, P const& program) {
-  static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  auto const& where = program.where;
-  if (where.size() == 0) return;
-  if (where.contiguous) return launch_contiguous(device, program);
-  StridedSpace space(where, element_sizes<P>.of);
+/// A formula and its kernels, with the type of its tree forgotten.
+struct FormulaKernels {
+  Formula const* formula;
+  void const* contiguous;
+  void const* strided;
+  void const* tree;
+  std::size_t tree_bytes;
+  int const* element_sizes;
+  int lanes, rounds;
+};
+/// What they take.
+template <class Operands>
+struct FormulaBytes {
+  Operands operands;
+  alignas(16) unsigned char tree[max_argument_bytes];
+  explicit FormulaBytes(FormulaKernels const& kernels) { __builtin_memcpy(tree, kernels.tree, kernels.tree_bytes); }
+};
+
+/// Launches a formula of so many tensors, where the operands are contiguous and elsewhere.
+template <int Operands>
+SITU_NOINLINE void launch_contiguous(int device, FormulaKernels const& kernels, Geometry<Operands> const& where) {
+  FormulaBytes<ContiguousOperands<Operands>> arguments(kernels);
+  auto& to = arguments.operands;
+  __builtin_memcpy(to.data, where.data, sizeof to.data);
+  int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, Operands, 0, where.sizes[0], kernels.lanes, kernels.rounds);
+  launch_kernel(device, kernels.formula, kernels.contiguous, contiguous_blocks(to, threads, kernels.lanes, kernels.rounds), threads, &arguments);
+}
+template <int Operands>
+SITU_NOINLINE void launch_strided(int device, FormulaKernels const& kernels, Geometry<Operands> const& where) {
+  StridedSpace space(where, kernels.element_sizes);
   struct Context {
     int device;
-    P const& program;
-  } context{device, program};
+    FormulaKernels const& kernels;
+  } context{device, kernels};
   space.for_each_part(
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
-        launch_strided<P>(c.device, c.program.tree, part);
+        FormulaBytes<StridedOperands<Operands>> arguments(c.kernels);
+        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
+        launch_kernel(c.device, c.kernels.formula, c.kernels.strided, blocks, block_threads, &arguments);
       },
       &context);
 }
@@ -384,10 +403,23 @@ void launch_program(int device, P const& program) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// Runs a bound program on D, which has CUDA's kernels: enqueued on the device's current stream.
+/// Runs a formula, bound to where its operands lie, on D, which has CUDA's kernels: enqueued on the device's current stream.
 template <class D, class P>
-void launch_elementwise(cuda_kernels, P const& program) {
-  cuda::launch_program(device_traits<D>::ordinal, program);
+void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometry<P::leaves + 1> const& where) {
+  static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
+  static_assert(sizeof(cuda::StridedArguments<P>) <= cuda::max_argument_bytes, "situ: an expression is larger than what a kernel takes; evaluate a part of it first");
+  if (where.size() == 0) return;
+  constexpr int device = device_traits<D>::ordinal;
+  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>,
+                                     reinterpret_cast<void const*>(&cuda::contiguous_kernel<P>),
+                                     reinterpret_cast<void const*>(&cuda::strided_kernel<P>),
+                                     &tree,
+                                     sizeof tree,
+                                     cuda::element_sizes<P>.of,
+                                     cuda::lanes_of<P>,
+                                     cuda::rounds_of<P>};
+  if (where.contiguous) cuda::launch_contiguous(device, kernels, where);
+  else cuda::launch_strided(device, kernels, where);
 }
 
 }  // namespace SITU_ABI_COMPILER
