@@ -11442,11 +11442,15 @@ struct ContiguousOperands : ContiguousSpace {
   void* data[Operands];
 };
 
+inline constexpr int max_tree_bytes = 4096;
+
 /// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
 template <class Operands, class Tree>
 struct FormulaArguments {
   Operands operands;
   alignas(16) Tree tree;
+  static_assert(sizeof(Tree) <= max_tree_bytes, "situ: the numbers and functions of an expression take at most 4096 bytes; evaluate a part of it first");
+  static_assert(alignof(Tree) <= 16, "situ: what is mapped over tensors must be aligned to at most 16 bytes");
 };
 
 /// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
@@ -11736,8 +11740,6 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
-inline constexpr std::size_t max_argument_bytes = 4096;  // of a kernel
-
 /// A formula and its kernels, with the type of its tree forgotten.
 struct FormulaKernels {
   Formula const* formula;
@@ -11752,7 +11754,7 @@ struct FormulaKernels {
 template <class Operands>
 struct FormulaBytes {
   Operands operands;
-  alignas(16) unsigned char tree[max_argument_bytes];
+  alignas(16) unsigned char tree[max_tree_bytes];
   explicit FormulaBytes(FormulaKernels const& kernels) { __builtin_memcpy(tree, kernels.tree, kernels.tree_bytes); }
 };
 
@@ -11791,7 +11793,6 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometry<P::leaves + 1> const& where) {
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  static_assert(sizeof(cuda::StridedArguments<P>) <= cuda::max_argument_bytes, "situ: an expression is larger than what a kernel takes; evaluate a part of it first");
   if (where.size() == 0) return;
   constexpr int device = device_traits<D>::ordinal;
   cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>,
@@ -24447,15 +24448,15 @@ struct ReducePlan {
   double parameter;  ///< for reducers that ask for one
   void* result;      ///< outputs, or totals of `parts` parts for each output
 };
-template <class P>
-struct ReduceArguments : ReducePlan {
-  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
-  typename P::tree_type tree;
-  void* data[operands];
-  int64_t strides[operands][max_rank];
-  explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
+template <int Operands>
+struct ReduceOperands : ReducePlan {
+  static constexpr int operands = Operands;  ///< the inputs from number 1 on
+  void* data[Operands];
+  int64_t strides[Operands][max_rank];
   SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
 };
+template <class P>
+using ReduceArguments = FormulaArguments<ReduceOperands<P::leaves + 1>, typename P::tree_type>;
 
 /// Joins what several threads, or steps, have come to; sums of floats in double.
 template <class R>
@@ -24481,20 +24482,21 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
   constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
   constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
-  Teams const teams = arguments.teams;
+  auto const& plan = arguments.operands;
+  Teams const teams = plan.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
   Total total = static_cast<Total>(R::identity());
   Accumulator sum = R::identity();
-  if (output < arguments.outputs) {
+  if (output < plan.outputs) {
     int64_t kept[inputs + 1] = {};
-    walk<1>(arguments, 0, arguments.kept_rank, output, kept);
-    int64_t step = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part;
-    int64_t const end = step + arguments.steps_per_part < arguments.steps ? step + arguments.steps_per_part : arguments.steps;
+    walk<1>(plan, 0, plan.kept_rank, output, kept);
+    int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
+    int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
     step += lane;
     int64_t row = 0, run = step;
-    if (arguments.runs < arguments.steps) row = step / arguments.runs, run = step - row * arguments.runs;
+    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
     for (int chain = 1; step < end; ++chain) {
       Held<Tree, N> held[rounds];
       int counts[rounds];
@@ -24502,17 +24504,17 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
 #pragma unroll
       for (int r = 0; r < rounds; ++r) {
         int64_t offsets[inputs + 1];
-        int64_t const left = step < end ? arguments.run - run * N : 0;
+        int64_t const left = step < end ? plan.run - run * N : 0;
         counts[r] = left < N ? static_cast<int>(left) : N;
-        first[r] = row * arguments.run + run * N;
+        first[r] = row * plan.run + run * N;
 #pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + arguments.run_stride(o) * (run * N);
-        if (step < end && row > 0) walk<1>(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
-        hold(held[r], WalkSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
+        if (step < end && row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
+        hold(held[r], WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, counts[r]});
         step += teams.lanes;
-        row += arguments.rows_per_stride;
-        run += arguments.runs_per_stride;
-        if (run >= arguments.runs && arguments.runs < arguments.steps) run -= arguments.runs, ++row;
+        row += plan.rows_per_stride;
+        run += plan.runs_per_stride;
+        if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
       }
       if constexpr (reducers::centred<R>) {  // all that is held becomes one part
         typename R::element values[rounds * N];
@@ -24549,9 +24551,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   }
 
   total = join_team<false>(teams, total, merge_totals<R>{});
-  if (lane != 0 || output >= arguments.outputs) return;
-  if (arguments.parts > 1) static_cast<Total*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
-  else static_cast<typename P::out_type*>(arguments.result)[output] = finished<R>(total, arguments.count, arguments.parameter);
+  if (lane != 0 || output >= plan.outputs) return;
+  if (plan.parts > 1) static_cast<Total*>(plan.result)[output * plan.parts + blockIdx.y] = total;
+  else static_cast<typename P::out_type*>(plan.result)[output] = finished<R>(total, plan.count, plan.parameter);
 }
 
 template <class R>
@@ -24619,50 +24621,44 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// A bound reduction with its types forgotten: see ReducePlaces.
-struct ReduceSpace {
-  void* const* data;
-  int64_t const* sizes;
-  int rank, kept_rank;
-  int64_t outputs, count;
-  int const* element_sizes;
-  int operands, lanes;
-  bool reorders;  ///< whether reduced axes may get into the order of memory
-};
-
-/// Plans the blocks of a reduction. Its arguments' strides are those of the space, and get into another order where it says so.
-SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space) {
-  int const kept = space.kept_rank, operands = space.operands, N = space.lanes;
-  int rank = space.rank;
+/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where that `reorders` them.
+template <int Operands>
+SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders) {
+  auto const& where = places.where;
+  int const kept = places.kept_rank;
+  int rank = where.rank;
   int64_t sizes[max_rank];
-  for (int k = 0; k < rank; ++k) sizes[k] = space.sizes[k];
-  if (space.reorders) order_reduced_axes(sizes, *strides, operands, kept, rank);
-  bool const reduces = rank > kept && space.count > 0;
+  for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
+  __builtin_memcpy(plan.data, where.data, sizeof plan.data);
+  __builtin_memcpy(plan.strides, where.strides, sizeof plan.strides);
+  auto const& strides = plan.strides;
+  if (reorders) order_reduced_axes(sizes, plan.strides[0], Operands, kept, rank);
+  bool const reduces = rank > kept && places.count > 0;
   plan.kept_rank = kept;
   plan.run_axis = rank > kept ? rank - 1 : -1;
-  plan.outputs = space.outputs;
-  plan.count = space.count;
-  plan.run = space.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
-  plan.runs = (plan.run + N - 1) / N;
-  int64_t const rows = space.count == 0 ? 0 : space.count / plan.run;
+  plan.outputs = places.outputs;
+  plan.count = places.count;
+  plan.run = places.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
+  plan.runs = (plan.run + lanes - 1) / lanes;
+  int64_t const rows = places.count == 0 ? 0 : places.count / plan.run;
   plan.steps = plan.runs * rows;
-  plan.wide = space.outputs >= index_limit || rows >= index_limit;
+  plan.wide = places.outputs >= index_limit || rows >= index_limit;
   plan.vectors = 0;
   for (int k = 0; k < rank; ++k) plan.sizes[k] = WalkedAxis::of(sizes[k]);
-  for (int o = 1; o < operands; ++o) {
-    if (reduces && takes_vectors(space.data[o], space.element_sizes[o], N, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
+  for (int o = 1; o < Operands; ++o) {
+    if (reduces && takes_vectors(where.data[o], element_sizes[o], lanes, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
   }
 
   Teams& teams = plan.teams;
-  teams.side_by_side = reduced_axis_is_dense(*strides, operands, kept, rank);
+  teams.side_by_side = reduced_axis_is_dense(strides[0], Operands, kept, rank);
   if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
     teams.lanes = power_of_2_above((plan.steps + 3) / 4, block_threads);
     int const most = power_of_2_above(plan.steps, block_threads);
-    while (teams.lanes < most && space.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
+    while (teams.lanes < most && places.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
   } else {
-    teams.lanes = block_threads / power_of_2_above(space.outputs, 32);
+    teams.lanes = block_threads / power_of_2_above(places.outputs, 32);
   }
-  int64_t const blocks = teams.blocks(space.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  int64_t const blocks = teams.blocks(places.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
   plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
@@ -24670,26 +24666,29 @@ SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[ma
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
 }
 
-/// What is launched for a reduction, with its types forgotten.
-struct ReduceLaunch {
-  LaunchName name;
-  void const* kernel;
+/// A reducer with its type forgotten: the bytes of a total, and what joins the parts that plan.result holds.
+struct ReduceJoin {
+  char const* name;
   std::size_t total_bytes;
-  void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+  void (*launch)(int device, ReducePlan const& plan, void* result);
+  bool reorders;  ///< whether reduced axes may get into the order of memory
 };
 
-/// Plans and launches a reduction of D: `arguments`, of which the plan is a part, are complete but for the plan.
-template <class D>
-SITU_NOINLINE void run_reduction(ReduceLaunch const& what, void const* arguments, ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space, double parameter) {
+/// Launches a reduction of any formula of so many tensors.
+template <class D, int Operands>
+SITU_NOINLINE void launch_reduction(FormulaKernels const& kernels, ReduceJoin const& join, ReducePlaces<Operands> const& places) {
   constexpr int device = device_traits<D>::ordinal;
-  dim3 const blocks = plan_reduction(plan, strides, space);
-  plan.parameter = parameter;
-  plan.result = space.data[0];
-  if (plan.parts == 1) return launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
-  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * what.total_bytes);
+  FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
+  auto& plan = arguments.operands;
+  LaunchName const name(join.name, kernels.formula);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, join.reorders && Operands > 1);
+  plan.parameter = places.parameter;
+  plan.result = places.where.data[0];
+  if (plan.parts == 1) return launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
+  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * join.total_bytes);
   plan.result = scratch.get();
-  launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
-  what.join(device, plan, space.data[0]);
+  launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
+  join.launch(device, plan, places.where.data[0]);
 }
 
 template <class R>
@@ -24716,15 +24715,11 @@ void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
-  cuda::ReduceArguments<P> arguments(program.tree);
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  __builtin_memcpy(arguments.strides, program.where.strides, sizeof arguments.strides);
-  auto const& where = program.where;
-  cuda::ReduceSpace const space{where.data, where.sizes, where.rank, program.kept_rank, program.outputs, program.count, cuda::element_sizes<P>.of, P::leaves + 1,
-                                cuda::reduction_lanes<P>, !cuda::reports_an_index<typename R::accumulator> && P::leaves > 0};
-  LaunchName const name(R::name, &formula_of<typename P::tree_type>);
-  cuda::ReduceLaunch const what{name, reinterpret_cast<void const*>(&cuda::reduce_kernel<P>), sizeof(typename R::total), &cuda::launch_join<R>};
-  cuda::run_reduction<D>(what, &arguments, arguments, arguments.strides, space, program.parameter);
+  void const* const kernel = reinterpret_cast<void const*>(&cuda::reduce_kernel<P>);
+  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>, kernel, kernel, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>, 1};
+  cuda::ReduceJoin const join{R::name, sizeof(typename R::total), &cuda::launch_join<R>, !cuda::reports_an_index<typename R::accumulator>};
+  ReducePlaces<P::leaves + 1> const& places = program;
+  cuda::launch_reduction<D>(kernels, join, places);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -41780,6 +41775,42 @@ void use_lanes() {
 /// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
 
 
+// ---- <situ/autograd/backward_program.hpp>
+/// A backward pass of a formula bound to memory, for every device's kernels.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// The marked tree of a formula, and that of the gradient of its value.
+template <class F, class S>
+struct BackwardTrees {
+  F formula;
+  S seed;
+};
+
+/// Where the gradients, which come first, and the inputs of a backward kernel lie.
+template <int Outputs, int Inputs>
+struct BackwardPlaces {
+  Geometry<Outputs + Inputs> where;
+  uint64_t needed = 0, accumulated = 0;
+};
+
+/// What backward kernels are made for: trees, of so many inputs, and the types of the gradients.
+template <class F, class S, class Slots, int Inputs>
+struct BackwardProgram;
+template <class F, class S, class... Ts, int Inputs>
+struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
+  using formula_type = F;
+  using seed_type = S;
+  using slots = Fields<Ts...>;
+  using trees = BackwardTrees<F, S>;
+  static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
+};
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace detail {
 
@@ -41823,13 +41854,6 @@ struct PackLanes : Evaluator<Isa, N> {
       return Op::derivative(xs..., y);
     }
   }
-};
-
-/// Formula and seed, as one thing to be launched.
-template <class F, class S>
-struct BackwardTrees {
-  F formula;
-  S seed;
 };
 
 /// What one call of a backward pass covers; see Run. Gradients come first.
@@ -42468,7 +42492,7 @@ struct BackwardTraits {
 
   /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
   template <int N, class Place>
-  static SITU_DEVICE __forceinline__ void run(formula const& f, seed const& s, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
     using Held = Registers<list, N>;
     Held held;
     held.fill(place);
@@ -42477,76 +42501,72 @@ struct BackwardTraits {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       LaneSource<Held> const source{held, j, index};
-      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(f, source);
-      auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
+      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(trees.formula, source);
+      auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(trees.seed, source));
       to.j = j;
-      Reverse<ScalarLanes>::down(f, kept, gradient, to);
+      Reverse<ScalarLanes>::down(trees.formula, kept, gradient, to);
     }
     to.store(place);
   }
 };
 
-template <class P>
-struct ContiguousBackwardArguments : ContiguousSpace {
-  typename P::formula_type formula;
-  typename P::seed_type seed;
-  void* data[P::operands];
-  SlotPlan<P::outputs> slots;
+/// The operands of a formula's backward pass, gradients first.
+template <int Outputs, int Inputs>
+struct ContiguousGradients : ContiguousOperands<Outputs + Inputs> {
   uint64_t repeated;  ///< bit o: operand o is one element
-  explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
+  SlotPlan<Outputs> slots;
+};
+template <int Outputs, int Inputs>
+struct StridedGradients : StridedOperands<Outputs + Inputs> {
+  SlotPlan<Outputs> slots;
 };
 
 /// The elements of each operand from that place of a chunk on.
-template <class A, int Outputs>
+template <int Outputs, int Inputs>
 struct ContiguousPlace {
-  A const& arguments;
+  ContiguousGradients<Outputs, Inputs> const& operands;
   int64_t first;
   int place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = Outputs + K;
-    T const* const from = static_cast<T const*>(arguments.data[o]);
-    if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
+    T const* const from = static_cast<T const*>(operands.data[o]);
+    if (operands.repeated >> o & 1u) lanes.load_each(from, 0, N);
     else lanes.load(from + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(arguments.data[J]) + first + place);
+    lanes.load(static_cast<T const*>(operands.data[J]) + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    lanes.store(static_cast<T*>(arguments.data[J]) + first + place);
+    lanes.store(static_cast<T*>(operands.data[J]) + first + place);
   }
 };
 
+template <class P>
+using ContiguousBackwardArguments = FormulaArguments<ContiguousGradients<P::outputs, P::inputs>, typename P::trees>;
 template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(const __grid_constant__ ContiguousBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
+  using Place = ContiguousPlace<P::outputs, P::inputs>;
   constexpr int N = Traits::lanes;
-  ContiguousChunk const chunk(arguments, N, 1);
+  auto const& operands = arguments.operands;
+  ContiguousChunk const chunk(operands, N, 1);
   int const at = static_cast<int>(threadIdx.x) * N;
-  if (arguments.vectors && at + N <= chunk.left) {
-    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, at}, chunk.first + at);
+  if (operands.vectors && at + N <= chunk.left) {
+    Traits::template run<N>(arguments.tree, operands.slots, Place{operands, chunk.first, at}, chunk.first + at);
   }
 #pragma unroll 1
-  for (int k = chunk.first_single(arguments, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
-    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, k}, chunk.first + k);
+  for (int k = chunk.first_single(operands, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
+    Traits::template run<1>(arguments.tree, operands.slots, Place{operands, chunk.first, k}, chunk.first + k);
   }
 }
 
-template <class P>
-struct StridedBackwardArguments : StridedOperands<P::operands> {
-  typename P::formula_type formula;
-  typename P::seed_type seed;
-  SlotPlan<P::outputs> slots;
-  explicit StridedBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
-};
-
 /// N elements of each operand along the innermost axis. Nothing is added to here.
-template <class A, int Outputs>
-struct StridedPlace : StridedSource<A, Outputs> {
-  using StridedSource<A, Outputs>::load;
+template <int Outputs, int Inputs>
+struct StridedPlace : StridedSource<StridedGradients<Outputs, Inputs>, Outputs> {
+  using StridedSource<StridedGradients<Outputs, Inputs>, Outputs>::load;
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>&) const {}
   template <int J, class T, int N>
@@ -42556,18 +42576,20 @@ struct StridedPlace : StridedSource<A, Outputs> {
 };
 
 template <class P>
+using StridedBackwardArguments = FormulaArguments<StridedGradients<P::outputs, P::inputs>, typename P::trees>;
+template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  using Place = StridedPlace<StridedBackwardArguments<P>, P::outputs>;
   constexpr int N = Traits::lanes;
+  auto const& operands = arguments.operands;
   int64_t index, offsets[P::operands];
-  int count = locate<N>(arguments, index, offsets);
-  Place const place{{arguments, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, place, index);
+  int count = locate<N>(operands, index, offsets);
+  StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
+  if (count == N) return Traits::template run<N>(arguments.tree, operands.slots, place, index);
 #pragma unroll 1
   for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, place, index);
-    step_strided(arguments, offsets);
+    Traits::template run<1>(arguments.tree, operands.slots, place, index);
+    step_strided(operands, offsets);
   }
 }
 
@@ -42595,45 +42617,45 @@ SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, 
   accumulated &= stored;
   return stored != needed;
 }
-template <class P>
-void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
-  plan.stored = program.needed, plan.accumulated = program.accumulated;
-  plan.shared = find_owners(plan.owner, program.where.data, P::outputs, plan.stored, plan.accumulated);
+template <int Outputs, int Inputs>
+void plan_slots(BackwardPlaces<Outputs, Inputs> const& places, SlotPlan<Outputs>& plan) {
+  plan.stored = places.needed, plan.accumulated = places.accumulated;
+  plan.shared = find_owners(plan.owner, places.where.data, Outputs, plan.stored, plan.accumulated);
 }
 
-template <class P>
-void launch_contiguous_backward(int device, P const& program, uint64_t repeated, LaunchName const& name) {
-  using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes;
-  ContiguousBackwardArguments<P> arguments(program);
-  plan_slots(program, arguments.slots);
-  arguments.repeated = repeated;
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, 1);
-  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, 1), threads, arguments);
-}
-
-template <class P>
-void launch_backward_program(int device, P const& program) {
-  static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  auto const& where = program.where;
-  if (where.size() == 0) return;
-  LaunchName const name("backward", &formula_of<typename P::formula_type>);
+/// Launches a backward pass of any formula with so many slots and inputs.
+template <int Outputs, int Inputs>
+SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, BackwardPlaces<Outputs, Inputs> const& places) {
+  constexpr int operands = Outputs + Inputs;
+  using Places = BackwardPlaces<Outputs, Inputs>;
+  auto const& where = places.where;
+  int64_t const size = where.size();
+  if (size == 0) return;
+  LaunchName const name("backward", kernels.formula);
   uint64_t repeated;
-  if (is_flat(where.contiguous, where.rank, where.strides, P::operands, repeated)) return launch_contiguous_backward(device, program, repeated, name);
-  StridedSpace space(where, BackwardTraits<P>::element_sizes.of);
+  if (is_flat(where.contiguous, where.rank, where.strides, operands, repeated)) {
+    FormulaBytes<ContiguousGradients<Outputs, Inputs>> arguments(kernels);
+    auto& to = arguments.operands;
+    plan_slots(places, to.slots);
+    to.repeated = repeated;
+    __builtin_memcpy(to.data, where.data, sizeof to.data);
+    int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, operands, repeated, size, kernels.lanes, kernels.rounds);
+    return launch_kernel(device, name, kernels.contiguous, contiguous_blocks(to, threads, kernels.lanes, kernels.rounds), threads, &arguments);
+  }
+  StridedSpace space(where, kernels.element_sizes);
   struct Context {
     int device;
-    P const& program;
+    FormulaKernels const& kernels;
+    Places const& places;
     LaunchName const& name;
-  } context{device, program, name};
+  } context{device, kernels, places, name};
   space.for_each_part(
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
-        StridedBackwardArguments<P> arguments(c.program);
-        plan_slots(c.program, arguments.slots);
-        dim3 const blocks = bind_part(arguments, part, BackwardTraits<P>::lanes);
-        launch(c.device, c.name, strided_backward_kernel<P>, blocks, block_threads, arguments);
+        FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
+        plan_slots(c.places, arguments.operands.slots);
+        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
+        launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
       },
       &context);
 }
@@ -42645,8 +42667,17 @@ inline namespace SITU_ABI_COMPILER {
 
 /// Runs a bound backward pass of a formula on D, which has CUDA's kernels: enqueued on the device's current stream.
 template <class D, class P>
-void launch_backward(cuda_kernels, P const& program) {
-  cuda::launch_backward_program(device_traits<D>::ordinal, program);
+void launch_backward(cuda_kernels, typename P::trees const& trees, BackwardPlaces<P::outputs, P::inputs> const& places) {
+  static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  cuda::FormulaKernels const kernels{&formula_of<typename P::formula_type>,
+                                     reinterpret_cast<void const*>(&cuda::contiguous_backward_kernel<P>),
+                                     reinterpret_cast<void const*>(&cuda::strided_backward_kernel<P>),
+                                     &trees,
+                                     sizeof trees,
+                                     cuda::BackwardTraits<P>::element_sizes.of,
+                                     cuda::BackwardTraits<P>::lanes,
+                                     1};
+  cuda::launch_gradients(device_traits<D>::ordinal, kernels, places);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -42662,31 +42693,11 @@ namespace detail {
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
-void launch_backward(cuda_kernels, P const&) {
+void launch_backward(cuda_kernels, typename P::trees const&, BackwardPlaces<P::outputs, P::inputs> const&) {
   static_assert(compiled_by_nvcc<P>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variable to the host");
 }
 }  // namespace SITU_ABI_COMPILER
 #endif
-
-/// Where the gradients and the inputs of a backward kernel lie.
-template <int Outputs, int Inputs>
-struct BackwardPlaces {
-  static constexpr int outputs = Outputs, inputs = Inputs, operands = Outputs + Inputs;
-  Geometry<operands> where;
-  uint64_t needed = 0, accumulated = 0;
-};
-/// And formula and seed as trees.
-template <class F, class S, class Slots, int Inputs>
-struct BackwardProgram;
-template <class F, class S, class... Ts, int Inputs>
-struct BackwardProgram<F, S, Fields<Ts...>, Inputs> : BackwardPlaces<static_cast<int>(sizeof...(Ts)), Inputs> {
-  using formula_type = F;
-  using seed_type = S;
-  using slots = Fields<Ts...>;
-  F formula;
-  S seed;
-  BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
-};
 
 /// What a backward pass asks of a Variable, with its type forgotten: a node's State<T, D> behind functions that formulas share.
 struct SlotFunctions {
@@ -42898,24 +42909,25 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
   pass.finish();
 }
 
-/// The same elsewhere: binds a program, and launches it.
+/// The same elsewhere.
 template <class D, int Outputs, int Inputs>
-SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, BackwardPlaces<Outputs, Inputs>& program,
-                                       void (*launch)(BackwardPlaces<Outputs, Inputs> const& program)) {
+SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, void const* trees,
+                                       void (*launch)(void const* trees, BackwardPlaces<Outputs, Inputs> const& places)) {
   constexpr int count = Outputs + Inputs;
   SlotTarget targets[Outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
-  auto& where = program.where;
+  BackwardPlaces<Outputs, Inputs> places;
+  auto& where = places.where;
   Layout const* layouts[count + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
-    program.needed = operands.needed, program.accumulated = operands.accumulated;
+    places.needed = operands.needed, places.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
     for (int k = Outputs; k < count; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
     where.sizes[0] = pass.whole.size();
     if (!where.contiguous) where.rank = bind_strides(layouts + 1, count, where.sizes, &where.strides[0][0]);
-    launch(program);
+    launch(trees, places);
   }
   pass.finish();
 }
@@ -43040,18 +43052,18 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     SeedCollector read{bodies + kept};
     for_each_leaf(gradient, read);
     using Types = Fields<value_of<Vs>...>;
+    BackwardTrees<Tree, S> const trees{payload.tree, seed};
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
-      cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
       constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      using Program = BackwardProgram<Tree, S, Types, inputs>;
-      Program program(payload.tree, seed);
-      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, program, [](BackwardPlaces<slots, inputs> const& bound) {
-        launch_backward<Where>(typename device_traits<Where>::kernels{}, static_cast<Program const&>(bound));
-      });
+      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
     }
+  }
+  template <class F, class S, class Types, int Inputs>
+  static void launch_trees(void const* trees, BackwardPlaces<slots, Inputs> const& places) {
+    launch_backward<Where, BackwardProgram<F, S, Types, Inputs>>(typename device_traits<Where>::kernels{}, *static_cast<BackwardTrees<F, S> const*>(trees), places);
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
     auto const& payload = *static_cast<Payload const*>(node.payload);

@@ -14,31 +14,11 @@ namespace detail {
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
-void launch_backward(cuda_kernels, P const&) {
+void launch_backward(cuda_kernels, typename P::trees const&, BackwardPlaces<P::outputs, P::inputs> const&) {
   static_assert(compiled_by_nvcc<P>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variable to the host");
 }
 }  // namespace SITU_ABI_COMPILER
 #endif
-
-/// Where the gradients and the inputs of a backward kernel lie.
-template <int Outputs, int Inputs>
-struct BackwardPlaces {
-  static constexpr int outputs = Outputs, inputs = Inputs, operands = Outputs + Inputs;
-  Geometry<operands> where;
-  uint64_t needed = 0, accumulated = 0;
-};
-/// And formula and seed as trees.
-template <class F, class S, class Slots, int Inputs>
-struct BackwardProgram;
-template <class F, class S, class... Ts, int Inputs>
-struct BackwardProgram<F, S, Fields<Ts...>, Inputs> : BackwardPlaces<static_cast<int>(sizeof...(Ts)), Inputs> {
-  using formula_type = F;
-  using seed_type = S;
-  using slots = Fields<Ts...>;
-  F formula;
-  S seed;
-  BackwardProgram(F const& f, S const& s) : formula(f), seed(s) {}
-};
 
 /// What a backward pass asks of a Variable, with its type forgotten: a node's State<T, D> behind functions that formulas share.
 struct SlotFunctions {
@@ -250,24 +230,25 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
   pass.finish();
 }
 
-/// The same elsewhere: binds a program, and launches it.
+/// The same elsewhere.
 template <class D, int Outputs, int Inputs>
-SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, BackwardPlaces<Outputs, Inputs>& program,
-                                       void (*launch)(BackwardPlaces<Outputs, Inputs> const& program)) {
+SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, void const* trees,
+                                       void (*launch)(void const* trees, BackwardPlaces<Outputs, Inputs> const& places)) {
   constexpr int count = Outputs + Inputs;
   SlotTarget targets[Outputs];
   FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
-  auto& where = program.where;
+  BackwardPlaces<Outputs, Inputs> places;
+  auto& where = places.where;
   Layout const* layouts[count + 1];
   BackwardOperands operands{where.data, layouts};
   if (operands.bind(pass)) {
-    program.needed = operands.needed, program.accumulated = operands.accumulated;
+    places.needed = operands.needed, places.accumulated = operands.accumulated;
     where.contiguous = pass.plain;
     for (int k = Outputs; k < count; ++k) where.contiguous = where.contiguous && (pass.whole.size() == 1 || !repeats_one(*layouts[k + 1]));
     where.rank = 1;
     where.sizes[0] = pass.whole.size();
     if (!where.contiguous) where.rank = bind_strides(layouts + 1, count, where.sizes, &where.strides[0][0]);
-    launch(program);
+    launch(trees, places);
   }
   pass.finish();
 }
@@ -392,18 +373,18 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     SeedCollector read{bodies + kept};
     for_each_leaf(gradient, read);
     using Types = Fields<value_of<Vs>...>;
+    BackwardTrees<Tree, S> const trees{payload.tree, seed};
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
-      cpu::BackwardTrees<Tree, S> const trees{payload.tree, seed};
       constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      using Program = BackwardProgram<Tree, S, Types, inputs>;
-      Program program(payload.tree, seed);
-      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, program, [](BackwardPlaces<slots, inputs> const& bound) {
-        launch_backward<Where>(typename device_traits<Where>::kernels{}, static_cast<Program const&>(bound));
-      });
+      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
     }
+  }
+  template <class F, class S, class Types, int Inputs>
+  static void launch_trees(void const* trees, BackwardPlaces<slots, Inputs> const& places) {
+    launch_backward<Where, BackwardProgram<F, S, Types, Inputs>>(typename device_traits<Where>::kernels{}, *static_cast<BackwardTrees<F, S> const*>(trees), places);
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
     auto const& payload = *static_cast<Payload const*>(node.payload);

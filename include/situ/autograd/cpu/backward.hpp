@@ -3,6 +3,7 @@
 /// Operands are numbered with the gradients first and the inputs of formula and seed behind them. Gradients are contiguous.
 #pragma once
 
+#include <situ/autograd/backward_program.hpp>
 #include <situ/autograd/derivative.hpp>
 #include <situ/autograd/node.hpp>
 #include <situ/expr/cpu/launch.hpp>
@@ -50,13 +51,6 @@ struct PackLanes : Evaluator<Isa, N> {
       return Op::derivative(xs..., y);
     }
   }
-};
-
-/// Formula and seed, as one thing to be launched.
-template <class F, class S>
-struct BackwardTrees {
-  F formula;
-  S seed;
 };
 
 /// What one call of a backward pass covers; see Run. Gradients come first.

@@ -5,6 +5,7 @@
 /// stores anything; values and derivatives stay in registers. Gradients of the same memory are added up there.
 #pragma once
 
+#include <situ/autograd/backward_program.hpp>
 #include <situ/autograd/derivative.hpp>
 #include <situ/expr/evaluate.hpp>
 
@@ -194,7 +195,7 @@ struct BackwardTraits {
 
   /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
   template <int N, class Place>
-  static SITU_DEVICE __forceinline__ void run(formula const& f, seed const& s, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
     using Held = Registers<list, N>;
     Held held;
     held.fill(place);
@@ -203,76 +204,72 @@ struct BackwardTraits {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       LaneSource<Held> const source{held, j, index};
-      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(f, source);
-      auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(s, source));
+      Kept<ScalarLanes, formula, LaneSource<Held>> const kept(trees.formula, source);
+      auto const gradient = ScalarLanes::convert<typename formula::value_type, typename seed::value_type>(ScalarLanes::value(trees.seed, source));
       to.j = j;
-      Reverse<ScalarLanes>::down(f, kept, gradient, to);
+      Reverse<ScalarLanes>::down(trees.formula, kept, gradient, to);
     }
     to.store(place);
   }
 };
 
-template <class P>
-struct ContiguousBackwardArguments : ContiguousSpace {
-  typename P::formula_type formula;
-  typename P::seed_type seed;
-  void* data[P::operands];
-  SlotPlan<P::outputs> slots;
+/// The operands of a formula's backward pass, gradients first.
+template <int Outputs, int Inputs>
+struct ContiguousGradients : ContiguousOperands<Outputs + Inputs> {
   uint64_t repeated;  ///< bit o: operand o is one element
-  explicit ContiguousBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
+  SlotPlan<Outputs> slots;
+};
+template <int Outputs, int Inputs>
+struct StridedGradients : StridedOperands<Outputs + Inputs> {
+  SlotPlan<Outputs> slots;
 };
 
 /// The elements of each operand from that place of a chunk on.
-template <class A, int Outputs>
+template <int Outputs, int Inputs>
 struct ContiguousPlace {
-  A const& arguments;
+  ContiguousGradients<Outputs, Inputs> const& operands;
   int64_t first;
   int place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = Outputs + K;
-    T const* const from = static_cast<T const*>(arguments.data[o]);
-    if (arguments.repeated >> o & 1u) lanes.load_each(from, 0, N);
+    T const* const from = static_cast<T const*>(operands.data[o]);
+    if (operands.repeated >> o & 1u) lanes.load_each(from, 0, N);
     else lanes.load(from + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(arguments.data[J]) + first + place);
+    lanes.load(static_cast<T const*>(operands.data[J]) + first + place);
   }
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void store(Lanes<T, N> const& lanes) const {
-    lanes.store(static_cast<T*>(arguments.data[J]) + first + place);
+    lanes.store(static_cast<T*>(operands.data[J]) + first + place);
   }
 };
 
+template <class P>
+using ContiguousBackwardArguments = FormulaArguments<ContiguousGradients<P::outputs, P::inputs>, typename P::trees>;
 template <class P>
 __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(const __grid_constant__ ContiguousBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  using Place = ContiguousPlace<ContiguousBackwardArguments<P>, P::outputs>;
+  using Place = ContiguousPlace<P::outputs, P::inputs>;
   constexpr int N = Traits::lanes;
-  ContiguousChunk const chunk(arguments, N, 1);
+  auto const& operands = arguments.operands;
+  ContiguousChunk const chunk(operands, N, 1);
   int const at = static_cast<int>(threadIdx.x) * N;
-  if (arguments.vectors && at + N <= chunk.left) {
-    Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, at}, chunk.first + at);
+  if (operands.vectors && at + N <= chunk.left) {
+    Traits::template run<N>(arguments.tree, operands.slots, Place{operands, chunk.first, at}, chunk.first + at);
   }
 #pragma unroll 1
-  for (int k = chunk.first_single(arguments, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
-    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, Place{arguments, chunk.first, k}, chunk.first + k);
+  for (int k = chunk.first_single(operands, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
+    Traits::template run<1>(arguments.tree, operands.slots, Place{operands, chunk.first, k}, chunk.first + k);
   }
 }
 
-template <class P>
-struct StridedBackwardArguments : StridedOperands<P::operands> {
-  typename P::formula_type formula;
-  typename P::seed_type seed;
-  SlotPlan<P::outputs> slots;
-  explicit StridedBackwardArguments(P const& p) : formula(p.formula), seed(p.seed) {}
-};
-
 /// N elements of each operand along the innermost axis. Nothing is added to here.
-template <class A, int Outputs>
-struct StridedPlace : StridedSource<A, Outputs> {
-  using StridedSource<A, Outputs>::load;
+template <int Outputs, int Inputs>
+struct StridedPlace : StridedSource<StridedGradients<Outputs, Inputs>, Outputs> {
+  using StridedSource<StridedGradients<Outputs, Inputs>, Outputs>::load;
   template <int J, class T, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>&) const {}
   template <int J, class T, int N>
@@ -282,18 +279,20 @@ struct StridedPlace : StridedSource<A, Outputs> {
 };
 
 template <class P>
+using StridedBackwardArguments = FormulaArguments<StridedGradients<P::outputs, P::inputs>, typename P::trees>;
+template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  using Place = StridedPlace<StridedBackwardArguments<P>, P::outputs>;
   constexpr int N = Traits::lanes;
+  auto const& operands = arguments.operands;
   int64_t index, offsets[P::operands];
-  int count = locate<N>(arguments, index, offsets);
-  Place const place{{arguments, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.formula, arguments.seed, arguments.slots, place, index);
+  int count = locate<N>(operands, index, offsets);
+  StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
+  if (count == N) return Traits::template run<N>(arguments.tree, operands.slots, place, index);
 #pragma unroll 1
   for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.formula, arguments.seed, arguments.slots, place, index);
-    step_strided(arguments, offsets);
+    Traits::template run<1>(arguments.tree, operands.slots, place, index);
+    step_strided(operands, offsets);
   }
 }
 
@@ -321,45 +320,45 @@ SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, 
   accumulated &= stored;
   return stored != needed;
 }
-template <class P>
-void plan_slots(P const& program, SlotPlan<P::outputs>& plan) {
-  plan.stored = program.needed, plan.accumulated = program.accumulated;
-  plan.shared = find_owners(plan.owner, program.where.data, P::outputs, plan.stored, plan.accumulated);
+template <int Outputs, int Inputs>
+void plan_slots(BackwardPlaces<Outputs, Inputs> const& places, SlotPlan<Outputs>& plan) {
+  plan.stored = places.needed, plan.accumulated = places.accumulated;
+  plan.shared = find_owners(plan.owner, places.where.data, Outputs, plan.stored, plan.accumulated);
 }
 
-template <class P>
-void launch_contiguous_backward(int device, P const& program, uint64_t repeated, LaunchName const& name) {
-  using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes;
-  ContiguousBackwardArguments<P> arguments(program);
-  plan_slots(program, arguments.slots);
-  arguments.repeated = repeated;
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  int const threads = bind_contiguous(arguments, device, arguments.data, Traits::element_sizes.of, P::operands, repeated, program.where.size(), N, 1);
-  launch(device, name, contiguous_backward_kernel<P>, contiguous_blocks(arguments, threads, N, 1), threads, arguments);
-}
-
-template <class P>
-void launch_backward_program(int device, P const& program) {
-  static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  auto const& where = program.where;
-  if (where.size() == 0) return;
-  LaunchName const name("backward", &formula_of<typename P::formula_type>);
+/// Launches a backward pass of any formula with so many slots and inputs.
+template <int Outputs, int Inputs>
+SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, BackwardPlaces<Outputs, Inputs> const& places) {
+  constexpr int operands = Outputs + Inputs;
+  using Places = BackwardPlaces<Outputs, Inputs>;
+  auto const& where = places.where;
+  int64_t const size = where.size();
+  if (size == 0) return;
+  LaunchName const name("backward", kernels.formula);
   uint64_t repeated;
-  if (is_flat(where.contiguous, where.rank, where.strides, P::operands, repeated)) return launch_contiguous_backward(device, program, repeated, name);
-  StridedSpace space(where, BackwardTraits<P>::element_sizes.of);
+  if (is_flat(where.contiguous, where.rank, where.strides, operands, repeated)) {
+    FormulaBytes<ContiguousGradients<Outputs, Inputs>> arguments(kernels);
+    auto& to = arguments.operands;
+    plan_slots(places, to.slots);
+    to.repeated = repeated;
+    __builtin_memcpy(to.data, where.data, sizeof to.data);
+    int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, operands, repeated, size, kernels.lanes, kernels.rounds);
+    return launch_kernel(device, name, kernels.contiguous, contiguous_blocks(to, threads, kernels.lanes, kernels.rounds), threads, &arguments);
+  }
+  StridedSpace space(where, kernels.element_sizes);
   struct Context {
     int device;
-    P const& program;
+    FormulaKernels const& kernels;
+    Places const& places;
     LaunchName const& name;
-  } context{device, program, name};
+  } context{device, kernels, places, name};
   space.for_each_part(
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
-        StridedBackwardArguments<P> arguments(c.program);
-        plan_slots(c.program, arguments.slots);
-        dim3 const blocks = bind_part(arguments, part, BackwardTraits<P>::lanes);
-        launch(c.device, c.name, strided_backward_kernel<P>, blocks, block_threads, arguments);
+        FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
+        plan_slots(c.places, arguments.operands.slots);
+        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
+        launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
       },
       &context);
 }
@@ -371,8 +370,17 @@ inline namespace SITU_ABI_COMPILER {
 
 /// Runs a bound backward pass of a formula on D, which has CUDA's kernels: enqueued on the device's current stream.
 template <class D, class P>
-void launch_backward(cuda_kernels, P const& program) {
-  cuda::launch_backward_program(device_traits<D>::ordinal, program);
+void launch_backward(cuda_kernels, typename P::trees const& trees, BackwardPlaces<P::outputs, P::inputs> const& places) {
+  static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
+  cuda::FormulaKernels const kernels{&formula_of<typename P::formula_type>,
+                                     reinterpret_cast<void const*>(&cuda::contiguous_backward_kernel<P>),
+                                     reinterpret_cast<void const*>(&cuda::strided_backward_kernel<P>),
+                                     &trees,
+                                     sizeof trees,
+                                     cuda::BackwardTraits<P>::element_sizes.of,
+                                     cuda::BackwardTraits<P>::lanes,
+                                     1};
+  cuda::launch_gradients(device_traits<D>::ordinal, kernels, places);
 }
 
 }  // namespace SITU_ABI_COMPILER

@@ -58,11 +58,15 @@ struct ContiguousOperands : ContiguousSpace {
   void* data[Operands];
 };
 
+inline constexpr int max_tree_bytes = 4096;
+
 /// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
 template <class Operands, class Tree>
 struct FormulaArguments {
   Operands operands;
   alignas(16) Tree tree;
+  static_assert(sizeof(Tree) <= max_tree_bytes, "situ: the numbers and functions of an expression take at most 4096 bytes; evaluate a part of it first");
+  static_assert(alignof(Tree) <= 16, "situ: what is mapped over tensors must be aligned to at most 16 bytes");
 };
 
 /// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
@@ -352,8 +356,6 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
-inline constexpr std::size_t max_argument_bytes = 4096;  // of a kernel
-
 /// A formula and its kernels, with the type of its tree forgotten.
 struct FormulaKernels {
   Formula const* formula;
@@ -368,7 +370,7 @@ struct FormulaKernels {
 template <class Operands>
 struct FormulaBytes {
   Operands operands;
-  alignas(16) unsigned char tree[max_argument_bytes];
+  alignas(16) unsigned char tree[max_tree_bytes];
   explicit FormulaBytes(FormulaKernels const& kernels) { __builtin_memcpy(tree, kernels.tree, kernels.tree_bytes); }
 };
 
@@ -407,7 +409,6 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometry<P::leaves + 1> const& where) {
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
-  static_assert(sizeof(cuda::StridedArguments<P>) <= cuda::max_argument_bytes, "situ: an expression is larger than what a kernel takes; evaluate a part of it first");
   if (where.size() == 0) return;
   constexpr int device = device_traits<D>::ordinal;
   cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>,

@@ -33,15 +33,15 @@ struct ReducePlan {
   double parameter;  ///< for reducers that ask for one
   void* result;      ///< outputs, or totals of `parts` parts for each output
 };
-template <class P>
-struct ReduceArguments : ReducePlan {
-  static constexpr int operands = P::leaves + 1;  ///< the inputs from number 1 on
-  typename P::tree_type tree;
-  void* data[operands];
-  int64_t strides[operands][max_rank];
-  explicit ReduceArguments(typename P::tree_type const& tree) : tree(tree) {}
+template <int Operands>
+struct ReduceOperands : ReducePlan {
+  static constexpr int operands = Operands;  ///< the inputs from number 1 on
+  void* data[Operands];
+  int64_t strides[Operands][max_rank];
   SITU_DEVICE int64_t run_stride(int operand) const { return run_axis < 0 ? 0 : strides[operand][run_axis]; }
 };
+template <class P>
+using ReduceArguments = FormulaArguments<ReduceOperands<P::leaves + 1>, typename P::tree_type>;
 
 /// Joins what several threads, or steps, have come to; sums of floats in double.
 template <class R>
@@ -67,20 +67,21 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   constexpr bool floats = std::is_floating_point_v<Accumulator>;
   constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
   constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
-  Teams const teams = arguments.teams;
+  auto const& plan = arguments.operands;
+  Teams const teams = plan.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
   Total total = static_cast<Total>(R::identity());
   Accumulator sum = R::identity();
-  if (output < arguments.outputs) {
+  if (output < plan.outputs) {
     int64_t kept[inputs + 1] = {};
-    walk<1>(arguments, 0, arguments.kept_rank, output, kept);
-    int64_t step = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part;
-    int64_t const end = step + arguments.steps_per_part < arguments.steps ? step + arguments.steps_per_part : arguments.steps;
+    walk<1>(plan, 0, plan.kept_rank, output, kept);
+    int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
+    int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
     step += lane;
     int64_t row = 0, run = step;
-    if (arguments.runs < arguments.steps) row = step / arguments.runs, run = step - row * arguments.runs;
+    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
     for (int chain = 1; step < end; ++chain) {
       Held<Tree, N> held[rounds];
       int counts[rounds];
@@ -88,17 +89,17 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
 #pragma unroll
       for (int r = 0; r < rounds; ++r) {
         int64_t offsets[inputs + 1];
-        int64_t const left = step < end ? arguments.run - run * N : 0;
+        int64_t const left = step < end ? plan.run - run * N : 0;
         counts[r] = left < N ? static_cast<int>(left) : N;
-        first[r] = row * arguments.run + run * N;
+        first[r] = row * plan.run + run * N;
 #pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + arguments.run_stride(o) * (run * N);
-        if (step < end && row > 0) walk<1>(arguments, arguments.kept_rank, arguments.run_axis, row, offsets);
-        hold(held[r], WalkSource<ReduceArguments<P>>{arguments, offsets, counts[r]});
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
+        if (step < end && row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
+        hold(held[r], WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, counts[r]});
         step += teams.lanes;
-        row += arguments.rows_per_stride;
-        run += arguments.runs_per_stride;
-        if (run >= arguments.runs && arguments.runs < arguments.steps) run -= arguments.runs, ++row;
+        row += plan.rows_per_stride;
+        run += plan.runs_per_stride;
+        if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
       }
       if constexpr (reducers::centred<R>) {  // all that is held becomes one part
         typename R::element values[rounds * N];
@@ -135,9 +136,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   }
 
   total = join_team<false>(teams, total, merge_totals<R>{});
-  if (lane != 0 || output >= arguments.outputs) return;
-  if (arguments.parts > 1) static_cast<Total*>(arguments.result)[output * arguments.parts + blockIdx.y] = total;
-  else static_cast<typename P::out_type*>(arguments.result)[output] = finished<R>(total, arguments.count, arguments.parameter);
+  if (lane != 0 || output >= plan.outputs) return;
+  if (plan.parts > 1) static_cast<Total*>(plan.result)[output * plan.parts + blockIdx.y] = total;
+  else static_cast<typename P::out_type*>(plan.result)[output] = finished<R>(total, plan.count, plan.parameter);
 }
 
 template <class R>
@@ -205,50 +206,44 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// A bound reduction with its types forgotten: see ReducePlaces.
-struct ReduceSpace {
-  void* const* data;
-  int64_t const* sizes;
-  int rank, kept_rank;
-  int64_t outputs, count;
-  int const* element_sizes;
-  int operands, lanes;
-  bool reorders;  ///< whether reduced axes may get into the order of memory
-};
-
-/// Plans the blocks of a reduction. Its arguments' strides are those of the space, and get into another order where it says so.
-SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space) {
-  int const kept = space.kept_rank, operands = space.operands, N = space.lanes;
-  int rank = space.rank;
+/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where that `reorders` them.
+template <int Operands>
+SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders) {
+  auto const& where = places.where;
+  int const kept = places.kept_rank;
+  int rank = where.rank;
   int64_t sizes[max_rank];
-  for (int k = 0; k < rank; ++k) sizes[k] = space.sizes[k];
-  if (space.reorders) order_reduced_axes(sizes, *strides, operands, kept, rank);
-  bool const reduces = rank > kept && space.count > 0;
+  for (int k = 0; k < rank; ++k) sizes[k] = where.sizes[k];
+  __builtin_memcpy(plan.data, where.data, sizeof plan.data);
+  __builtin_memcpy(plan.strides, where.strides, sizeof plan.strides);
+  auto const& strides = plan.strides;
+  if (reorders) order_reduced_axes(sizes, plan.strides[0], Operands, kept, rank);
+  bool const reduces = rank > kept && places.count > 0;
   plan.kept_rank = kept;
   plan.run_axis = rank > kept ? rank - 1 : -1;
-  plan.outputs = space.outputs;
-  plan.count = space.count;
-  plan.run = space.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
-  plan.runs = (plan.run + N - 1) / N;
-  int64_t const rows = space.count == 0 ? 0 : space.count / plan.run;
+  plan.outputs = places.outputs;
+  plan.count = places.count;
+  plan.run = places.count == 0 ? 0 : reduces ? sizes[rank - 1] : 1;
+  plan.runs = (plan.run + lanes - 1) / lanes;
+  int64_t const rows = places.count == 0 ? 0 : places.count / plan.run;
   plan.steps = plan.runs * rows;
-  plan.wide = space.outputs >= index_limit || rows >= index_limit;
+  plan.wide = places.outputs >= index_limit || rows >= index_limit;
   plan.vectors = 0;
   for (int k = 0; k < rank; ++k) plan.sizes[k] = WalkedAxis::of(sizes[k]);
-  for (int o = 1; o < operands; ++o) {
-    if (reduces && takes_vectors(space.data[o], space.element_sizes[o], N, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
+  for (int o = 1; o < Operands; ++o) {
+    if (reduces && takes_vectors(where.data[o], element_sizes[o], lanes, strides[o][rank - 1], strides[o], rank - 1)) plan.vectors |= uint64_t{1} << o;
   }
 
   Teams& teams = plan.teams;
-  teams.side_by_side = reduced_axis_is_dense(*strides, operands, kept, rank);
+  teams.side_by_side = reduced_axis_is_dense(strides[0], Operands, kept, rank);
   if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
     teams.lanes = power_of_2_above((plan.steps + 3) / 4, block_threads);
     int const most = power_of_2_above(plan.steps, block_threads);
-    while (teams.lanes < most && space.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
+    while (teams.lanes < most && places.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
   } else {
-    teams.lanes = block_threads / power_of_2_above(space.outputs, 32);
+    teams.lanes = block_threads / power_of_2_above(places.outputs, 32);
   }
-  int64_t const blocks = teams.blocks(space.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  int64_t const blocks = teams.blocks(places.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
   plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
@@ -256,26 +251,29 @@ SITU_NOINLINE inline dim3 plan_reduction(ReducePlan& plan, int64_t (*strides)[ma
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
 }
 
-/// What is launched for a reduction, with its types forgotten.
-struct ReduceLaunch {
-  LaunchName name;
-  void const* kernel;
+/// A reducer with its type forgotten: the bytes of a total, and what joins the parts that plan.result holds.
+struct ReduceJoin {
+  char const* name;
   std::size_t total_bytes;
-  void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+  void (*launch)(int device, ReducePlan const& plan, void* result);
+  bool reorders;  ///< whether reduced axes may get into the order of memory
 };
 
-/// Plans and launches a reduction of D: `arguments`, of which the plan is a part, are complete but for the plan.
-template <class D>
-SITU_NOINLINE void run_reduction(ReduceLaunch const& what, void const* arguments, ReducePlan& plan, int64_t (*strides)[max_rank], ReduceSpace const& space, double parameter) {
+/// Launches a reduction of any formula of so many tensors.
+template <class D, int Operands>
+SITU_NOINLINE void launch_reduction(FormulaKernels const& kernels, ReduceJoin const& join, ReducePlaces<Operands> const& places) {
   constexpr int device = device_traits<D>::ordinal;
-  dim3 const blocks = plan_reduction(plan, strides, space);
-  plan.parameter = parameter;
-  plan.result = space.data[0];
-  if (plan.parts == 1) return launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
-  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * what.total_bytes);
+  FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
+  auto& plan = arguments.operands;
+  LaunchName const name(join.name, kernels.formula);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, join.reorders && Operands > 1);
+  plan.parameter = places.parameter;
+  plan.result = places.where.data[0];
+  if (plan.parts == 1) return launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
+  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * join.total_bytes);
   plan.result = scratch.get();
-  launch_kernel(device, what.name, what.kernel, blocks, block_threads, arguments);
-  what.join(device, plan, space.data[0]);
+  launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
+  join.launch(device, plan, places.where.data[0]);
 }
 
 template <class R>
@@ -302,15 +300,11 @@ void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
-  cuda::ReduceArguments<P> arguments(program.tree);
-  __builtin_memcpy(arguments.data, program.where.data, sizeof arguments.data);
-  __builtin_memcpy(arguments.strides, program.where.strides, sizeof arguments.strides);
-  auto const& where = program.where;
-  cuda::ReduceSpace const space{where.data, where.sizes, where.rank, program.kept_rank, program.outputs, program.count, cuda::element_sizes<P>.of, P::leaves + 1,
-                                cuda::reduction_lanes<P>, !cuda::reports_an_index<typename R::accumulator> && P::leaves > 0};
-  LaunchName const name(R::name, &formula_of<typename P::tree_type>);
-  cuda::ReduceLaunch const what{name, reinterpret_cast<void const*>(&cuda::reduce_kernel<P>), sizeof(typename R::total), &cuda::launch_join<R>};
-  cuda::run_reduction<D>(what, &arguments, arguments, arguments.strides, space, program.parameter);
+  void const* const kernel = reinterpret_cast<void const*>(&cuda::reduce_kernel<P>);
+  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>, kernel, kernel, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>, 1};
+  cuda::ReduceJoin const join{R::name, sizeof(typename R::total), &cuda::launch_join<R>, !cuda::reports_an_index<typename R::accumulator>};
+  ReducePlaces<P::leaves + 1> const& places = program;
+  cuda::launch_reduction<D>(kernels, join, places);
 }
 
 }  // namespace SITU_ABI_COMPILER
