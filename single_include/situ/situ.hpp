@@ -26738,13 +26738,17 @@ inline void check_part_count(int64_t count, int64_t extent, char const* who) {
 
 /// Tensors one behind the other along an existing axis.
 ///
-/// Takes a list or a vector of tensors, then the axis; or the axis, then any expressions, each evaluated straight into its
-/// slice of the result. Without an axis, along axis 0.
+/// Takes a list or a vector of tensors, or of expressions of one type, then the axis; or the axis, then any expressions. Each is evaluated
+/// straight into its slice of the result. Without an axis, along axis 0.
 /// Shape     equal but for `axis`, along which extents add up; parts of shape [0] are left out, whatever the other shapes are.
 /// Dtype     the parts promote together.
-/// Example   concat({a, b}, 1); concat(1, a, b * 2); concat(split(x, 2)) is x
+/// Example   concat({a, b}, 1); concat({a * 2, b * 3}); concat(1, a, b * 2); concat(split(x, 2)) is x
 template <element T, device D>
 auto concat(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto concat(std::initializer_list<E> parts, int64_t axis = 0) {
   return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
 }
 template <expression E>
@@ -26770,6 +26774,10 @@ void concat(E const&, Es const&...) = delete;
 /// Takes what concat takes.
 template <element T, device D>
 auto stack(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto stack(std::initializer_list<E> parts, int64_t axis = 0) {
   return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
 }
 template <expression E>
@@ -45421,6 +45429,14 @@ auto join_all(char const* name, int64_t axis, bool stacked, Es const&... parts) 
   }(std::index_sequence_for<Es...>{});
 }
 
+/// The values of formulas of one type, as Variables.
+template <class E>
+auto recorded_list(std::initializer_list<E> parts) {
+  std::vector<decltype(recorded(*parts.begin()))> variables;
+  for (E const& part : parts) variables.push_back(recorded(part));
+  return variables;
+}
+
 }  // namespace detail
 
 /// Variables one behind the other along an existing axis: of a list or a vector; or, with the axis in front, of Variables, formulas and tensors, which
@@ -45428,6 +45444,11 @@ auto join_all(char const* name, int64_t axis, bool stacked, Es const&... parts) 
 template <class T, class D>
 Variable<T, D> concat(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
   return detail::join_list("Cat", parts.begin(), parts.size(), axis, false);
+}
+template <class E>
+  requires detail::recorded_operands<E>
+auto concat(std::initializer_list<E> parts, int64_t axis = 0) {
+  return concat(detail::recorded_list(parts), axis);
 }
 template <class T, class D>
 Variable<T, D> concat(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {
@@ -45454,6 +45475,11 @@ void concat(Es const&...) = delete;
 template <class T, class D>
 Variable<T, D> stack(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
   return detail::join_list("Stack", parts.begin(), parts.size(), axis, true);
+}
+template <class E>
+  requires detail::recorded_operands<E>
+auto stack(std::initializer_list<E> parts, int64_t axis = 0) {
+  return stack(detail::recorded_list(parts), axis);
 }
 template <class T, class D>
 Variable<T, D> stack(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {

@@ -13,9 +13,11 @@ Tensor<int64_t> once() { return Tensor<int64_t>{{0, 2, 1, -1}, {1, 0, 2, 0}}; }
 Tensor<bool> mask() { return Tensor<bool>{{true, false, true, true}, {false, false, true, false}, {true, false, false, false}}; }
 
 Rows const rows{
+    {"concat", "of formulas", {{3, 4}}, [](V const& x) { return concat({x * 2, x * 3}, 1); }, twice},
     {"concat", "", {{3, 4}}, [](V const& x) { return concat({x, V(x * 2), x}, 1); }, twice},
     {"concat", "of formulas and constants", {{3, 4}}, [](V const& x) { return concat(0, x, x * x, ones<double>({1, 4}), Tensor<double>(), tanh(x)); }, twice},
     {"stack", "", {{3, 4}}, [](V const& x) { return stack({x, V(exp(x))}, 1); }, twice},
+    {"stack", "of a list of formulas", {{3, 4}}, [](V const& x) { return stack({x * 2, x * 3}); }, twice},
     {"stack", "of formulas and constants", {{3, 4}}, [](V const& x) { return stack(-1, x * x, zeros<double>({3, 4}), x); }, twice},
     {"split", "", {{3, 4}}, [](V const& x) { auto const p = split(x, {1, 0, 3}, 1); return V(sum(p[0] * p[2], 1)); }, twice},
     {"split", "by size", {{3, 4}}, [](V const& x) { auto const p = split(x * x, 2); return V(sum(p[0], 0) * p[1][0]); }, twice},

@@ -84,6 +84,12 @@ TEST_CASE("arranging puts every element where PyTorch and NumPy put it") {
   situ_test::check_table_of_formulas<float16, Cpu, Arranging>();
 }
 
+TEST_CASE("formulas of one type are joined as a list") {
+  Tensor<float> const x{1, 2};
+  CHECK(concat({x * 2, x * 3}).to_vector() == std::vector<float>{2, 4, 3, 6});
+  CHECK(stack({x * 2, x * 3}, 1).to_vector() == std::vector<float>{2, 3, 4, 6});
+}
+
 TEST_CASE("every element type can be arranged") {
   auto const check = []<class T>(T) {
     Tensor<T> const x = situ_test::marked<T>({2, 3});

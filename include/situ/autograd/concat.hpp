@@ -130,6 +130,14 @@ auto join_all(char const* name, int64_t axis, bool stacked, Es const&... parts) 
   }(std::index_sequence_for<Es...>{});
 }
 
+/// The values of formulas of one type, as Variables.
+template <class E>
+auto recorded_list(std::initializer_list<E> parts) {
+  std::vector<decltype(recorded(*parts.begin()))> variables;
+  for (E const& part : parts) variables.push_back(recorded(part));
+  return variables;
+}
+
 }  // namespace detail
 
 /// Variables one behind the other along an existing axis: of a list or a vector; or, with the axis in front, of Variables, formulas and tensors, which
@@ -137,6 +145,11 @@ auto join_all(char const* name, int64_t axis, bool stacked, Es const&... parts) 
 template <class T, class D>
 Variable<T, D> concat(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
   return detail::join_list("Cat", parts.begin(), parts.size(), axis, false);
+}
+template <class E>
+  requires detail::recorded_operands<E>
+auto concat(std::initializer_list<E> parts, int64_t axis = 0) {
+  return concat(detail::recorded_list(parts), axis);
 }
 template <class T, class D>
 Variable<T, D> concat(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {
@@ -163,6 +176,11 @@ void concat(Es const&...) = delete;
 template <class T, class D>
 Variable<T, D> stack(std::initializer_list<Variable<T, D>> parts, int64_t axis = 0) {
   return detail::join_list("Stack", parts.begin(), parts.size(), axis, true);
+}
+template <class E>
+  requires detail::recorded_operands<E>
+auto stack(std::initializer_list<E> parts, int64_t axis = 0) {
+  return stack(detail::recorded_list(parts), axis);
 }
 template <class T, class D>
 Variable<T, D> stack(std::vector<Variable<T, D>> const& parts, int64_t axis = 0) {

@@ -180,13 +180,17 @@ inline void check_part_count(int64_t count, int64_t extent, char const* who) {
 
 /// Tensors one behind the other along an existing axis.
 ///
-/// Takes a list or a vector of tensors, then the axis; or the axis, then any expressions, each evaluated straight into its
-/// slice of the result. Without an axis, along axis 0.
+/// Takes a list or a vector of tensors, or of expressions of one type, then the axis; or the axis, then any expressions. Each is evaluated
+/// straight into its slice of the result. Without an axis, along axis 0.
 /// Shape     equal but for `axis`, along which extents add up; parts of shape [0] are left out, whatever the other shapes are.
 /// Dtype     the parts promote together.
-/// Example   concat({a, b}, 1); concat(1, a, b * 2); concat(split(x, 2)) is x
+/// Example   concat({a, b}, 1); concat({a * 2, b * 3}); concat(1, a, b * 2); concat(split(x, 2)) is x
 template <element T, device D>
 auto concat(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto concat(std::initializer_list<E> parts, int64_t axis = 0) {
   return detail::concat_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
 }
 template <expression E>
@@ -212,6 +216,10 @@ void concat(E const&, Es const&...) = delete;
 /// Takes what concat takes.
 template <element T, device D>
 auto stack(std::initializer_list<Tensor<T, D>> parts, int64_t axis = 0) {
+  return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
+}
+template <expression E>
+auto stack(std::initializer_list<E> parts, int64_t axis = 0) {
   return detail::stack_range(parts.begin(), static_cast<int64_t>(parts.size()), axis);
 }
 template <expression E>
