@@ -78,17 +78,18 @@ inline void __threadfence() {}
 inline void __threadfence_system() {}
 
 template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-  return on_host::from_lane(value, lane & 31);
+T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+  int const first = (on_host::thread() & 31) / width * width;
+  return on_host::from_lane(value, first + (lane & (width - 1)));
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return on_host::from_lane(value, (on_host::thread() & 31) ^ mask);
 }
 template <class T>
-T __shfl_up_sync(unsigned, T value, unsigned step) {
+T __shfl_up_sync(unsigned, T value, unsigned step, int width = 32) {
   int const lane = on_host::thread() & 31, from = lane - static_cast<int>(step);
-  return on_host::from_lane(value, from < 0 ? lane : from);
+  return on_host::from_lane(value, from < lane / width * width ? lane : from);
 }
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
