@@ -372,13 +372,10 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_backward(cuda_kernels, typename P::trees const& trees, BackwardPlaces<P::outputs, P::inputs> const& places) {
   static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  cuda::FormulaKernels const kernels{&formula_of<typename P::formula_type>,
+  using Traits = cuda::BackwardTraits<P>;
+  cuda::FormulaKernels const kernels{{&formula_of<typename P::formula_type>, &trees, sizeof trees, Traits::element_sizes.of, Traits::lanes},
                                      reinterpret_cast<void const*>(&cuda::contiguous_backward_kernel<P>),
                                      reinterpret_cast<void const*>(&cuda::strided_backward_kernel<P>),
-                                     &trees,
-                                     sizeof trees,
-                                     cuda::BackwardTraits<P>::element_sizes.of,
-                                     cuda::BackwardTraits<P>::lanes,
                                      1};
   cuda::launch_gradients(device_traits<D>::ordinal, kernels, places);
 }

@@ -356,22 +356,27 @@ dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, 
   return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
 }
 
-/// A formula and its kernels, with the type of its tree forgotten.
-struct FormulaKernels {
+/// A formula that a kernel takes, with the type of its tree forgotten.
+struct KernelTree {
   Formula const* formula;
-  void const* contiguous;
-  void const* strided;
   void const* tree;
-  std::size_t tree_bytes;
-  int const* element_sizes;
-  int lanes, rounds;
+  std::size_t bytes;
+  int const* element_sizes;  ///< of the operands
+  int lanes;                 ///< neighbouring elements that a thread handles at once
 };
-/// What they take.
+/// What the kernel takes.
 template <class Operands>
 struct FormulaBytes {
   Operands operands;
   alignas(16) unsigned char tree[max_tree_bytes];
-  explicit FormulaBytes(FormulaKernels const& kernels) { __builtin_memcpy(tree, kernels.tree, kernels.tree_bytes); }
+  explicit FormulaBytes(KernelTree const& from) { __builtin_memcpy(tree, from.tree, from.bytes); }
+};
+
+/// With its two kernels.
+struct FormulaKernels : KernelTree {
+  void const* contiguous;
+  void const* strided;
+  int rounds;  ///< how many times a thread of the contiguous one handles `lanes` elements
 };
 
 /// Launches a formula of so many tensors, where the operands are contiguous and elsewhere.
@@ -411,13 +416,9 @@ void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometr
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   if (where.size() == 0) return;
   constexpr int device = device_traits<D>::ordinal;
-  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>,
+  cuda::FormulaKernels const kernels{{&formula_of<typename P::tree_type>, &tree, sizeof tree, cuda::element_sizes<P>.of, cuda::lanes_of<P>},
                                      reinterpret_cast<void const*>(&cuda::contiguous_kernel<P>),
                                      reinterpret_cast<void const*>(&cuda::strided_kernel<P>),
-                                     &tree,
-                                     sizeof tree,
-                                     cuda::element_sizes<P>.of,
-                                     cuda::lanes_of<P>,
                                      cuda::rounds_of<P>};
   if (where.contiguous) cuda::launch_contiguous(device, kernels, where);
   else cuda::launch_strided(device, kernels, where);

@@ -251,29 +251,30 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
 }
 
-/// A reducer with its type forgotten: the bytes of a total, and what joins the parts that plan.result holds.
-struct ReduceJoin {
+/// A reduction of a formula, with both types forgotten.
+struct ReduceKernels : KernelTree {
   char const* name;
+  void const* kernel;
   std::size_t total_bytes;
-  void (*launch)(int device, ReducePlan const& plan, void* result);
-  bool reorders;  ///< whether reduced axes may get into the order of memory
+  void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+  bool reorders;                                                   ///< whether reduced axes may get into the order of memory
 };
 
 /// Launches a reduction of any formula of so many tensors.
 template <class D, int Operands>
-SITU_NOINLINE void launch_reduction(FormulaKernels const& kernels, ReduceJoin const& join, ReducePlaces<Operands> const& places) {
+SITU_NOINLINE void launch_reduction(ReduceKernels const& kernels, ReducePlaces<Operands> const& places) {
   constexpr int device = device_traits<D>::ordinal;
   FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
   auto& plan = arguments.operands;
-  LaunchName const name(join.name, kernels.formula);
-  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, join.reorders && Operands > 1);
+  LaunchName const name(kernels.name, kernels.formula);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1);
   plan.parameter = places.parameter;
   plan.result = places.where.data[0];
-  if (plan.parts == 1) return launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
-  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * join.total_bytes);
+  if (plan.parts == 1) return launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * kernels.total_bytes);
   plan.result = scratch.get();
-  launch_kernel(device, name, kernels.contiguous, blocks, block_threads, &arguments);
-  join.launch(device, plan, places.where.data[0]);
+  launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  kernels.join(device, plan, places.where.data[0]);
 }
 
 template <class R>
@@ -300,11 +301,13 @@ void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
-  void const* const kernel = reinterpret_cast<void const*>(&cuda::reduce_kernel<P>);
-  cuda::FormulaKernels const kernels{&formula_of<typename P::tree_type>, kernel, kernel, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>, 1};
-  cuda::ReduceJoin const join{R::name, sizeof(typename R::total), &cuda::launch_join<R>, !cuda::reports_an_index<typename R::accumulator>};
-  ReducePlaces<P::leaves + 1> const& places = program;
-  cuda::launch_reduction<D>(kernels, join, places);
+  cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>},
+                                    R::name,
+                                    reinterpret_cast<void const*>(&cuda::reduce_kernel<P>),
+                                    sizeof(typename R::total),
+                                    &cuda::launch_join<R>,
+                                    !cuda::reports_an_index<typename R::accumulator>};
+  cuda::launch_reduction<D, P::leaves + 1>(kernels, program);
 }
 
 }  // namespace SITU_ABI_COMPILER
