@@ -1,6 +1,6 @@
 // A CUDA runtime that runs on the host: one device, on which everything is done at once. The blocks of a kernel run one after the other, their threads
-// in turns, each until it waits for others or ends. Memory of the device is filled with a pattern when it is given out, and what surrounds it is
-// looked at when it comes back: a kernel that writes outside ends the program.
+// in turns, each until it waits for others or ends. An allocation ends where a page does, and the next page is closed: a kernel that reads or writes
+// behind it ends the program. What is in front is looked at when it comes back.
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -173,17 +173,21 @@ void run(void const* function, dim3 grid, dim3 size, void const* with) {
   }
 }
 
-constexpr std::size_t total_memory = std::size_t{8} << 30, guard_bytes = 256;
-constexpr unsigned char guard = 0xa5, fresh = 0xc7, freed = 0xdb;
+constexpr std::size_t total_memory = std::size_t{8} << 30, page = 4096, alignment = 16;
+constexpr unsigned char fresh = 0xc7;
+struct Allocation {
+  std::size_t bytes;
+  char* pages;  ///< the first of them, which is closed as the last one is
+  std::size_t length;
+};
 std::mutex memory;
-std::map<char*, std::size_t> allocations;
+std::map<char*, Allocation> allocations;
 std::size_t used, reserved, most_used;
 
-bool is_guard(char const* from, std::size_t bytes) {
-  for (std::size_t k = 0; k < bytes; ++k) {
-    if (static_cast<unsigned char>(from[k]) != guard) return false;
-  }
-  return true;
+std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+bool is_fresh(char const* from, char const* end) {
+  while (from < end && static_cast<unsigned char>(*from) == fresh) ++from;
+  return from == end;
 }
 
 thread_local cudaError_t last_error = cudaSuccess;
@@ -252,31 +256,30 @@ cudaError_t cudaMallocAsync(void** result, std::size_t bytes, cudaStream_t) {
   std::lock_guard const lock(memory);
   *result = nullptr;
   if (bytes > total_memory - used) return failed(cudaErrorMemoryAllocation);
-  std::size_t const whole = (bytes + guard_bytes - 1) / guard_bytes * guard_bytes + 2 * guard_bytes;
-  auto* const raw = static_cast<char*>(std::aligned_alloc(guard_bytes, whole));
-  if (!raw) return failed(cudaErrorMemoryAllocation);
-  std::memset(raw, guard, whole);
-  char* const at = raw + guard_bytes;
-  std::memset(at, fresh, bytes);
-  allocations[at] = bytes;
+  std::size_t const open = rounded_up(bytes, page), length = open + 2 * page;
+  void* const pages = mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
+  char* const first = static_cast<char*>(pages) + page;
+  if (mprotect(first, open, PROT_READ | PROT_WRITE) != 0) give_up("pages could not be opened");
+  std::memset(first, fresh, open);
+  char* const at = first + open - rounded_up(bytes, alignment);
+  allocations[at] = {bytes, static_cast<char*>(pages), length};
   used += bytes;
   if (used > most_used) most_used = used;
   if (used > reserved) reserved = used;
   *result = at;
   return cudaSuccess;
 }
-cudaError_t cudaFreeAsync(void* at, cudaStream_t) {
+cudaError_t cudaFreeAsync(void* address, cudaStream_t) {
   std::lock_guard const lock(memory);
-  auto const found = allocations.find(static_cast<char*>(at));
+  auto const found = allocations.find(static_cast<char*>(address));
   if (found == allocations.end()) return failed(cudaErrorInvalidValue);
-  auto const [first, bytes] = *found;
-  std::size_t const rounded = (bytes + guard_bytes - 1) / guard_bytes * guard_bytes;
-  if (!is_guard(first - guard_bytes, guard_bytes)) give_up("something was written in front of an allocation");
-  if (!is_guard(first + bytes, rounded - bytes + guard_bytes)) give_up("something was written behind an allocation");
-  std::memset(first, freed, bytes);
-  used -= bytes;
+  auto const [at, allocation] = *found;
+  if (!is_fresh(allocation.pages + page, at)) give_up("something was written in front of an allocation");
+  if (!is_fresh(at + allocation.bytes, allocation.pages + allocation.length - page)) give_up("something was written behind an allocation");
+  munmap(allocation.pages, allocation.length);
+  used -= allocation.bytes;
   allocations.erase(found);
-  std::free(first - guard_bytes);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
@@ -289,7 +292,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void con
   std::lock_guard const lock(memory);
   std::memset(attributes, 0, sizeof *attributes);
   auto found = allocations.upper_bound(static_cast<char*>(const_cast<void*>(at)));
-  bool const on_device = found != allocations.begin() && (--found)->first + found->second > at;
+  bool const on_device = found != allocations.begin() && (--found)->first + found->second.bytes > at;
   attributes->type = on_device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
   attributes->devicePointer = const_cast<void*>(at);
   return cudaSuccess;

@@ -174,17 +174,23 @@ inline constexpr TreeLauncher<Operands> tree_launcher{{static_cast<int>(sizeof(T
 /// How D runs a tree whose values become elements of T.
 template <class D, class Tree, class T, int Operands>
 SITU_INLINE constexpr auto const& code_on() {
-  static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
-  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) return cpu::tree_code<Tree, T, Operands>;
-  else return tree_launcher<D, Tree, T, Operands>;
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
+    static_assert(std::is_trivially_copyable_v<Tree>, "situ: what is mapped over tensors must be trivially copyable");
+    return cpu::tree_code<Tree, T, Operands>;
+  } else {
+    return tree_launcher<D, Tree, T, Operands>;
+  }
 }
+/// A tree that D runs. (nvcc wraps some lambdas into what is trivially copyable on the device alone; a launch takes the bytes.)
+template <class D, class Tree>
+using tree_on = std::conditional_t<std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>, TreeBytesOf<Tree>, Tree>;
 
 /// Writes the values of e, broadcast to the layout's shape, to memory of D. One launch; none for an empty shape.
 /// `same`: that nothing is broadcast, and e has this very shape.
 template <class D, class T, class E>
 void evaluate(T* data, Layout const& layout, bool is_contiguous, E const& e, bool same) {
   using Tree = tree_of<E>;
-  TreeBytesOf<Tree> tree(lower<0>(e));
+  tree_on<D, Tree> tree(lower<0>(e));
   LeafBodies<leaf_count<E>> bodies;
   collect_bodies(e, bodies);
   write_bound<D, cpu::tree_bytes<Tree>>(&tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, data, layout, is_contiguous && same);
@@ -202,7 +208,7 @@ SITU_INLINE void assign_value(Handle& to, E const& e, bool ends) {
   using Tree = tree_of<E>;
   bool const busy = is_busy<D>(to);
   Shape const* const shape = shape_of(e);
-  TreeBytesOf<Tree> tree(lower<0>(e));
+  tree_on<D, Tree> tree(lower<0>(e));
   LeafBodies<leaf_count<E>> bodies;
   collect_bodies(e, bodies);
   assign_bound<D, cpu::tree_bytes<Tree>>(to, &tree, code_on<D, Tree, T, leaf_count<E> + 1>(), bodies, *shape, is_uniform(e), ends, busy);
