@@ -40,7 +40,7 @@ void compare(double tolerance) {
 }  // namespace
 
 TEST_CASE("batch_norm and its gradients are the same on a GPU as on the host") {
-  compare<float>(1e-4);  // sums of products of up to 200, which are joined in another order
+  compare<float>(1e-4);  // beside the same in double, host and GPU alike are up to 1.4e-4 off: products of up to 200 that nearly cancel
   compare<bfloat16>(0.02);
 }
 
