@@ -7,7 +7,7 @@
 namespace situ::inline SITU_ABI {
 namespace detail {
 
-/// The tree of the input, and where the output (operand 0, contiguous) and the inputs lie. Axes [0, kept_rank) are those of the
+/// Where the output (operand 0, contiguous) and the inputs lie. Axes [0, kept_rank) are those of the
 /// output, in its order; axes [kept_rank, rank) are reduced, and the output's strides along them are 0. Axes are joined
 /// inside each of the two groups; an empty group counts as one index. Elements are numbered 0 .. count-1 in the order of the
 /// reduced axes: that is the index a reducer sees.
@@ -19,6 +19,7 @@ struct ReducePlaces {
   int64_t count;    ///< elements that each of them is reduced from
   double parameter = 0;  ///< what the caller chose, for reducers that ask for it
 };
+/// And the tree of the input.
 template <class Reducer_, class Tree, int Leaves>
 struct ReduceProgram : ReducePlaces<Leaves + 1> {
   using reducer = Reducer_;

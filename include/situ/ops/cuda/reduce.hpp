@@ -206,7 +206,7 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where that `reorders` them.
+/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where `reorders` says so.
 template <int Operands>
 SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders) {
   auto const& where = places.where;
