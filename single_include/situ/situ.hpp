@@ -258,6 +258,10 @@ template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 template <class Number>
 struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
+template <class Written>
+struct a_const_tensor_is_not_written_to__take_it_without_const {};
+template <class First, class Other>
+struct the_parts_of_a_list_have_one_type__give_the_axis_first_and_then_the_parts {};
 template <class From, class To>
 struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>
@@ -287,7 +291,7 @@ struct SITU_EXCEPTION Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 /// Shapes, axes or sizes do not fit the call.
-struct SITU_EXCEPTION ShapeError : Error {
+struct SITU_EXCEPTION ShapeError : virtual Error {
   using Error::Error;
 };
 /// The strides do not allow what was asked; a copy would.
@@ -295,8 +299,13 @@ struct SITU_EXCEPTION LayoutError : Error {
   using Error::Error;
 };
 /// An index lies outside its axis.
-struct SITU_EXCEPTION IndexError : Error {
+struct SITU_EXCEPTION IndexError : virtual Error {
   using Error::Error;
+};
+/// The shape has no such axis: an IndexError, as in PyTorch, and a ShapeError, as NumPy's AxisError is both.
+struct SITU_EXCEPTION AxisError : ShapeError, IndexError {
+  explicit AxisError(char const* text) : Error(text), ShapeError(text), IndexError(text) {}
+  explicit AxisError(std::string const& text) : AxisError(text.c_str()) {}
 };
 /// The element type, or the storage's permission, does not allow it.
 struct SITU_EXCEPTION TypeError : Error {
@@ -995,11 +1004,11 @@ constexpr int64_t product(Shape const& shape) {
   return count;
 }
 
-/// An axis counted from the front. Throws ShapeError when `shape` has no such axis.
+/// An axis counted from the front. Throws AxisError when `shape` has no such axis.
 inline int checked_axis(int64_t axis, int rank, Shape const& shape, char const* who) {
   if (axis < -rank || axis >= rank) {
-    if (rank == 0) fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": it has no axes");
-    fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": axes are ", -rank, " to ", rank - 1);
+    if (rank == 0) fail<AxisError>(who, ": axis ", axis, " is out of range for shape ", shape, ": it has no axes");
+    fail<AxisError>(who, ": axis ", axis, " is out of range for shape ", shape, ": axes are ", -rank, " to ", rank - 1);
   }
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
@@ -1013,7 +1022,7 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
 /// A shape without axes as one of length 1, others as they are.
 inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
 
-/// The shape with the axes from `first` to `last` as one. Throws ShapeError where an axis is out of range, or the first one is behind the last.
+/// The shape with the axes from `first` to `last` as one. Throws AxisError where an axis is out of range, ShapeError where the first one is behind the last.
 SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t last) {
   Shape const from = line_shape(shape);
   int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");
@@ -1212,7 +1221,7 @@ SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
 SITU_NOINLINE inline Layout unsqueezed(Layout const& from, int64_t axis) {
   int const rank = from.rank() + 1;
   if (axis < -rank || axis >= rank) {
-    fail<ShapeError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
+    fail<AxisError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
   }
   int const k = static_cast<int>(axis < 0 ? axis + rank : axis);
   Layout result = from;
@@ -16227,6 +16236,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
     requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
   Tensor operator=(S) && = delete;
+  /// A const handle yields const views: nothing is written through them.
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>>
+    requires((expression<X> && !std::is_same_v<std::remove_cvref_t<X>, Tensor>) || number<std::remove_cvref_t<X>>)
+  Tensor operator=(X&&) const = delete;
+  template <class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<Tensor>>
+  Tensor operator=(Tensor const&) const = delete;
 
   /// Writes the values of an expression, broadcast to this shape, into this storage. A source that overlaps it differently is
   /// evaluated first. Throws ShapeError, LayoutError for a broadcast view, TypeError for read-only storage.
@@ -16264,7 +16279,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class X, class U = value_of<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>())>, \
             class Error = error::conversion_would_lose_values__use_cast<U, T>>         \
     requires(!implicitly_converts_to<U, T>)                                            \
-  Tensor& operator SYMBOL##=(X&&) = delete;
+  Tensor& operator SYMBOL##=(X&&) = delete;                                            \
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>> \
+    requires(expression<X> || number<std::remove_cvref_t<X>>)                          \
+  Tensor& operator SYMBOL##=(X&&) const = delete;
   SITU_IN_PLACE(+)
   SITU_IN_PLACE(-)
   SITU_IN_PLACE(*)
@@ -17421,7 +17439,7 @@ auto kept_in_place(E const& e) {
 ///     tile(x, {2, 3})   repeat(x, 2, 0)   flip(x, {0, 1})   meshgrid({x, y})
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or shapes do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit.
 /// Cost      every input is read once. `flip` and `meshgrid` copy nothing: of a tensor they give views of its storage, of a formula
 ///           formulas over views.
 /// Gradient  the same arrangement, backwards: views of the gradient, and sums of them where elements are repeated.
@@ -22136,7 +22154,7 @@ bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T 
 ///           count from the end. An empty list of axes reduces nothing, as in NumPy and the array API: sum(x, {}) has the shape and the
 ///           values of x. (PyTorch takes an empty list for all axes: that is sum(x).)
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, an axis is named twice, or an extremum of nothing is asked for.
+/// Throws    AxisError when x has no such axis; ShapeError when one is named twice, or an extremum of nothing is asked for.
 /// Special   NaN in, NaN out; argmin and argmax give the place of the first NaN.
 /// Cost      reads every input once; one launch, or two when few outputs are reduced from many elements. Results are the same
 ///           from run to run, and for any number of threads.
@@ -26584,7 +26602,7 @@ void equal(A const&, B const&) = delete;
 ///     concat({a, b, c}, 1)   concat(0, a * 2, b)   stack({a, b})   split(x, 3)   split(x, {2, 3}, 1)   chunk(x, 4)
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or shapes do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit.
 /// Cost      every input is read once: expressions are evaluated straight into their place in the result. `split` and `chunk` copy
 ///           nothing: of a tensor they give views of its storage, of a formula formulas over views.
 /// Gradient  the same arrangement, backwards: slices of the gradient of what was joined, the joined gradients of what was cut.
@@ -26696,7 +26714,7 @@ inline Shape stacked_shape(Shape const* const* parts, int64_t count, int64_t axi
     }
   }
   if (axis < -first.rank() - 1 || axis > first.rank()) {
-    fail<ShapeError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
+    fail<AxisError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
   }
   Shape result = first;
   result.insert(static_cast<int>(axis < 0 ? axis + first.rank() + 1 : axis), count);
@@ -26753,6 +26771,22 @@ inline void check_part_count(int64_t count, int64_t extent, char const* who) {
   }
 }
 
+/// The first of Es that is not an E; `type` is missing where all are.
+template <class E, class... Es>
+struct first_unlike {};
+template <class E, class First, class... Es>
+struct first_unlike<E, First, Es...> : std::conditional_t<std::is_same_v<E, First>, first_unlike<E, Es...>, std::type_identity<First>> {};
+
+/// A list of parts that has no type: on devices that do not mix, or of several types.
+struct UnlikeParts {
+  template <class E, class... Es, class Error = typename different_devices<device_of<E>, device_of<Es>...>::type>
+    requires(any_formula<E> && (any_formula<Es> && ...))
+  UnlikeParts(E const&, Es const&...) = delete;
+  template <class E, class... Es, class Error = error::the_parts_of_a_list_have_one_type__give_the_axis_first_and_then_the_parts<E, typename first_unlike<E, Es...>::type>>
+    requires(any_formula<E> && (any_formula<Es> && ...) && all_mix<device_of<E>, device_of<Es>...>::value)
+  UnlikeParts(E const&, Es const&...) = delete;
+};
+
 }  // namespace detail
 
 /// Tensors one behind the other along an existing axis.
@@ -26784,6 +26818,7 @@ template <class... Es>
 auto concat(Es const&... parts) {
   return detail::concat_all(0, parts...);
 }
+void concat(detail::UnlikeParts parts, int64_t axis = 0);
 template <class... Es, class Error = detail::apart_t<Es...>>
 void concat(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
@@ -26813,6 +26848,7 @@ template <class... Es>
 auto stack(Es const&... parts) {
   return detail::stack_all(0, parts...);
 }
+void stack(detail::UnlikeParts parts, int64_t axis = 0);
 template <class... Es, class Error = detail::apart_t<Es...>>
 void stack(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
@@ -28484,7 +28520,7 @@ void einsum(detail::Equation, E const&, Es const&...) = delete;
 ///
 /// An index is a tensor or expression of any integer type; negative ones count from the end of the axis, as in NumPy.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis or shapes do not fit; IndexError for an index out of range: at once on the host,
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit; IndexError for an index out of range: at once on the host,
 ///           where the result is not made then; from the next synchronisation of an asynchronous device (`synchronize`, `item`,
 ///           `to(Cpu{})`, …), whose kernel has left the index out: it gave 0 for it, or wrote nothing. No memory outside of the
 ///           tensors is touched, and nothing waits for the check.
@@ -33847,7 +33883,7 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 ///           bias have the extents of these axes.
 /// Dtype     that of x (integers and bools give float), 16-bit floats computed in float; weight and bias may be of any type.
 /// Device    all on one device, runs there; enqueued, not waited for.
-/// Throws    ShapeError when the extents are not those of the last axes, x has no such axis, one is named twice, or the weight or bias has another shape.
+/// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
 /// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
 ///           8000 on a GPU), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.
@@ -33902,7 +33938,7 @@ void rms_norm(E const&, A const&, W const&, double = 1e-5) = delete;
 ///     pad(x, {1, 1}, 0)   pad(x, {1, 1}, pad_mode::reflect)   roll(x, 1, 0)
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or widths do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when widths do not fit.
 /// Gradient  the same arrangement, backwards: slices of the gradient, and sums of them where elements are repeated.
 
 #include <vector>
@@ -35950,7 +35986,7 @@ auto scan(E const& e, int64_t axis) {
 /// Shape     that of x; a negative axis counts from the end. One number is its own sum, along axis 0.
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis.
+/// Throws    AxisError when x has no such axis.
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
 ///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
@@ -36247,7 +36283,7 @@ void searchsorted(A const&, E const&, right_t) = delete;
 /// Shape     as x; topk: with k in place of the sorted axis. Negative axes count from the end. A scalar is sorted along no axis.
 /// Dtype     values as x, indices int64.
 /// Device    runs where x lives; enqueued, not waited for. The same result for any number of threads.
-/// Throws    ShapeError when x has no such axis, or k is not between 0 and its extent; OutOfMemory.
+/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent; OutOfMemory.
 /// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort, one pass for 8 bits in which elements
 ///           differ, with as much scratch memory as x (values) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
 ///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy
@@ -38697,7 +38733,7 @@ namespace situ::inline SITU_ABI {
 /// Shape     that of x; `axis` counts from the end when it is negative.
 /// Dtype     floats as they are, 16-bit ones computed in float; integers and bools give float.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
+/// Throws    AxisError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
 /// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
 ///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
@@ -57147,7 +57183,7 @@ void rethrow_as(MessageText const& text) {
   } catch (std::exception const& e) {
     MessageText text;
     add_to(text, where, e.what());
-    rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
+    rethrow_as<AxisError>(text), rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
     rethrow_as<CudaError>(text), rethrow_as<GradientError>(text), rethrow_as<LinalgError>(text), rethrow_as<IoError>(text);
     std::throw_with_nested(Error(text.c_str()));
   } catch (...) {

@@ -33,14 +33,20 @@ TEST_CASE_TEMPLATE("indices and axes out of range", D, SITU_TEST_DEVICES) {
   CHECK(thrown<IndexError>([&] { (void)x.select(1, -4); }, "select: index -4 is out of range for axis 1 of shape [2, 3]: it has 3 elements") == "");
   CHECK(thrown<IndexError>([&] { (void)x.item(0, 3); }, "item: index 3 is out of range for axis 1 of shape [2, 3]: it has 3 elements") == "");
   CHECK(thrown<IndexError>([&] { (void)x.item(0); }, "item: 1 index was given for shape [2, 3]: it has 2 axes") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.flip(2); }, "flip: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.slice(-3, 0, 1); }, "slice: axis -3 is out of range for shape [2, 3]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.transpose(0, 2); }, "transpose: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.squeeze(5); }, "squeeze: axis 5 is out of range for shape [2, 3]: axes are -2 to 1") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.unsqueeze(3); }, "unsqueeze: axis 3 is out of range for shape [2, 3]: axes are -3 to 2") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.flip(2); }, "flip: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.slice(-3, 0, 1); }, "slice: axis -3 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.transpose(0, 2); }, "transpose: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.squeeze(5); }, "squeeze: axis 5 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.unsqueeze(3); }, "unsqueeze: axis 3 is out of range for shape [2, 3]: axes are -3 to 2") == "");
   CHECK(thrown<ShapeError>([&] { (void)x.permute({0, 0}); }, "permute: axis 0 appears twice in [0, 0]") == "");
   CHECK(thrown<ShapeError>([&] { (void)x.permute({0}); }, "permute: 1 axis [0] was given for shape [2, 3]: it has 2") == "");
-  CHECK(thrown<ShapeError>([&] { (void)x.size(2); }, "size: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  CHECK(thrown<AxisError>([&] { (void)x.size(2); }, "size: axis 2 is out of range for shape [2, 3]: axes are -2 to 1") == "");
+  // An axis that is not there is caught as either of the two that it is, and as any error.
+  CHECK_THROWS_AS((void)x.size(2), IndexError const&);
+  CHECK_THROWS_AS((void)x.size(2), ShapeError const&);
+  CHECK_THROWS_AS((void)x.size(2), Error const&);
+  CHECK_THROWS_AS((void)x.size(2), std::runtime_error const&);
+  CHECK_THROWS_AS((void)x.size(2), std::exception const&);
   CHECK(x.use_count() == 1);
   CHECK(x.item(-1, -1) == 6.f);
 }

@@ -118,6 +118,10 @@ template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 template <class Number>
 struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
+template <class Written>
+struct a_const_tensor_is_not_written_to__take_it_without_const {};
+template <class First, class Other>
+struct the_parts_of_a_list_have_one_type__give_the_axis_first_and_then_the_parts {};
 template <class From, class To>
 struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>

@@ -21,7 +21,7 @@ struct SITU_EXCEPTION Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 /// Shapes, axes or sizes do not fit the call.
-struct SITU_EXCEPTION ShapeError : Error {
+struct SITU_EXCEPTION ShapeError : virtual Error {
   using Error::Error;
 };
 /// The strides do not allow what was asked; a copy would.
@@ -29,8 +29,13 @@ struct SITU_EXCEPTION LayoutError : Error {
   using Error::Error;
 };
 /// An index lies outside its axis.
-struct SITU_EXCEPTION IndexError : Error {
+struct SITU_EXCEPTION IndexError : virtual Error {
   using Error::Error;
+};
+/// The shape has no such axis: an IndexError, as in PyTorch, and a ShapeError, as NumPy's AxisError is both.
+struct SITU_EXCEPTION AxisError : ShapeError, IndexError {
+  explicit AxisError(char const* text) : Error(text), ShapeError(text), IndexError(text) {}
+  explicit AxisError(std::string const& text) : AxisError(text.c_str()) {}
 };
 /// The element type, or the storage's permission, does not allow it.
 struct SITU_EXCEPTION TypeError : Error {

@@ -166,7 +166,7 @@ SITU_NOINLINE inline Layout permuted(Layout const& from, Shape const& axes) {
 SITU_NOINLINE inline Layout unsqueezed(Layout const& from, int64_t axis) {
   int const rank = from.rank() + 1;
   if (axis < -rank || axis >= rank) {
-    fail<ShapeError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
+    fail<AxisError>("unsqueeze: axis ", axis, " is out of range for shape ", from.shape, ": axes are ", -rank, " to ", rank - 1);
   }
   int const k = static_cast<int>(axis < 0 ? axis + rank : axis);
   Layout result = from;

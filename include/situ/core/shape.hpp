@@ -161,11 +161,11 @@ constexpr int64_t product(Shape const& shape) {
   return count;
 }
 
-/// An axis counted from the front. Throws ShapeError when `shape` has no such axis.
+/// An axis counted from the front. Throws AxisError when `shape` has no such axis.
 inline int checked_axis(int64_t axis, int rank, Shape const& shape, char const* who) {
   if (axis < -rank || axis >= rank) {
-    if (rank == 0) fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": it has no axes");
-    fail<ShapeError>(who, ": axis ", axis, " is out of range for shape ", shape, ": axes are ", -rank, " to ", rank - 1);
+    if (rank == 0) fail<AxisError>(who, ": axis ", axis, " is out of range for shape ", shape, ": it has no axes");
+    fail<AxisError>(who, ": axis ", axis, " is out of range for shape ", shape, ": axes are ", -rank, " to ", rank - 1);
   }
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
@@ -179,7 +179,7 @@ inline int line_axis(int64_t axis, Shape const& shape, char const* who) {
 /// A shape without axes as one of length 1, others as they are.
 inline Shape line_shape(Shape const& shape) { return shape.rank() == 0 ? Shape(1) : shape; }
 
-/// The shape with the axes from `first` to `last` as one. Throws ShapeError where an axis is out of range, or the first one is behind the last.
+/// The shape with the axes from `first` to `last` as one. Throws AxisError where an axis is out of range, ShapeError where the first one is behind the last.
 SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t last) {
   Shape const from = line_shape(shape);
   int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");

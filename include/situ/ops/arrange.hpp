@@ -3,7 +3,7 @@
 ///     tile(x, {2, 3})   repeat(x, 2, 0)   flip(x, {0, 1})   meshgrid({x, y})
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or shapes do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit.
 /// Cost      every input is read once. `flip` and `meshgrid` copy nothing: of a tensor they give views of its storage, of a formula
 ///           formulas over views.
 /// Gradient  the same arrangement, backwards: views of the gradient, and sums of them where elements are repeated.

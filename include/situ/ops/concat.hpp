@@ -3,7 +3,7 @@
 ///     concat({a, b, c}, 1)   concat(0, a * 2, b)   stack({a, b})   split(x, 3)   split(x, {2, 3}, 1)   chunk(x, 4)
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or shapes do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit.
 /// Cost      every input is read once: expressions are evaluated straight into their place in the result. `split` and `chunk` copy
 ///           nothing: of a tensor they give views of its storage, of a formula formulas over views.
 /// Gradient  the same arrangement, backwards: slices of the gradient of what was joined, the joined gradients of what was cut.
@@ -119,7 +119,7 @@ inline Shape stacked_shape(Shape const* const* parts, int64_t count, int64_t axi
     }
   }
   if (axis < -first.rank() - 1 || axis > first.rank()) {
-    fail<ShapeError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
+    fail<AxisError>("stack: axis ", axis, " is out of range for shape ", first, " and one more axis: axes are ", -first.rank() - 1, " to ", first.rank());
   }
   Shape result = first;
   result.insert(static_cast<int>(axis < 0 ? axis + first.rank() + 1 : axis), count);
@@ -176,6 +176,22 @@ inline void check_part_count(int64_t count, int64_t extent, char const* who) {
   }
 }
 
+/// The first of Es that is not an E; `type` is missing where all are.
+template <class E, class... Es>
+struct first_unlike {};
+template <class E, class First, class... Es>
+struct first_unlike<E, First, Es...> : std::conditional_t<std::is_same_v<E, First>, first_unlike<E, Es...>, std::type_identity<First>> {};
+
+/// A list of parts that has no type: on devices that do not mix, or of several types.
+struct UnlikeParts {
+  template <class E, class... Es, class Error = typename different_devices<device_of<E>, device_of<Es>...>::type>
+    requires(any_formula<E> && (any_formula<Es> && ...))
+  UnlikeParts(E const&, Es const&...) = delete;
+  template <class E, class... Es, class Error = error::the_parts_of_a_list_have_one_type__give_the_axis_first_and_then_the_parts<E, typename first_unlike<E, Es...>::type>>
+    requires(any_formula<E> && (any_formula<Es> && ...) && all_mix<device_of<E>, device_of<Es>...>::value)
+  UnlikeParts(E const&, Es const&...) = delete;
+};
+
 }  // namespace detail
 
 /// Tensors one behind the other along an existing axis.
@@ -207,6 +223,7 @@ template <class... Es>
 auto concat(Es const&... parts) {
   return detail::concat_all(0, parts...);
 }
+void concat(detail::UnlikeParts parts, int64_t axis = 0);
 template <class... Es, class Error = detail::apart_t<Es...>>
 void concat(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
@@ -236,6 +253,7 @@ template <class... Es>
 auto stack(Es const&... parts) {
   return detail::stack_all(0, parts...);
 }
+void stack(detail::UnlikeParts parts, int64_t axis = 0);
 template <class... Es, class Error = detail::apart_t<Es...>>
 void stack(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>

@@ -4,7 +4,7 @@
 ///
 /// An index is a tensor or expression of any integer type; negative ones count from the end of the axis, as in NumPy.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis or shapes do not fit; IndexError for an index out of range: at once on the host,
+/// Throws    AxisError when x has no such axis, ShapeError when shapes do not fit; IndexError for an index out of range: at once on the host,
 ///           where the result is not made then; from the next synchronisation of an asynchronous device (`synchronize`, `item`,
 ///           `to(Cpu{})`, …), whose kernel has left the index out: it gave 0 for it, or wrote nothing. No memory outside of the
 ///           tensors is touched, and nothing waits for the check.

@@ -87,7 +87,7 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 ///           bias have the extents of these axes.
 /// Dtype     that of x (integers and bools give float), 16-bit floats computed in float; weight and bias may be of any type.
 /// Device    all on one device, runs there; enqueued, not waited for.
-/// Throws    ShapeError when the extents are not those of the last axes, x has no such axis, one is named twice, or the weight or bias has another shape.
+/// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
 /// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
 ///           8000 on a GPU), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.

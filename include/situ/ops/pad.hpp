@@ -3,7 +3,7 @@
 ///     pad(x, {1, 1}, 0)   pad(x, {1, 1}, pad_mode::reflect)   roll(x, 1, 0)
 ///
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, or widths do not fit.
+/// Throws    AxisError when x has no such axis, ShapeError when widths do not fit.
 /// Gradient  the same arrangement, backwards: slices of the gradient, and sums of them where elements are repeated.
 #pragma once
 

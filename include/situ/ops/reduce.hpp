@@ -6,7 +6,7 @@
 ///           count from the end. An empty list of axes reduces nothing, as in NumPy and the array API: sum(x, {}) has the shape and the
 ///           values of x. (PyTorch takes an empty list for all axes: that is sum(x).)
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis, an axis is named twice, or an extremum of nothing is asked for.
+/// Throws    AxisError when x has no such axis; ShapeError when one is named twice, or an extremum of nothing is asked for.
 /// Special   NaN in, NaN out; argmin and argmax give the place of the first NaN.
 /// Cost      reads every input once; one launch, or two when few outputs are reduced from many elements. Results are the same
 ///           from run to run, and for any number of threads.

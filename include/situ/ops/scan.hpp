@@ -39,7 +39,7 @@ auto scan(E const& e, int64_t axis) {
 /// Shape     that of x; a negative axis counts from the end. One number is its own sum, along axis 0.
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis.
+/// Throws    AxisError when x has no such axis.
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
 ///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;

@@ -12,7 +12,7 @@ namespace situ::inline SITU_ABI {
 /// Shape     that of x; `axis` counts from the end when it is negative.
 /// Dtype     floats as they are, 16-bit ones computed in float; integers and bools give float.
 /// Device    runs where x lives; enqueued, not waited for.
-/// Throws    ShapeError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
+/// Throws    AxisError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
 /// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
 ///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which

@@ -9,7 +9,7 @@
 /// Shape     as x; topk: with k in place of the sorted axis. Negative axes count from the end. A scalar is sorted along no axis.
 /// Dtype     values as x, indices int64.
 /// Device    runs where x lives; enqueued, not waited for. The same result for any number of threads.
-/// Throws    ShapeError when x has no such axis, or k is not between 0 and its extent; OutOfMemory.
+/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent; OutOfMemory.
 /// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort, one pass for 8 bits in which elements
 ///           differ, with as much scratch memory as x (values) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
 ///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy

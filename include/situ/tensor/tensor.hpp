@@ -167,6 +167,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
     requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
   Tensor operator=(S) && = delete;
+  /// A const handle yields const views: nothing is written through them.
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>>
+    requires((expression<X> && !std::is_same_v<std::remove_cvref_t<X>, Tensor>) || number<std::remove_cvref_t<X>>)
+  Tensor operator=(X&&) const = delete;
+  template <class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<Tensor>>
+  Tensor operator=(Tensor const&) const = delete;
 
   /// Writes the values of an expression, broadcast to this shape, into this storage. A source that overlaps it differently is
   /// evaluated first. Throws ShapeError, LayoutError for a broadcast view, TypeError for read-only storage.
@@ -204,7 +210,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <class X, class U = value_of<decltype(std::declval<Tensor&>() SYMBOL std::declval<X>())>, \
             class Error = error::conversion_would_lose_values__use_cast<U, T>>         \
     requires(!implicitly_converts_to<U, T>)                                            \
-  Tensor& operator SYMBOL##=(X&&) = delete;
+  Tensor& operator SYMBOL##=(X&&) = delete;                                            \
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>> \
+    requires(expression<X> || number<std::remove_cvref_t<X>>)                          \
+  Tensor& operator SYMBOL##=(X&&) const = delete;
   SITU_IN_PLACE(+)
   SITU_IN_PLACE(-)
   SITU_IN_PLACE(*)

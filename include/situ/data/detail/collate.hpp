@@ -111,7 +111,7 @@ void rethrow_as(MessageText const& text) {
   } catch (std::exception const& e) {
     MessageText text;
     add_to(text, where, e.what());
-    rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
+    rethrow_as<AxisError>(text), rethrow_as<ShapeError>(text), rethrow_as<LayoutError>(text), rethrow_as<IndexError>(text), rethrow_as<TypeError>(text), rethrow_as<DeviceUnavailable>(text);
     rethrow_as<CudaError>(text), rethrow_as<GradientError>(text), rethrow_as<LinalgError>(text), rethrow_as<IoError>(text);
     std::throw_with_nested(Error(text.c_str()));
   } catch (...) {
