@@ -11289,6 +11289,13 @@ struct Lanes {
       if (j < count) insert(j, *reinterpret_cast<word_of<T> const*>(from + j * stride));
     }
   }
+  /// The same, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
+  SITU_DEVICE __forceinline__ void load_repeating(T const* from, int64_t stride, int count) {
+    clear();
+    if (count <= 0) return;
+#pragma unroll
+    for (int j = 0; j < N; ++j) insert(j, *reinterpret_cast<word_of<T> const*>(from + (j < count ? j * stride : 0)));
+  }
   SITU_DEVICE __forceinline__ void store_each(T* to, int64_t stride, int count) const {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -11713,6 +11720,15 @@ struct StridedSpace {
     return bits;
   }
 };
+
+/// Whether a space of so many elements and operands, whose strides are max_rank apart, is launched in parts, each of which counts its elements from 0.
+SITU_NOINLINE inline bool needs_parts(int64_t const* strides, int operands, int rank, int64_t size) {
+  bool far = size >= index_limit;
+  for (int o = 0; o < operands; ++o) {
+    for (int k = 0; k < rank; ++k) far = far || strides[o * max_rank + k] >= index_limit || strides[o * max_rank + k] <= -index_limit;
+  }
+  return far;
+}
 
 /// How many bytes an element of each operand has.
 template <int Operands>
@@ -22591,6 +22607,13 @@ struct ReduceSpace {
     }
   }
 
+  bool is_beyond_caches() const {
+    int64_t bytes = 0;
+    for (int o = 1; o < operands; ++o) bytes += element_sizes[o];
+    bytes *= outputs * count;
+    return bytes >= streaming_bytes && bytes > last_cache_bytes();
+  }
+
   /// The rows of a unit that reduces rows, and the part of each: elements [begin, stop) along `axis`.
   struct Rows {
     int axis;  ///< -1 where nothing is reduced
@@ -23423,6 +23446,17 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
 
+/// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
+/// where a loop checks them (a sum, which does not, gains nothing), others later.
+template <class Tree, int64_t count, int Operands>
+SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
+  for (int o = 1; o < Operands; ++o) {
+    int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
+    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+  }
+}
+
 /// The pack code of a reducer that combines values alone.
 template <class R, class Tree, int Operands>
 struct CombineBody {
@@ -23513,6 +23547,7 @@ struct CombineBody {
           P const zero = keep_order(P(A(0)));
           P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
           for (; i < stop; i += 4 * N) {
+            if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
             quickly(b, odd, value<Isa, N>(tree, run, i), zero);
             quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
             quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
@@ -23701,6 +23736,7 @@ struct IndexBody {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
+          if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
           quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
           quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
@@ -23987,6 +24023,7 @@ struct ReduceKernel {
 
   P bound;
   ReducePlan plan;
+  bool far;      ///< the inputs are more than the last cache holds, which a loop that looks for an extremum wants to know
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
@@ -24027,7 +24064,12 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows()); }
+  static constexpr bool selects = indexed || requires { R::extremum; };
+  void cut(int64_t grain) {
+    ReduceSpace const space = this->space();
+    plan = space.plan(grain, strip_columns, 2 * block_rows());
+    far = selects && space.is_beyond_caches();
+  }
 
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
@@ -24072,6 +24114,7 @@ struct ReduceKernel {
     run.mask[0] = 0;
     run.count = count;
     run.origin = 0;
+    run.streams = far;
   }
 
   /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.
@@ -24100,10 +24143,9 @@ struct ReduceKernel {
   static constexpr int64_t most_pieces = 64;
   /// Runs a unit, or as one those of [unit, last) that are parts of one row, where the result is the same. Returns how many it ran.
   int64_t run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit, int64_t last) const {
-    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     int64_t units = 1;
-    if constexpr (selects) {
+    if constexpr (selects) {  // of others rounding errors stay small, as sums go on as Total
       int64_t const along = space.runs_per_row(plan), left = along - part % along;
       units = left < last - unit ? left : last - unit;
     }
@@ -24445,7 +24487,7 @@ struct WalkSource {
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
     if (N > 1 && count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_stride(K + 1), count);
+    else lanes.load_repeating(from, arguments.run_stride(K + 1), count);
   }
 };
 
@@ -24557,6 +24599,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         for (int r = 0; r < rounds; ++r) {
           if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * N);
 #pragma unroll
+          for (int j = 0; j < N; ++j) values[r * N + j] = 0;
+          if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
+#pragma unroll
           for (int j = 0; j < N; ++j) {
             values[r * N + j] = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
           }
@@ -24565,6 +24610,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
       }
 #pragma unroll
       for (int r = 0; r < rounds && !reducers::centred<R>; ++r) {
+        if (counts[r] <= 0) continue;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           auto const x = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
@@ -27928,7 +27974,7 @@ inline int64_t cudnn_images_at_once(ConvolutionPlan const& plan, int64_t groups)
   int64_t const most = in > out ? in : out;
   if (in == 0 || out == 0 || most > INT32_MAX || elements({plan.outputs, groups, plan.channels, y.kernel, x.kernel}) > INT32_MAX) return 0;
   int64_t const images = INT32_MAX / most;
-  return images < plan.images ? images : plan.images;
+  return images < plan.images ? images & ~int64_t{7} : plan.images;  // each part begins at a multiple of 16 bytes, as the whole does
 }
 
 /// Convolves contiguous images that begin at a multiple of 16 bytes, as all else here; enqueued on the current stream. False where cuDNN has
@@ -31080,6 +31126,7 @@ void fill_identity(T* a, int64_t rows, int64_t columns, int64_t count) {
   constexpr int device = device_traits<D>::ordinal;
   int64_t const size = rows * columns;
   if (count * size == 0) return;
+  refuse_while_recording(device, "a matrix that the host makes was asked for");
   DeviceGuard const guard(device);
   int64_t const diagonal = rows < columns ? rows : columns;
   std::vector<T> const ones(static_cast<std::size_t>(diagonal), T(1));
@@ -31106,9 +31153,10 @@ template <class T, class D>
 class MatrixPointers {
  public:
   MatrixPointers(T* first, int64_t step, int64_t count) : memory_(static_cast<std::size_t>(count) * sizeof(T*)) {
+    constexpr int device = device_traits<D>::ordinal;
+    refuse_while_recording(device, "a list of matrices that the host makes was asked for");
     std::vector<T*> places(static_cast<std::size_t>(count));
     for (T*& place : places) place = first, first += step;
-    constexpr int device = device_traits<D>::ordinal;
     DeviceGuard const guard(device);  // the runtime keeps what it has not copied yet: nothing waits
     check(device, cudaMemcpyAsync(memory_.get(), places.data(), places.size() * sizeof(T*), cudaMemcpyHostToDevice, current_stream(device)), "cudaMemcpyAsync");
   }
@@ -33596,6 +33644,9 @@ struct RowStep {
     Held<typename P::tree_type, N> held;
     hold(held, WalkSource<RowArguments<P>>{arguments, offsets, count});
 #pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = C(0);
+    if (count <= 0) return;  // what a map calls is not called for what is not there
+#pragma unroll
     for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
   }
   template <class C>
@@ -34855,7 +34906,11 @@ void randomize_on_cuda(typename F::element* data, Layout const& layout, E const&
   where.contiguous = collect_operands(e, layout, true, where.data, layouts);
   where.rank = 1;
   where.sizes[0] = layout.size();
-  if (!where.contiguous) where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
+  if (!where.contiguous) {
+    where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
+    // What 32-bit indices do not reach is launched in parts, which count from 0.
+    if (cuda::needs_parts(&where.strides[0][0], leaf_count<E> + 1, where.rank, layout.size())) return randomize_on_cuda<D>(data, layout, evaluated(e).contiguous(), op);
+  }
   launch_elementwise<D, Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>>>(cuda_kernels{}, tree, where);
 }
 }  // namespace SITU_ABI_COMPILER
@@ -34878,9 +34933,7 @@ auto randomized(E const& e, F const& op, char const* who) {
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     randomize<D>(result.data(), result.layout(), e, op);
   } else {
-    // Beyond 32-bit indices strided kernels run in parts, which count from 0.
-    if (result.size() >= int64_t{1} << 31) randomize_on_cuda<D>(result.data(), result.layout(), evaluated(e).contiguous(), op);
-    else randomize_on_cuda<D>(result.data(), result.layout(), e, op);
+    randomize_on_cuda<D>(result.data(), result.layout(), e, op);
   }
   return result;
 }
@@ -35821,6 +35874,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
     A running = S::identity();
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      if (count <= 0) break;  // what a map calls is not called for what is not there
       A const x = convert_scalar<A>(Evaluator::value(arguments.tree, held, j, at));
       if (j < count) running = S::combine(running, x);
       values[j] = running;

@@ -34,6 +34,29 @@ std::string differs(Got const& got, Expected const& expected, double tolerance =
   return "";
 }
 
+/// Reads a table from its end: a number that is none of its elements', which are 1 to 64, would make it read behind the table.
+struct FromTheEnd {
+  float const* table;
+  SITU_HOST_DEVICE float operator()(int number) const { return table[64 - number]; }
+};
+/// run(x, map(FromTheEnd, x)) for such numbers of several shapes, on a device and on the host, gives the same.
+template <class D, class F>
+std::string looks_up(F const& run, double tolerance) {
+  situ::Tensor<float> const table = situ::arange<float>(64);
+  situ::Tensor<float, D> const there{table};
+  std::string found;
+  for (situ::Shape const& shape : {situ::Shape{1, 7}, situ::Shape{3, 33}, situ::Shape{5, 1001}, situ::Shape{1001, 3}, situ::Shape{1, 20003}}) {
+    situ::Tensor<int32_t> const numbers = situ::arange<int32_t>(shape[0] * shape[1]).view(shape) % 64 + 1;
+    situ::Tensor<int32_t, D> const numbers_there{numbers};
+    for (bool turned : {false, true}) {
+      auto const seen = [&](auto const& x) { return turned ? x.t() : x; };
+      std::string const difference = differs(run(situ::map(FromTheEnd{there.data()}, seen(numbers_there))), run(situ::map(FromTheEnd{table.data()}, seen(numbers))), tolerance);
+      if (!difference.empty()) found += "shape " + to_string(shape) + (turned ? ", turned: " : ": ") + difference + "\n";
+    }
+  }
+  return found;
+}
+
 /// Numbers from -10 to 10 in steps of 0.01, in an order that looks random, converted to T.
 template <class T>
 situ::Tensor<T> numbers(situ::Shape const& shape, unsigned seed = 1) {

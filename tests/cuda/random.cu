@@ -32,3 +32,13 @@ TEST_CASE("dropout drops the same elements on a GPU, whatever their layout is") 
   CHECK(differs(dropout(y.t(), 0.3, a), dropout(x.t(), 0.3, b), 1e-6) == "");
   CHECK(differs(bernoulli(y * 0.1f, a), bernoulli(x * 0.1f, b)) == "");
 }
+
+TEST_CASE("dropout of rows that lie further apart than 32-bit strides reach drops by the element's place, too") {
+  int64_t const apart = int64_t{1} << 31;
+  Tensor<float16, Gpu> memory = empty<float16, Gpu>({apart + 300});
+  Tensor<float16, Gpu> far = from_blob(memory.data(), {2, 300}, {apart, 1}, [memory](void*) {}, Gpu{});
+  Tensor<float16> const x = full<float16>({2, 300}, 1);
+  far.assign(x.to(Gpu{}));
+  Generator a{6}, b{6};
+  CHECK(differs(dropout(far, 0.5, a), dropout(x, 0.5, b)) == "");
+}

@@ -82,3 +82,9 @@ TEST_CASE("the sum of nothing is 0") {
   CHECK(sum(x, 1).size() == 0);
   CHECK(sum(x).item() == 0);
 }
+
+TEST_CASE("a reduction calls a function for elements alone") {
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return sum(y); }, 1e-6) == "");
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return sum(y, 1); }, 1e-6) == "");
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return argmax(y, 0); }, 0) == "");
+}

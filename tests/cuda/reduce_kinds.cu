@@ -60,3 +60,7 @@ TEST_CASE("a large mean does not cancel, and infinities are kept") {
   a(9) = INFINITY;
   CHECK(logsumexp(Tensor<float, Gpu>{a}).item() == INFINITY);
 }
+
+TEST_CASE("a variance calls a function for elements alone") {
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return var(y, 1); }, 1e-5) == "");
+}

@@ -34,3 +34,7 @@ TEST_CASE("a long scan is the same from run to run") {
   Tensor<float> const first = cumsum(x, 0).cpu();
   for (int k = 0; k < 3; ++k) CHECK(differs(cumsum(x, 0), first, 0.0) == "");
 }
+
+TEST_CASE("a scan calls a function for elements alone") {
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return cumsum(y, 1); }, 1e-5) == "");
+}

@@ -72,3 +72,7 @@ TEST_CASE("few long rows are cut into parts for many blocks, with the same resul
   CHECK(differs(softmax(d.to(Gpu{}), 2), softmax(d, 2), 1e-14) == "");
   CHECK(differs(layer_norm(d.to(Gpu{}), normalized_axes{{0, 2}}), layer_norm(d, normalized_axes{{0, 2}}), 1e-10) == "");
 }
+
+TEST_CASE("an operation on rows calls a function for elements alone") {
+  CHECK(situ_test::looks_up<Gpu>([](auto const& y) { return softmax(y, 1); }, 2e-6) == "");
+}

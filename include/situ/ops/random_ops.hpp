@@ -20,7 +20,11 @@ void randomize_on_cuda(typename F::element* data, Layout const& layout, E const&
   where.contiguous = collect_operands(e, layout, true, where.data, layouts);
   where.rank = 1;
   where.sizes[0] = layout.size();
-  if (!where.contiguous) where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
+  if (!where.contiguous) {
+    where.rank = bind_strides(layouts, leaf_count<E> + 1, where.sizes, &where.strides[0][0]);
+    // What 32-bit indices do not reach is launched in parts, which count from 0.
+    if (cuda::needs_parts(&where.strides[0][0], leaf_count<E> + 1, where.rank, layout.size())) return randomize_on_cuda<D>(data, layout, evaluated(e).contiguous(), op);
+  }
   launch_elementwise<D, Program<std::remove_const_t<decltype(tree)>, T, leaf_count<E>>>(cuda_kernels{}, tree, where);
 }
 }  // namespace SITU_ABI_COMPILER
@@ -43,9 +47,7 @@ auto randomized(E const& e, F const& op, char const* who) {
   if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
     randomize<D>(result.data(), result.layout(), e, op);
   } else {
-    // Beyond 32-bit indices strided kernels run in parts, which count from 0.
-    if (result.size() >= int64_t{1} << 31) randomize_on_cuda<D>(result.data(), result.layout(), evaluated(e).contiguous(), op);
-    else randomize_on_cuda<D>(result.data(), result.layout(), e, op);
+    randomize_on_cuda<D>(result.data(), result.layout(), e, op);
   }
   return result;
 }

@@ -108,6 +108,13 @@ struct Lanes {
       if (j < count) insert(j, *reinterpret_cast<word_of<T> const*>(from + j * stride));
     }
   }
+  /// The same, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
+  SITU_DEVICE __forceinline__ void load_repeating(T const* from, int64_t stride, int count) {
+    clear();
+    if (count <= 0) return;
+#pragma unroll
+    for (int j = 0; j < N; ++j) insert(j, *reinterpret_cast<word_of<T> const*>(from + (j < count ? j * stride : 0)));
+  }
   SITU_DEVICE __forceinline__ void store_each(T* to, int64_t stride, int count) const {
 #pragma unroll
     for (int j = 0; j < N; ++j) {

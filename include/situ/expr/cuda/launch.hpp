@@ -313,6 +313,15 @@ struct StridedSpace {
   }
 };
 
+/// Whether a space of so many elements and operands, whose strides are max_rank apart, is launched in parts, each of which counts its elements from 0.
+SITU_NOINLINE inline bool needs_parts(int64_t const* strides, int operands, int rank, int64_t size) {
+  bool far = size >= index_limit;
+  for (int o = 0; o < operands; ++o) {
+    for (int k = 0; k < rank; ++k) far = far || strides[o * max_rank + k] >= index_limit || strides[o * max_rank + k] <= -index_limit;
+  }
+  return far;
+}
+
 /// How many bytes an element of each operand has.
 template <int Operands>
 struct ElementSizes {

@@ -123,6 +123,7 @@ struct ReduceKernel {
 
   P bound;
   ReducePlan plan;
+  bool far;      ///< the inputs are more than the last cache holds, which a loop that looks for an extremum wants to know
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
@@ -163,7 +164,12 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) space.element_sizes[o] = bound.code->element_sizes[o];
     return space;
   }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 2 * block_rows()); }
+  static constexpr bool selects = indexed || requires { R::extremum; };
+  void cut(int64_t grain) {
+    ReduceSpace const space = this->space();
+    plan = space.plan(grain, strip_columns, 2 * block_rows());
+    far = selects && space.is_beyond_caches();
+  }
 
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
@@ -208,6 +214,7 @@ struct ReduceKernel {
     run.mask[0] = 0;
     run.count = count;
     run.origin = 0;
+    run.streams = far;
   }
 
   /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.
@@ -236,10 +243,9 @@ struct ReduceKernel {
   static constexpr int64_t most_pieces = 64;
   /// Runs a unit, or as one those of [unit, last) that are parts of one row, where the result is the same. Returns how many it ran.
   int64_t run_rows(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, int64_t unit, int64_t last) const {
-    constexpr bool selects = indexed || requires { R::extremum; };  // else rounding errors stay small, as sums go on as Total
     int64_t const output = unit / plan.units_per_output, part = unit % plan.units_per_output;
     int64_t units = 1;
-    if constexpr (selects) {
+    if constexpr (selects) {  // of others rounding errors stay small, as sums go on as Total
       int64_t const along = space.runs_per_row(plan), left = along - part % along;
       units = left < last - unit ? left : last - unit;
     }

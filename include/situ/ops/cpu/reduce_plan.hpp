@@ -48,6 +48,13 @@ struct ReduceSpace {
     }
   }
 
+  bool is_beyond_caches() const {
+    int64_t bytes = 0;
+    for (int o = 1; o < operands; ++o) bytes += element_sizes[o];
+    bytes *= outputs * count;
+    return bytes >= streaming_bytes && bytes > last_cache_bytes();
+  }
+
   /// The rows of a unit that reduces rows, and the part of each: elements [begin, stop) along `axis`.
   struct Rows {
     int axis;  ///< -1 where nothing is reduced

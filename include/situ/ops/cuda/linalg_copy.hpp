@@ -114,6 +114,7 @@ void fill_identity(T* a, int64_t rows, int64_t columns, int64_t count) {
   constexpr int device = device_traits<D>::ordinal;
   int64_t const size = rows * columns;
   if (count * size == 0) return;
+  refuse_while_recording(device, "a matrix that the host makes was asked for");
   DeviceGuard const guard(device);
   int64_t const diagonal = rows < columns ? rows : columns;
   std::vector<T> const ones(static_cast<std::size_t>(diagonal), T(1));
@@ -140,9 +141,10 @@ template <class T, class D>
 class MatrixPointers {
  public:
   MatrixPointers(T* first, int64_t step, int64_t count) : memory_(static_cast<std::size_t>(count) * sizeof(T*)) {
+    constexpr int device = device_traits<D>::ordinal;
+    refuse_while_recording(device, "a list of matrices that the host makes was asked for");
     std::vector<T*> places(static_cast<std::size_t>(count));
     for (T*& place : places) place = first, first += step;
-    constexpr int device = device_traits<D>::ordinal;
     DeviceGuard const guard(device);  // the runtime keeps what it has not copied yet: nothing waits
     check(device, cudaMemcpyAsync(memory_.get(), places.data(), places.size() * sizeof(T*), cudaMemcpyHostToDevice, current_stream(device)), "cudaMemcpyAsync");
   }

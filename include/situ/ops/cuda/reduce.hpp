@@ -108,6 +108,9 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
         for (int r = 0; r < rounds; ++r) {
           if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * N);
 #pragma unroll
+          for (int j = 0; j < N; ++j) values[r * N + j] = 0;
+          if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
+#pragma unroll
           for (int j = 0; j < N; ++j) {
             values[r * N + j] = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
           }
@@ -116,6 +119,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
       }
 #pragma unroll
       for (int r = 0; r < rounds && !reducers::centred<R>; ++r) {
+        if (counts[r] <= 0) continue;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           auto const x = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));

@@ -73,6 +73,9 @@ struct RowStep {
     Held<typename P::tree_type, N> held;
     hold(held, WalkSource<RowArguments<P>>{arguments, offsets, count});
 #pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = C(0);
+    if (count <= 0) return;  // what a map calls is not called for what is not there
+#pragma unroll
     for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
   }
   template <class C>

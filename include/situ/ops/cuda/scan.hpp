@@ -104,6 +104,7 @@ __global__ void __launch_bounds__(block_threads) scan_kernel(const __grid_consta
     A running = S::identity();
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      if (count <= 0) break;  // what a map calls is not called for what is not there
       A const x = convert_scalar<A>(Evaluator::value(arguments.tree, held, j, at));
       if (j < count) running = S::combine(running, x);
       values[j] = running;

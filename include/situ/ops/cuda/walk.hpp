@@ -47,7 +47,7 @@ struct WalkSource {
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
     if (N > 1 && count == N && (arguments.vectors >> (K + 1) & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.run_stride(K + 1), count);
+    else lanes.load_repeating(from, arguments.run_stride(K + 1), count);
   }
 };
 
