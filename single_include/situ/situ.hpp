@@ -3293,6 +3293,7 @@ struct MomentState {
   int64_t number = 0;
   double time = 0;  ///< in milliseconds, where the driver needs it
   bool timed = false;
+  mutable bool has_passed = false;  ///< as the host has seen: nobody has to be asked again
 };
 
 /// What streams of one kind of device can do. Everything here may be called from any thread, whatever its current device is.
@@ -3338,12 +3339,21 @@ class Moment {
   explicit operator bool() const { return state_ != nullptr; }
   MomentState* state() const { return state_; }
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
-  bool passed() const { return !state_ || state_->driver->passed(*state_); }
+  bool passed() const {
+    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
+    return state_->driver->passed(*state_) && has_passed();
+  }
   void wait() const {
-    if (state_) state_->driver->wait(*state_);
+    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
+    state_->driver->wait(*state_);
+    has_passed();
   }
 
  private:
+  bool has_passed() const {
+    __atomic_store_n(&state_->has_passed, true, __ATOMIC_RELEASE);
+    return true;
+  }
   MomentState* state_ = nullptr;
 };
 
@@ -3375,6 +3385,7 @@ struct StreamState {
   bool is_default = false;
   bool foreign = false;  ///< somebody else's: not used without a handle
   bool crowded = false;  ///< several threads are, or were, on it at once
+  bool recorded = false; ///< a graph is being captured of it: it was idle before, and does nothing until that ends
   int64_t handles = 0;
   uint64_t segments = 0;  ///< that were begun
   int64_t open = 0;       ///< segments that last
@@ -3383,6 +3394,12 @@ struct StreamState {
   int ends_at = 0;
   std::exception_ptr failure;  ///< of a host function
 };
+
+/// The stream whose host function this thread is running; null for none.
+SITU_PROCESS_STATE StreamState*& host_function_stream() {
+  static thread_local constinit StreamState* stream = nullptr;
+  return stream;
+}
 
 /// All streams of the process, and the lock of all notes.
 struct StreamTable {
@@ -3469,6 +3486,7 @@ inline Moment const* end_of(uint64_t note) {
 inline Moment moment_of(uint64_t note) {
   if (Moment const* const end = end_of(note)) return *end;
   StreamState& state = state_of(note);
+  if (__atomic_load_n(&state.recorded, __ATOMIC_ACQUIRE)) return {};
   if (state.foreign && __atomic_load_n(&state.handles, __ATOMIC_ACQUIRE) == 0) return state.ends[(state.ends_at + StreamState::remembered - 1) % StreamState::remembered];
   return record_moment(state);
 }
@@ -3600,7 +3618,7 @@ inline void deallocate_after_others(StreamDriver const* driver, int ordinal, Cur
   uint32_t const stream = stream_of(current.segment);
   bool here = current.recorder != nullptr && uses.written == current.segment;  // made while recording
   if (uses.read == 0) uses.read = uses.written;
-  if (!here) {
+  if (!here && !current.recorder) {
     here = true;
     for_each_read(uses, [&](uint64_t note) { here = here && stream_of(note) == stream; });
   }
@@ -3756,12 +3774,6 @@ struct HostFunctionOf : HostFunction {
         f(static_cast<F&&>(function)) {}
 };
 
-/// The stream whose host function this thread is running; null for none.
-SITU_PROCESS_STATE StreamState*& host_function_stream() {
-  static thread_local constinit StreamState* stream = nullptr;
-  return stream;
-}
-
 /// Runs it; what it throws is kept for the next synchronisation with its stream.
 inline void run_host_function(HostFunction* function) noexcept {
   StreamState& stream = *function->stream;
@@ -3866,13 +3878,14 @@ SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
       HostLock const lock;
       auto** link = reinterpret_cast<CopyInFlight**>(&head.uses);
       while (CopyInFlight* const copy = *link) {
-        bool const own = host_function_stream() && copy->end.state()->stream == host_function_stream();
-        if (!own && copy->end.passed()) {
+        StreamState* const here = host_function_stream();
+        bool const passed = (here && copy->end.state()->stream == here) || copy->end.passed();
+        if (passed && !here) {  // a host function lets nothing of a driver's go
           __atomic_store_n(link, copy->next, __ATOMIC_RELAXED);
           delete copy;
           continue;
         }
-        if (!own && !next && (writes || copy->writes)) next = copy->end;
+        if (!passed && !next && (writes || copy->writes)) next = copy->end;
         link = &copy->next;
       }
     }
@@ -4146,6 +4159,8 @@ struct DeviceState {
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
   IndexFault* fault = nullptr;      ///< page-locked and mapped; made with the pool
+  int captures = 0;                 ///< graphs that threads are capturing
+  int context = 0;                  ///< 1 when it is known to have one
 };
 
 struct ProcessState {
@@ -4251,6 +4266,40 @@ inline int device_count() noexcept {
   fail<DeviceUnavailable>("cuda:", device, ": there is no such device: ", count, count == 1 ? " GPU was found" : " GPUs were found");
 }
 
+/// Whether a device has a context. To make one of those current that have none would give it one, which takes its memory, and fails where another process has
+/// it to itself.
+__attribute__((noinline)) inline bool look_up_context(int device) noexcept {
+#if CUDART_VERSION < 12000  // where that gives it none
+  return device >= 0;
+#else
+  using Get = int (*)(int* result, int ordinal);
+  using State = int (*)(int device, unsigned* flags, int* active);
+  void *get = nullptr, *state = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  bool known = cudaGetDriverEntryPointByVersion("cuDeviceGet", &get, 7000, cudaEnableDefault, &found) == cudaSuccess && get &&
+               cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state, 7000, cudaEnableDefault, &found) == cudaSuccess && state;
+#else
+  bool known = cudaGetDriverEntryPoint("cuDeviceGet", &get, cudaEnableDefault, &found) == cudaSuccess && get &&
+               cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &state, cudaEnableDefault, &found) == cudaSuccess && state;
+#endif
+  int number = 0, active = 0;
+  unsigned flags = 0;
+  known = known && reinterpret_cast<Get>(get)(&number, device) == 0 && reinterpret_cast<State>(state)(number, &flags, &active) == 0;
+  if (!known) (void)cudaGetLastError();
+  return !known || active != 0;
+#endif
+}
+/// Makes the device that was the current one it again; one that has no context was never used, and stays as it is.
+inline void return_to(int device) noexcept {
+  int& known = process_state().devices[device].context;
+  if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) [[unlikely]] {
+    if (!look_up_context(device)) return;
+    __atomic_store_n(&known, 1, __ATOMIC_RELAXED);
+  }
+  if (cudaSetDevice(device) != cudaSuccess) (void)cudaGetLastError();
+}
+
 /// The first use of a device: its pool keeps what tensors free, its properties are read, and a place is made for what its
 /// kernels have to tell.
 __attribute__((noinline, cold)) inline void prepare(int device) {
@@ -4266,7 +4315,12 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   DeviceState& state = process_state().devices[device];
   if (!__atomic_load_n(&state.fault, __ATOMIC_ACQUIRE)) {
     void* memory = nullptr;  // one address for all devices and the host; kept to the end of the process
-    check(device, cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+    int previous = device;
+    check(device, cudaGetDevice(&previous), "cudaGetDevice");
+    if (previous != device) check(device, cudaSetDevice(device), "cudaSetDevice");
+    cudaError_t const code = cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped);
+    if (previous != device) return_to(previous);
+    check(device, code, "cudaHostAlloc");
     IndexFault* made = ::new (memory) IndexFault;
     IndexFault* expected = nullptr;
     if (!__atomic_compare_exchange_n(&state.fault, &expected, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) (void)cudaFreeHost(memory);
@@ -4281,7 +4335,7 @@ inline void require_device(int device) {
   if (!__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE)) [[unlikely]] prepare(device);
 }
 
-/// Makes `device` the current one, and in the end the one that was it before.
+/// Makes `device` the current one, and in the end the one that was it before, if that was ever used.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : device_(device), previous_(device) {
@@ -4292,7 +4346,7 @@ class DeviceGuard {
   DeviceGuard(DeviceGuard const&) = delete;
   DeviceGuard& operator=(DeviceGuard const&) = delete;
   ~DeviceGuard() {
-    if (previous_ != device_) (void)cudaSetDevice(previous_);
+    if (previous_ != device_) return_to(previous_);
   }
 
  private:
@@ -4537,12 +4591,34 @@ inline DeviceMemory device_memory(int device) {
 
 inline void use_device(int device) { require_device(device); }
 
+/// Waits for all work of the device, which is the current one. Where threads capture graphs this is done stream by stream: a wait for all of a device would
+/// end what they capture.
+__attribute__((noinline)) inline cudaError_t wait_for_all_streams(int device) {
+  if (__atomic_load_n(&process_state().devices[device].captures, __ATOMIC_ACQUIRE) == 0) return cudaDeviceSynchronize();
+  List<StreamHandle> streams;  // no capture begins on one of them while it is held
+  {
+    StreamLock const lock;
+    StreamTable const& table = stream_table();
+    for (uint32_t k = 2; k < table.count; ++k) {
+      StreamState* const state = table.all[k];
+      bool const is_there = !state->foreign || __atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) > 0;
+      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there) streams.push_back(StreamHandle(state));
+    }
+  }
+  cudaError_t code = cudaStreamSynchronize(cudaStreamLegacy);
+  for (StreamHandle const& each : streams) {
+    auto const native = static_cast<cudaStream_t>(each.state().native);
+    if (code == cudaSuccess && !is_capturing(native)) code = cudaStreamSynchronize(native);
+  }
+  return code;
+}
+
 /// Gives what the pool keeps back to the driver, but for `kept` bytes in all. Waits for the device.
 inline void empty_cache(int device, std::size_t kept = 0) {
   if (!is_ready(device)) return;
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
-  check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
 }
@@ -4597,7 +4673,7 @@ struct Runtime {
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
     if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
-    if (previous != device) (void)cudaSetDevice(previous);
+    if (previous != device) return_to(previous);
     report(device, "cudaFreeAsync", code);
   }
 
@@ -4652,7 +4728,7 @@ struct Runtime {
     refuse_while_recording(device, "synchronize was called");
     DeviceGuard const guard(device);
     ObservedWait const wait({device_kind::cuda, device});
-    check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   }
 
  private:
@@ -4805,11 +4881,19 @@ struct Streams {
     DeviceGuard const guard(later.ordinal);
     check(later.ordinal, cudaStreamWaitEvent(native(later), static_cast<cudaEvent_t>(moment.native), 0), "cudaStreamWaitEvent");
   }
+  /// A host function must not ask CUDA. Whatever its stream did before it has passed; of others it knows what the host has seen.
+  static bool in_host_function() { return host_function_stream() && host_function_stream()->driver == stream_driver(); }
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
+    if (in_host_function()) return moment.stream == host_function_stream();
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
+    if (in_host_function()) {
+      if (passed(moment)) return;
+      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, which CUDA does not allow: let its own stream wait (stream.wait(event)), and the host "
+                  "for the copy that it reads (get()), before it is enqueued");
+    }
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
     ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
@@ -4867,10 +4951,10 @@ struct Streams {
     void* const before = std::exchange(current.native, nullptr);
     try {
       StreamState const& only = state_of(notes[0]);
-      bool const is_there = only.ordinal == device && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
+      bool const is_there = only.ordinal == device && !__atomic_load_n(&only.recorded, __ATOMIC_ACQUIRE) && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
       current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
     } catch (...) {  // without an event nothing orders it but the host
-      if (DeviceSwitch const there(device); cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
+      wait_without_event(device);
     }
     Runtime::deallocate(device, head.memory, head.bytes);
     current.native = before;
@@ -4897,6 +4981,14 @@ struct Streams {
   static StreamDriver const* driver() { return stream_driver(); }
 
  private:
+  static void wait_without_event(int device) noexcept {
+    DeviceSwitch const there(device);
+    try {
+      if (wait_for_all_streams(device) == cudaSuccess) return;
+    } catch (...) {
+    }
+    (void)cudaGetLastError();
+  }
   static constexpr Place place(int device) { return {device_kind::cuda, device}; }
 
   struct DeviceSwitch {
@@ -4905,7 +4997,7 @@ struct Streams {
       if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
     }
     ~DeviceSwitch() {
-      if (previous != device) (void)cudaSetDevice(previous);
+      if (previous != device) return_to(previous);
     }
   };
 
@@ -6358,8 +6450,9 @@ class [[nodiscard]] StreamGuard {
 /// Runs f() on a host thread when everything that is enqueued on the stream has run, and holds up what is enqueued later until it
 /// returns. What it throws, the next synchronisation with the stream throws.
 ///
-/// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. `Emulated<N>`:
-///           it must not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
+/// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. What was copied on
+///           its own stream before has arrived; a copy of another stream that the host has not waited for throws Error. `Emulated<N>`: it must
+///           not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
 /// Example   auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
 template <device D, class F>
   requires std::is_invocable_v<F&>
@@ -6432,6 +6525,7 @@ class Event {
       detail::StreamState& state = stream.state();
       if (!moment_ || moment_.is_shared()) moment_ = detail::Moment::make(state.driver, true);
       moment_.state()->stream = &state;
+      moment_.state()->has_passed = false;
       state.driver->record(state, moment_);
     } else {
       time_ = detail::milliseconds_now();
@@ -6588,36 +6682,38 @@ class GraphRecord final : public GraphRecorder {
     memory_ = before;
     memory_stream = Streams::native(before.state());
     DeviceGuard const guard(device_);
-    check(device_, cudaStreamBeginCapture(Streams::native(stream), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    int& captures = process_state().devices[device_].captures;
+    __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL);
+    cudaError_t const code = cudaStreamBeginCapture(Streams::native(stream), cudaStreamCaptureModeRelaxed);
+    if (code != cudaSuccess) __atomic_fetch_sub(&captures, 1, __ATOMIC_ACQ_REL);
+    check(device_, code, "cudaStreamBeginCapture");
     capturing_ = true;
   }
   void end(StreamState& stream) {
     DeviceGuard const guard(device_);
     drop_dead();
     cudaGraph_t graph = nullptr;
-    capturing_ = false;
-    cudaError_t code = cudaStreamEndCapture(Streams::native(stream), &graph);
+    cudaError_t code = end_capture(stream, graph);
     if (code == cudaSuccess && !graph) code = cudaErrorStreamCaptureInvalidated;
+    if (code != cudaSuccess) come_after_memory_anyway(stream);
     check(device_, code, "capturing a graph: something that its function does cannot be recorded: cudaStreamEndCapture");
     std::size_t nodes = 0;
     code = cudaGraphGetNodes(graph, nullptr, &nodes);
     if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
     (void)cudaGraphDestroy(graph);
+    if (code != cudaSuccess) come_after_memory_anyway(stream);
     check(device_, code, "cudaGraphInstantiate of ", nodes, " nodes");
     size_ = static_cast<int64_t>(nodes);
     come_after_memory(stream);
   }
   /// What was captured is forgotten, and the stream can be used again.
   void abandon(StreamState& stream) noexcept {
-    if (!std::exchange(capturing_, false)) return;
+    if (!capturing_) return;
     cudaGraph_t graph = nullptr;
-    (void)cudaStreamEndCapture(Streams::native(stream), &graph);
+    (void)end_capture(stream, graph);
     if (graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
-    try {
-      come_after_memory(stream);
-    } catch (...) {
-    }
+    come_after_memory_anyway(stream);
   }
   int64_t size() const { return size_; }
 
@@ -6661,6 +6757,19 @@ class GraphRecord final : public GraphRecorder {
     if (!took_memory_) return;
     memory_is_there_ = record_moment(memory_.state());
     Streams::wait_for(stream, *memory_is_there_.state());
+  }
+  /// The same of what was not recorded: what was made lives on, and is used behind its allocation.
+  void come_after_memory_anyway(StreamState& stream) noexcept {
+    try {
+      come_after_memory(stream);
+    } catch (...) {
+    }
+  }
+  cudaError_t end_capture(StreamState& stream, cudaGraph_t& graph) noexcept {
+    capturing_ = false;
+    cudaError_t const code = cudaStreamEndCapture(Streams::native(stream), &graph);
+    __atomic_fetch_sub(&process_state().devices[device_].captures, 1, __ATOMIC_ACQ_REL);
+    return code;
   }
   void* find_free(std::size_t bytes) {
     drop_dead();
@@ -6844,7 +6953,13 @@ class Recording {
  public:
   Recording(Record& record, StreamHandle const& before)
       : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0)), current_(device_traits<D>::current_stream()) {
-    record.begin(stream_.state(), before_);
+    __atomic_store_n(&stream_.state().recorded, true, __ATOMIC_RELEASE);
+    try {
+      record.begin(stream_.state(), before_);
+    } catch (...) {
+      __atomic_store_n(&stream_.state().recorded, false, __ATOMIC_RELEASE);
+      throw;
+    }
     change_stream(current_, &stream_.state());
     current_.recorder = &record;
   }
@@ -6852,6 +6967,7 @@ class Recording {
   Recording& operator=(Recording const&) = delete;
   ~Recording() {
     if (!ended_) record_.abandon(stream_.state());
+    __atomic_store_n(&stream_.state().recorded, false, __ATOMIC_RELEASE);
     change_stream(current_, &before_.state());
     current_.recorder = nullptr;
   }
@@ -17315,6 +17431,10 @@ class Pending<Tensor<T, Pinned>> {
   Tensor<T, Pinned> get() const {
     wait();
     if (finish_) {
+      if (detail::host_function_stream()) {
+        detail::fail<Error>("get: what has arrived is first converted, in memory of its own, which a host function cannot make: call get() outside of it, or copy a tensor of "
+                            "the type and layout that is wanted");
+      }
       value_ = finish_(raw_);
       finish_ = nullptr;
       raw_ = {};
@@ -17410,8 +17530,8 @@ auto transfer_async(Tensor<T, From> const& from) {
       } else {
         if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
-        repeat_bytes<D>(to, bytes, repeated);
         note.publish(*head);
+        repeat_bytes<D>(to, bytes, repeated);
         return result;
       }
     }
@@ -30862,7 +30982,6 @@ struct SolverFunctions {
 
 struct SolverLibrary {
   int (*create)(void** handle);
-  int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
   int (*syevj_options_create)(void** options);
   int (*syevj_options_destroy)(void* options);
@@ -30921,7 +31040,6 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
     void* const blas = open_library("cublas");
     SolverLibrary all;
     find_function(all.create, solver, "cusolverDnCreate");
-    find_function(all.destroy, solver, "cusolverDnDestroy");
     find_function(all.set_stream, solver, "cusolverDnSetStream");
     find_function(all.syevj_options_create, solver, "cusolverDnCreateSyevjInfo");
     find_function(all.syevj_options_destroy, solver, "cusolverDnDestroySyevjInfo");
@@ -30934,10 +31052,39 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
   return library;
 }
 
-/// A handle for each device, kept for the next caller. One per process.
-SITU_PROCESS_STATE void** spare_solver_handles() {
-  static constinit void* spares[max_devices] = {};
+/// A handle stays with its stream, whose work may use the handle's memory for as long as it runs.
+struct SolverHandle {
+  void* handle;
+  int device;
+  cudaStream_t stream;
+  SolverHandle* next;
+};
+/// Handles that are kept for the next callers. One per process.
+struct SpareSolvers {
+  pthread_mutex_t mutex;
+  SolverHandle* first;
+};
+SITU_PROCESS_STATE SpareSolvers& spare_solvers() {
+  static constinit SpareSolvers spares{PTHREAD_MUTEX_INITIALIZER, nullptr};
   return spares;
+}
+/// One of the stream's, or null.
+inline SolverHandle* take_spare_solver(int device, cudaStream_t stream) {
+  SpareSolvers& spares = spare_solvers();
+  ::pthread_mutex_lock(&spares.mutex);
+  SolverHandle** link = &spares.first;
+  while (*link && ((*link)->device != device || (*link)->stream != stream)) link = &(*link)->next;
+  SolverHandle* const found = *link;
+  if (found) *link = found->next;
+  ::pthread_mutex_unlock(&spares.mutex);
+  return found;
+}
+inline void keep_spare_solver(SolverHandle* handle) noexcept {
+  SpareSolvers& spares = spare_solvers();
+  ::pthread_mutex_lock(&spares.mutex);
+  handle->next = spares.first;
+  spares.first = handle;
+  ::pthread_mutex_unlock(&spares.mutex);
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_solver(int device, int status, char const* call) {
@@ -30954,18 +31101,21 @@ template <class T>
 class SolverCall {
  public:
   explicit SolverCall(int device) : f(solver_library().of<T>()), guard_(device), device_(device) {
-    handle = __atomic_exchange_n(&spare_solver_handles()[device], nullptr, __ATOMIC_ACQ_REL);
-    if (!handle) check(solver_library().create(&handle), "cusolverDnCreate");
-    if (int const status = solver_library().set_stream(handle, current_stream(device)); status != 0) {
-      solver_library().destroy(handle);
+    cudaStream_t const stream = current_stream(device);
+    held_ = take_spare_solver(device, stream);
+    if (!held_) {
+      check(solver_library().create(&handle), "cusolverDnCreate");
+      held_ = new SolverHandle{handle, device, stream, nullptr};
+    }
+    handle = held_->handle;
+    if (int const status = solver_library().set_stream(handle, stream); status != 0) {
+      keep_spare_solver(held_);
       fail_solver(device, status, "cusolverDnSetStream");
     }
   }
   SolverCall(SolverCall const&) = delete;
   SolverCall& operator=(SolverCall const&) = delete;
-  ~SolverCall() {
-    if (void* const other = __atomic_exchange_n(&spare_solver_handles()[device_], handle, __ATOMIC_ACQ_REL)) solver_library().destroy(other);
-  }
+  ~SolverCall() { keep_spare_solver(held_); }
   void check(int status, char const* what) const { check_solver(device_, status, what); }
 
   SolverFunctions<T> const& f;
@@ -30974,6 +31124,7 @@ class SolverCall {
  private:
   DeviceGuard guard_;
   int device_;
+  SolverHandle* held_ = nullptr;
 };
 
 /// The options of a routine by Jacobi's method, as they are by default: to the precision of the type, sorted.

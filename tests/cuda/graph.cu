@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -100,4 +101,28 @@ TEST_CASE("replays on several streams give what one stream gives") {
   }
   CHECK(x.item(777) == 60.f);
   CHECK(y.item((1 << 20) - 1) == 2 * 60 * 61 / 2);
+}
+
+TEST_CASE("what a capture assigned before it failed is freed while the next one records on the same stream") {
+  Tensor<float, Gpu> const x{numbers<float>({1000})};
+  Tensor<float, Gpu> y;
+  CHECK_THROWS_AS(gpu::Graph{[&] { y = x + 1; (void)y.item(0); }}, CudaError);
+  gpu::Graph graph{[&] { y = x * 2; }};
+  graph.replay();
+  CHECK(differs(y, numbers<float>({1000}) * 2) == "");
+}
+
+TEST_CASE("another thread may wait for the device, and return its memory, while a graph is captured") {
+  Tensor<float, Gpu> const x{numbers<float>({1000})};
+  Tensor<float, Gpu> y;
+  gpu::Graph graph{[&] {
+    y = x + 1;
+    std::thread([] {
+      synchronize(Gpu{});
+      gpu::empty_cache();
+    }).join();
+    y = y * 2;
+  }};
+  graph.replay();
+  CHECK(differs(y, (numbers<float>({1000}) + 1) * 2) == "");
 }

@@ -10,7 +10,9 @@
 
 #include <cuda/prototypes.hpp>
 #include <ops/expected/linalg.hpp>
+#include <situ/device/graph.hpp>
 #include <situ/ops/linalg.hpp>
+#include <situ/ops/random.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
 
@@ -55,7 +57,6 @@ SITU_SAME_FOR(double, D);
 SITU_SAME(detail::cuda::SolverFunctions<float>::copy, cublasScopy_v2);
 SITU_SAME(detail::cuda::SolverFunctions<double>::copy, cublasDcopy_v2);
 SITU_SAME(detail::cuda::SolverLibrary::create, cusolverDnCreate);
-SITU_SAME(detail::cuda::SolverLibrary::destroy, cusolverDnDestroy);
 SITU_SAME(detail::cuda::SolverLibrary::set_stream, cusolverDnSetStream);
 SITU_SAME(detail::cuda::SolverLibrary::syevj_options_create, cusolverDnCreateSyevjInfo);
 SITU_SAME(detail::cuda::SolverLibrary::syevj_options_destroy, cusolverDnDestroySyevjInfo);
@@ -298,4 +299,12 @@ TEST_SUITE("without a gpu") {
       CHECK(std::string(error.what()).find(".so.") != std::string::npos);  // a library, not a function in it
     }
   }
+}
+
+TEST_CASE("a batch of matrices, which the host lists, is not recorded") {
+  Tensor<float, Gpu> const batch = rand({3, 8, 8}).to(Gpu{});
+  (void)qr(batch);
+  CHECK_THROWS_AS(gpu::Graph{[&] { (void)qr(batch); }}, CudaError);
+  (void)qr(batch);
+  synchronize(Gpu{});
 }

@@ -201,6 +201,34 @@ TEST_CASE("what host functions throw reaches the next synchronisation") {
   synchronize(Gpu{});
 }
 
+TEST_CASE("a host function reads what its own stream has copied, and what the host has waited for; another stream's copy is an error") {
+  Stream<Gpu> const s, other;
+  Tensor<float, Gpu> const x = full<float>({4}, 3.f, Gpu{});
+  float seen = 0;
+  {
+    StreamGuard const guard{s};
+    Pending<Tensor<float, Pinned>> const h = x.to_async(Pinned{});
+    enqueue(s, [h, &seen] {
+      Tensor<float, Pinned> const y = h.get();
+      seen = y(3) + y(0);
+    });
+  }
+  s.synchronize();
+  CHECK(seen == 6);
+  Pending<Tensor<float, Pinned>> elsewhere;
+  {
+    StreamGuard const guard{other};
+    enqueue(other, [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+    elsewhere = x.to_async(Pinned{});
+  }
+  enqueue(s, [elsewhere, &seen] { seen = elsewhere.get()(0); });
+  CHECK_THROWS_AS(s.synchronize(), Error);
+  elsewhere.wait();
+  enqueue(s, [elsewhere, &seen] { seen = elsewhere.get()(0); });
+  s.synchronize();
+  CHECK(seen == 3);
+}
+
 TEST_CASE("a stream of CUDA's can be wrapped, and kernels launched on it by hand see the tensors") {
   cudaStream_t made = nullptr;
   REQUIRE(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking) == cudaSuccess);

@@ -216,6 +216,19 @@ TEST_CASE("host functions run in the order of the stream, and what they throw re
   CHECK_THROWS_WITH_AS(s.synchronize(), "emulated: a function on a stream waits for that stream itself, which cannot go on before it returns", Error);
 }
 
+TEST_CASE("a host function takes what has arrived as it is: what would be converted first is an error") {
+  Stream<Device> const s;
+  Float const x = full<float>({4}, 3.f, Device{});
+  float seen = 0;
+  {
+    StreamGuard const guard{s};
+    Pending<Tensor<double, Pinned>> const wider = x.to_async<double>(Pinned{});
+    enqueue(s, [wider, &seen] { seen = static_cast<float>(wider.get()(0)); });
+  }
+  CHECK_THROWS_AS(s.synchronize(), Error);
+  CHECK(seen == 0);
+}
+
 TEST_CASE("a host function may use tensors of its device") {
   Stream<Device> const s;
   Float result;

@@ -35,6 +35,7 @@ class Event {
       detail::StreamState& state = stream.state();
       if (!moment_ || moment_.is_shared()) moment_ = detail::Moment::make(state.driver, true);
       moment_.state()->stream = &state;
+      moment_.state()->has_passed = false;
       state.driver->record(state, moment_);
     } else {
       time_ = detail::milliseconds_now();

@@ -17,7 +17,13 @@ class Recording {
  public:
   Recording(Record& record, StreamHandle const& before)
       : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0)), current_(device_traits<D>::current_stream()) {
-    record.begin(stream_.state(), before_);
+    __atomic_store_n(&stream_.state().recorded, true, __ATOMIC_RELEASE);
+    try {
+      record.begin(stream_.state(), before_);
+    } catch (...) {
+      __atomic_store_n(&stream_.state().recorded, false, __ATOMIC_RELEASE);
+      throw;
+    }
     change_stream(current_, &stream_.state());
     current_.recorder = &record;
   }
@@ -25,6 +31,7 @@ class Recording {
   Recording& operator=(Recording const&) = delete;
   ~Recording() {
     if (!ended_) record_.abandon(stream_.state());
+    __atomic_store_n(&stream_.state().recorded, false, __ATOMIC_RELEASE);
     change_stream(current_, &before_.state());
     current_.recorder = nullptr;
   }

@@ -58,12 +58,6 @@ struct HostFunctionOf : HostFunction {
         f(static_cast<F&&>(function)) {}
 };
 
-/// The stream whose host function this thread is running; null for none.
-SITU_PROCESS_STATE StreamState*& host_function_stream() {
-  static thread_local constinit StreamState* stream = nullptr;
-  return stream;
-}
-
 /// Runs it; what it throws is kept for the next synchronisation with its stream.
 inline void run_host_function(HostFunction* function) noexcept {
   StreamState& stream = *function->stream;
@@ -168,13 +162,14 @@ SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
       HostLock const lock;
       auto** link = reinterpret_cast<CopyInFlight**>(&head.uses);
       while (CopyInFlight* const copy = *link) {
-        bool const own = host_function_stream() && copy->end.state()->stream == host_function_stream();
-        if (!own && copy->end.passed()) {
+        StreamState* const here = host_function_stream();
+        bool const passed = (here && copy->end.state()->stream == here) || copy->end.passed();
+        if (passed && !here) {  // a host function lets nothing of a driver's go
           __atomic_store_n(link, copy->next, __ATOMIC_RELAXED);
           delete copy;
           continue;
         }
-        if (!own && !next && (writes || copy->writes)) next = copy->end;
+        if (!passed && !next && (writes || copy->writes)) next = copy->end;
         link = &copy->next;
       }
     }

@@ -37,6 +37,7 @@ struct MomentState {
   int64_t number = 0;
   double time = 0;  ///< in milliseconds, where the driver needs it
   bool timed = false;
+  mutable bool has_passed = false;  ///< as the host has seen: nobody has to be asked again
 };
 
 /// What streams of one kind of device can do. Everything here may be called from any thread, whatever its current device is.
@@ -82,12 +83,21 @@ class Moment {
   explicit operator bool() const { return state_ != nullptr; }
   MomentState* state() const { return state_; }
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
-  bool passed() const { return !state_ || state_->driver->passed(*state_); }
+  bool passed() const {
+    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
+    return state_->driver->passed(*state_) && has_passed();
+  }
   void wait() const {
-    if (state_) state_->driver->wait(*state_);
+    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
+    state_->driver->wait(*state_);
+    has_passed();
   }
 
  private:
+  bool has_passed() const {
+    __atomic_store_n(&state_->has_passed, true, __ATOMIC_RELEASE);
+    return true;
+  }
   MomentState* state_ = nullptr;
 };
 
@@ -119,6 +129,7 @@ struct StreamState {
   bool is_default = false;
   bool foreign = false;  ///< somebody else's: not used without a handle
   bool crowded = false;  ///< several threads are, or were, on it at once
+  bool recorded = false; ///< a graph is being captured of it: it was idle before, and does nothing until that ends
   int64_t handles = 0;
   uint64_t segments = 0;  ///< that were begun
   int64_t open = 0;       ///< segments that last
@@ -127,6 +138,12 @@ struct StreamState {
   int ends_at = 0;
   std::exception_ptr failure;  ///< of a host function
 };
+
+/// The stream whose host function this thread is running; null for none.
+SITU_PROCESS_STATE StreamState*& host_function_stream() {
+  static thread_local constinit StreamState* stream = nullptr;
+  return stream;
+}
 
 /// All streams of the process, and the lock of all notes.
 struct StreamTable {
@@ -213,6 +230,7 @@ inline Moment const* end_of(uint64_t note) {
 inline Moment moment_of(uint64_t note) {
   if (Moment const* const end = end_of(note)) return *end;
   StreamState& state = state_of(note);
+  if (__atomic_load_n(&state.recorded, __ATOMIC_ACQUIRE)) return {};
   if (state.foreign && __atomic_load_n(&state.handles, __ATOMIC_ACQUIRE) == 0) return state.ends[(state.ends_at + StreamState::remembered - 1) % StreamState::remembered];
   return record_moment(state);
 }
@@ -344,7 +362,7 @@ inline void deallocate_after_others(StreamDriver const* driver, int ordinal, Cur
   uint32_t const stream = stream_of(current.segment);
   bool here = current.recorder != nullptr && uses.written == current.segment;  // made while recording
   if (uses.read == 0) uses.read = uses.written;
-  if (!here) {
+  if (!here && !current.recorder) {
     here = true;
     for_each_read(uses, [&](uint64_t note) { here = here && stream_of(note) == stream; });
   }

@@ -152,8 +152,9 @@ class [[nodiscard]] StreamGuard {
 /// Runs f() on a host thread when everything that is enqueued on the stream has run, and holds up what is enqueued later until it
 /// returns. What it throws, the next synchronisation with the stream throws.
 ///
-/// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. `Emulated<N>`:
-///           it must not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
+/// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. What was copied on
+///           its own stream before has arrived; a copy of another stream that the host has not waited for throws Error. `Emulated<N>`: it must
+///           not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
 /// Example   auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
 template <device D, class F>
   requires std::is_invocable_v<F&>

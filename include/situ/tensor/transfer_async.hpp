@@ -37,6 +37,10 @@ class Pending<Tensor<T, Pinned>> {
   Tensor<T, Pinned> get() const {
     wait();
     if (finish_) {
+      if (detail::host_function_stream()) {
+        detail::fail<Error>("get: what has arrived is first converted, in memory of its own, which a host function cannot make: call get() outside of it, or copy a tensor of "
+                            "the type and layout that is wanted");
+      }
       value_ = finish_(raw_);
       finish_ = nullptr;
       raw_ = {};
@@ -132,8 +136,8 @@ auto transfer_async(Tensor<T, From> const& from) {
       } else {
         if (whole) device_traits<D>::copy_from_pinned(to, first, bytes);
         else device_traits<D>::copy_rows_from_pinned(to, first, crossing.rows);
-        repeat_bytes<D>(to, bytes, repeated);
         note.publish(*head);
+        repeat_bytes<D>(to, bytes, repeated);
         return result;
       }
     }

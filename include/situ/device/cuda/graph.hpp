@@ -31,36 +31,38 @@ class GraphRecord final : public GraphRecorder {
     memory_ = before;
     memory_stream = Streams::native(before.state());
     DeviceGuard const guard(device_);
-    check(device_, cudaStreamBeginCapture(Streams::native(stream), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    int& captures = process_state().devices[device_].captures;
+    __atomic_fetch_add(&captures, 1, __ATOMIC_ACQ_REL);
+    cudaError_t const code = cudaStreamBeginCapture(Streams::native(stream), cudaStreamCaptureModeRelaxed);
+    if (code != cudaSuccess) __atomic_fetch_sub(&captures, 1, __ATOMIC_ACQ_REL);
+    check(device_, code, "cudaStreamBeginCapture");
     capturing_ = true;
   }
   void end(StreamState& stream) {
     DeviceGuard const guard(device_);
     drop_dead();
     cudaGraph_t graph = nullptr;
-    capturing_ = false;
-    cudaError_t code = cudaStreamEndCapture(Streams::native(stream), &graph);
+    cudaError_t code = end_capture(stream, graph);
     if (code == cudaSuccess && !graph) code = cudaErrorStreamCaptureInvalidated;
+    if (code != cudaSuccess) come_after_memory_anyway(stream);
     check(device_, code, "capturing a graph: something that its function does cannot be recorded: cudaStreamEndCapture");
     std::size_t nodes = 0;
     code = cudaGraphGetNodes(graph, nullptr, &nodes);
     if (code == cudaSuccess) code = cudaGraphInstantiate(&executable_, graph, 0);
     (void)cudaGraphDestroy(graph);
+    if (code != cudaSuccess) come_after_memory_anyway(stream);
     check(device_, code, "cudaGraphInstantiate of ", nodes, " nodes");
     size_ = static_cast<int64_t>(nodes);
     come_after_memory(stream);
   }
   /// What was captured is forgotten, and the stream can be used again.
   void abandon(StreamState& stream) noexcept {
-    if (!std::exchange(capturing_, false)) return;
+    if (!capturing_) return;
     cudaGraph_t graph = nullptr;
-    (void)cudaStreamEndCapture(Streams::native(stream), &graph);
+    (void)end_capture(stream, graph);
     if (graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();
-    try {
-      come_after_memory(stream);
-    } catch (...) {
-    }
+    come_after_memory_anyway(stream);
   }
   int64_t size() const { return size_; }
 
@@ -104,6 +106,19 @@ class GraphRecord final : public GraphRecorder {
     if (!took_memory_) return;
     memory_is_there_ = record_moment(memory_.state());
     Streams::wait_for(stream, *memory_is_there_.state());
+  }
+  /// The same of what was not recorded: what was made lives on, and is used behind its allocation.
+  void come_after_memory_anyway(StreamState& stream) noexcept {
+    try {
+      come_after_memory(stream);
+    } catch (...) {
+    }
+  }
+  cudaError_t end_capture(StreamState& stream, cudaGraph_t& graph) noexcept {
+    capturing_ = false;
+    cudaError_t const code = cudaStreamEndCapture(Streams::native(stream), &graph);
+    __atomic_fetch_sub(&process_state().devices[device_].captures, 1, __ATOMIC_ACQ_REL);
+    return code;
   }
   void* find_free(std::size_t bytes) {
     drop_dead();

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 
+#include <situ/core/list.hpp>
 #include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/launch.hpp>
 #include <situ/device/cuda/stream.hpp>
 #include <situ/device/memory_statistics.hpp>
 #include <situ/device/observe.hpp>
+#include <situ/device/order.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -50,12 +52,34 @@ inline DeviceMemory device_memory(int device) {
 
 inline void use_device(int device) { require_device(device); }
 
+/// Waits for all work of the device, which is the current one. Where threads capture graphs this is done stream by stream: a wait for all of a device would
+/// end what they capture.
+__attribute__((noinline)) inline cudaError_t wait_for_all_streams(int device) {
+  if (__atomic_load_n(&process_state().devices[device].captures, __ATOMIC_ACQUIRE) == 0) return cudaDeviceSynchronize();
+  List<StreamHandle> streams;  // no capture begins on one of them while it is held
+  {
+    StreamLock const lock;
+    StreamTable const& table = stream_table();
+    for (uint32_t k = 2; k < table.count; ++k) {
+      StreamState* const state = table.all[k];
+      bool const is_there = !state->foreign || __atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) > 0;
+      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there) streams.push_back(StreamHandle(state));
+    }
+  }
+  cudaError_t code = cudaStreamSynchronize(cudaStreamLegacy);
+  for (StreamHandle const& each : streams) {
+    auto const native = static_cast<cudaStream_t>(each.state().native);
+    if (code == cudaSuccess && !is_capturing(native)) code = cudaStreamSynchronize(native);
+  }
+  return code;
+}
+
 /// Gives what the pool keeps back to the driver, but for `kept` bytes in all. Waits for the device.
 inline void empty_cache(int device, std::size_t kept = 0) {
   if (!is_ready(device)) return;
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
-  check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
 }
@@ -110,7 +134,7 @@ struct Runtime {
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
     if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
-    if (previous != device) (void)cudaSetDevice(previous);
+    if (previous != device) return_to(previous);
     report(device, "cudaFreeAsync", code);
   }
 
@@ -165,7 +189,7 @@ struct Runtime {
     refuse_while_recording(device, "synchronize was called");
     DeviceGuard const guard(device);
     ObservedWait const wait({device_kind::cuda, device});
-    check(device, cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   }
 
  private:

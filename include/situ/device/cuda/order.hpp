@@ -51,11 +51,19 @@ struct Streams {
     DeviceGuard const guard(later.ordinal);
     check(later.ordinal, cudaStreamWaitEvent(native(later), static_cast<cudaEvent_t>(moment.native), 0), "cudaStreamWaitEvent");
   }
+  /// A host function must not ask CUDA. Whatever its stream did before it has passed; of others it knows what the host has seen.
+  static bool in_host_function() { return host_function_stream() && host_function_stream()->driver == stream_driver(); }
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
+    if (in_host_function()) return moment.stream == host_function_stream();
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
+    if (in_host_function()) {
+      if (passed(moment)) return;
+      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, which CUDA does not allow: let its own stream wait (stream.wait(event)), and the host "
+                  "for the copy that it reads (get()), before it is enqueued");
+    }
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
     ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
@@ -113,10 +121,10 @@ struct Streams {
     void* const before = std::exchange(current.native, nullptr);
     try {
       StreamState const& only = state_of(notes[0]);
-      bool const is_there = only.ordinal == device && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
+      bool const is_there = only.ordinal == device && !__atomic_load_n(&only.recorded, __ATOMIC_ACQUIRE) && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
       current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
     } catch (...) {  // without an event nothing orders it but the host
-      if (DeviceSwitch const there(device); cudaDeviceSynchronize() != cudaSuccess) (void)cudaGetLastError();
+      wait_without_event(device);
     }
     Runtime::deallocate(device, head.memory, head.bytes);
     current.native = before;
@@ -143,6 +151,14 @@ struct Streams {
   static StreamDriver const* driver() { return stream_driver(); }
 
  private:
+  static void wait_without_event(int device) noexcept {
+    DeviceSwitch const there(device);
+    try {
+      if (wait_for_all_streams(device) == cudaSuccess) return;
+    } catch (...) {
+    }
+    (void)cudaGetLastError();
+  }
   static constexpr Place place(int device) { return {device_kind::cuda, device}; }
 
   struct DeviceSwitch {
@@ -151,7 +167,7 @@ struct Streams {
       if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
     }
     ~DeviceSwitch() {
-      if (previous != device) (void)cudaSetDevice(previous);
+      if (previous != device) return_to(previous);
     }
   };
 

@@ -17,6 +17,8 @@ struct DeviceState {
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
   IndexFault* fault = nullptr;      ///< page-locked and mapped; made with the pool
+  int captures = 0;                 ///< graphs that threads are capturing
+  int context = 0;                  ///< 1 when it is known to have one
 };
 
 struct ProcessState {

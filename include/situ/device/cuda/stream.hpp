@@ -75,6 +75,40 @@ inline int device_count() noexcept {
   fail<DeviceUnavailable>("cuda:", device, ": there is no such device: ", count, count == 1 ? " GPU was found" : " GPUs were found");
 }
 
+/// Whether a device has a context. To make one of those current that have none would give it one, which takes its memory, and fails where another process has
+/// it to itself.
+__attribute__((noinline)) inline bool look_up_context(int device) noexcept {
+#if CUDART_VERSION < 12000  // where that gives it none
+  return device >= 0;
+#else
+  using Get = int (*)(int* result, int ordinal);
+  using State = int (*)(int device, unsigned* flags, int* active);
+  void *get = nullptr, *state = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  bool known = cudaGetDriverEntryPointByVersion("cuDeviceGet", &get, 7000, cudaEnableDefault, &found) == cudaSuccess && get &&
+               cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state, 7000, cudaEnableDefault, &found) == cudaSuccess && state;
+#else
+  bool known = cudaGetDriverEntryPoint("cuDeviceGet", &get, cudaEnableDefault, &found) == cudaSuccess && get &&
+               cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &state, cudaEnableDefault, &found) == cudaSuccess && state;
+#endif
+  int number = 0, active = 0;
+  unsigned flags = 0;
+  known = known && reinterpret_cast<Get>(get)(&number, device) == 0 && reinterpret_cast<State>(state)(number, &flags, &active) == 0;
+  if (!known) (void)cudaGetLastError();
+  return !known || active != 0;
+#endif
+}
+/// Makes the device that was the current one it again; one that has no context was never used, and stays as it is.
+inline void return_to(int device) noexcept {
+  int& known = process_state().devices[device].context;
+  if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) [[unlikely]] {
+    if (!look_up_context(device)) return;
+    __atomic_store_n(&known, 1, __ATOMIC_RELAXED);
+  }
+  if (cudaSetDevice(device) != cudaSuccess) (void)cudaGetLastError();
+}
+
 /// The first use of a device: its pool keeps what tensors free, its properties are read, and a place is made for what its
 /// kernels have to tell.
 __attribute__((noinline, cold)) inline void prepare(int device) {
@@ -90,7 +124,12 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   DeviceState& state = process_state().devices[device];
   if (!__atomic_load_n(&state.fault, __ATOMIC_ACQUIRE)) {
     void* memory = nullptr;  // one address for all devices and the host; kept to the end of the process
-    check(device, cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+    int previous = device;
+    check(device, cudaGetDevice(&previous), "cudaGetDevice");
+    if (previous != device) check(device, cudaSetDevice(device), "cudaSetDevice");
+    cudaError_t const code = cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped);
+    if (previous != device) return_to(previous);
+    check(device, code, "cudaHostAlloc");
     IndexFault* made = ::new (memory) IndexFault;
     IndexFault* expected = nullptr;
     if (!__atomic_compare_exchange_n(&state.fault, &expected, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) (void)cudaFreeHost(memory);
@@ -105,7 +144,7 @@ inline void require_device(int device) {
   if (!__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE)) [[unlikely]] prepare(device);
 }
 
-/// Makes `device` the current one, and in the end the one that was it before.
+/// Makes `device` the current one, and in the end the one that was it before, if that was ever used.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : device_(device), previous_(device) {
@@ -116,7 +155,7 @@ class DeviceGuard {
   DeviceGuard(DeviceGuard const&) = delete;
   DeviceGuard& operator=(DeviceGuard const&) = delete;
   ~DeviceGuard() {
-    if (previous_ != device_) (void)cudaSetDevice(previous_);
+    if (previous_ != device_) return_to(previous_);
   }
 
  private:

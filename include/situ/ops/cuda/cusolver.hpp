@@ -53,7 +53,6 @@ struct SolverFunctions {
 
 struct SolverLibrary {
   int (*create)(void** handle);
-  int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
   int (*syevj_options_create)(void** options);
   int (*syevj_options_destroy)(void* options);
@@ -112,7 +111,6 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
     void* const blas = open_library("cublas");
     SolverLibrary all;
     find_function(all.create, solver, "cusolverDnCreate");
-    find_function(all.destroy, solver, "cusolverDnDestroy");
     find_function(all.set_stream, solver, "cusolverDnSetStream");
     find_function(all.syevj_options_create, solver, "cusolverDnCreateSyevjInfo");
     find_function(all.syevj_options_destroy, solver, "cusolverDnDestroySyevjInfo");
@@ -125,10 +123,39 @@ SITU_PROCESS_STATE SolverLibrary const& solver_library() {
   return library;
 }
 
-/// A handle for each device, kept for the next caller. One per process.
-SITU_PROCESS_STATE void** spare_solver_handles() {
-  static constinit void* spares[max_devices] = {};
+/// A handle stays with its stream, whose work may use the handle's memory for as long as it runs.
+struct SolverHandle {
+  void* handle;
+  int device;
+  cudaStream_t stream;
+  SolverHandle* next;
+};
+/// Handles that are kept for the next callers. One per process.
+struct SpareSolvers {
+  pthread_mutex_t mutex;
+  SolverHandle* first;
+};
+SITU_PROCESS_STATE SpareSolvers& spare_solvers() {
+  static constinit SpareSolvers spares{PTHREAD_MUTEX_INITIALIZER, nullptr};
   return spares;
+}
+/// One of the stream's, or null.
+inline SolverHandle* take_spare_solver(int device, cudaStream_t stream) {
+  SpareSolvers& spares = spare_solvers();
+  ::pthread_mutex_lock(&spares.mutex);
+  SolverHandle** link = &spares.first;
+  while (*link && ((*link)->device != device || (*link)->stream != stream)) link = &(*link)->next;
+  SolverHandle* const found = *link;
+  if (found) *link = found->next;
+  ::pthread_mutex_unlock(&spares.mutex);
+  return found;
+}
+inline void keep_spare_solver(SolverHandle* handle) noexcept {
+  SpareSolvers& spares = spare_solvers();
+  ::pthread_mutex_lock(&spares.mutex);
+  handle->next = spares.first;
+  spares.first = handle;
+  ::pthread_mutex_unlock(&spares.mutex);
 }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_solver(int device, int status, char const* call) {
@@ -145,18 +172,21 @@ template <class T>
 class SolverCall {
  public:
   explicit SolverCall(int device) : f(solver_library().of<T>()), guard_(device), device_(device) {
-    handle = __atomic_exchange_n(&spare_solver_handles()[device], nullptr, __ATOMIC_ACQ_REL);
-    if (!handle) check(solver_library().create(&handle), "cusolverDnCreate");
-    if (int const status = solver_library().set_stream(handle, current_stream(device)); status != 0) {
-      solver_library().destroy(handle);
+    cudaStream_t const stream = current_stream(device);
+    held_ = take_spare_solver(device, stream);
+    if (!held_) {
+      check(solver_library().create(&handle), "cusolverDnCreate");
+      held_ = new SolverHandle{handle, device, stream, nullptr};
+    }
+    handle = held_->handle;
+    if (int const status = solver_library().set_stream(handle, stream); status != 0) {
+      keep_spare_solver(held_);
       fail_solver(device, status, "cusolverDnSetStream");
     }
   }
   SolverCall(SolverCall const&) = delete;
   SolverCall& operator=(SolverCall const&) = delete;
-  ~SolverCall() {
-    if (void* const other = __atomic_exchange_n(&spare_solver_handles()[device_], handle, __ATOMIC_ACQ_REL)) solver_library().destroy(other);
-  }
+  ~SolverCall() { keep_spare_solver(held_); }
   void check(int status, char const* what) const { check_solver(device_, status, what); }
 
   SolverFunctions<T> const& f;
@@ -165,6 +195,7 @@ class SolverCall {
  private:
   DeviceGuard guard_;
   int device_;
+  SolverHandle* held_ = nullptr;
 };
 
 /// The options of a routine by Jacobi's method, as they are by default: to the precision of the type, sorted.
