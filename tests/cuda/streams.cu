@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cuda/compare.hpp>
 #include <cuda_runtime_api.h>
 #include <optional>
@@ -19,6 +20,9 @@ namespace {
 using Gpu = Cuda<0>;
 using Float = Tensor<float, Gpu>;
 using Host = Tensor<float, Pinned>;
+
+/// A kernel that is loaded when it is first launched would wait for the streams that host functions hold up here.
+int const loads_at_once = ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 /// Holds a stream up.
 void delay(Stream<Gpu> const& stream, int milliseconds) {
