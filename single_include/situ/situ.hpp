@@ -4882,14 +4882,13 @@ struct Streams {
     check(later.ordinal, cudaStreamWaitEvent(native(later), static_cast<cudaEvent_t>(moment.native), 0), "cudaStreamWaitEvent");
   }
   /// A host function must not ask CUDA. Whatever its stream did before it has passed; of others it knows what the host has seen.
-  static bool in_host_function() { return host_function_stream() && host_function_stream()->driver == stream_driver(); }
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
-    if (in_host_function()) return moment.stream == host_function_stream();
+    if (StreamState const* const here = host_function_stream()) return moment.stream == here;
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
-    if (in_host_function()) {
+    if (host_function_stream()) {
       if (passed(moment)) return;
       fail<Error>("cuda:", moment.number, ": a host function waits for another stream, which CUDA does not allow: let its own stream wait (stream.wait(event)), and the host "
                   "for the copy that it reads (get()), before it is enqueued");
