@@ -258,6 +258,16 @@ template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 template <class Number>
 struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
+template <class Index>
+struct an_index_is_an_integer {};
+template <class Number>
+struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
+template <class Function>
+struct map_takes_a_function_of_the_operands_elements_that_returns_an_element {};
+template <class Value>
+struct a_Pending_value_is_read_with_get {};
+template <class T>
+struct a_formula_has_no_elements__use_item_or_eval {};
 template <class Written>
 struct a_const_tensor_is_not_written_to__take_it_without_const {};
 template <class First, class Other>
@@ -1156,11 +1166,15 @@ SITU_NOINLINE inline Viewed index_first(Layout const& from, int64_t index) {
   return select_view(from, 0, index, "operator[]");
 }
 
+inline void check_step(int64_t step, int axis, char const* who) {
+  if (step == 0) fail<IndexError>(who, ": the step of axis ", axis, " is 0; a step is positive or negative");
+}
+
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
 SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
-  if (step == 0) fail<IndexError>(who, ": the step of axis ", k, " is 0; a step is positive or negative");
+  check_step(step, k, who);
   int64_t const n = from.shape[k];
   auto clamped = [n, step](int64_t i) {
     int64_t const low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
@@ -9322,6 +9336,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
     requires(!(std::integral<Is> && ...))
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
+  template <std::integral I, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
+  void operator()(I, Is...) const = delete;
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}
@@ -9566,6 +9582,16 @@ constexpr C compared_number(S const& value) {
   else return convert_scalar<C>(value);
 }
 
+/// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
+template <class C, class S>
+constexpr compute_t<C> bound_number(S const& value) {
+  if constexpr (std::is_integral_v<C> && std::is_integral_v<S> && !std::is_same_v<C, bool> && !std::is_same_v<S, bool>) {
+    if (value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<C>::min())) return std::numeric_limits<C>::min();
+    if (value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<C>::max())) return std::numeric_limits<C>::max();
+  }
+  return compute_scalar<C>(value);
+}
+
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>
 using number_alone_t = std::conditional_t<std::is_floating_point_v<S>, float,
@@ -9806,6 +9832,11 @@ auto map(F&& f, Xs&&... xs) {
 }
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
   requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
+void map(F&&, Xs&&...) = delete;
+template <class F, class... Xs, class Error = error::map_takes_a_function_of_the_operands_elements_that_returns_an_element<std::decay_t<F>>>
+  requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
+           detail::all_mix<detail::operand_device_t<Xs>...>::value &&
+           !detail::maps<std::decay_t<F>, detail::map_operand_t<Xs>...>)
 void map(F&&, Xs&&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
@@ -15632,7 +15663,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
   else {
     using C = number_beside_t<compares, T, S>;
     if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(compared_number<C>(x))};  // as the tensor would hold it
-    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
+    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{bound_number<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
 }
@@ -15998,12 +16029,13 @@ struct where_context<B, C> {
 };
 
 /// Operands after the first ones that were given: numbers become constants of the common type, which may be the result.
-template <class Context, class X>
+template <class Context, class Op = void, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<false, Context, std::remove_cvref_t<X>>;
-    return Constant<C>{compute_scalar<C>(x)};
+    if constexpr (std::is_same_v<Op, functions::clamp>) return Constant<C>{bound_number<C>(x)};
+    else return Constant<C>{compute_scalar<C>(x)};
   }
 }
 
@@ -16018,8 +16050,8 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
              detail::operand_like<C> && detail::one_device_of_three<A, B, C>)                                        \
   auto NAME(A&& a, B&& b, C&& c) {                                                                                   \
     using Context = __VA_ARGS__;                                                                                        \
-    return detail::make_map(functions::NAME{}, FIRST, detail::operand_among<Context>(static_cast<B&&>(b)),           \
-                            detail::operand_among<Context>(static_cast<C&&>(c)));                                    \
+    return detail::make_map(functions::NAME{}, FIRST, detail::operand_among<Context, functions::NAME>(static_cast<B&&>(b)), \
+                            detail::operand_among<Context, functions::NAME>(static_cast<C&&>(c)));                   \
   }                                                                                                                  \
   template <class A, class B, class C, class Error = detail::different_devices_of<A, B, C>>                          \
     requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
@@ -16029,7 +16061,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
 /// b where the condition a is true, c elsewhere; the condition may be of any element type (0 is false).
 SITU_TERNARY_NAME(where, detail::operand_among<bool>(static_cast<A&&>(a)), typename detail::where_context<B, C>::type)
 /// min(max(a, b), c): a limited to the interval [b, c].
-SITU_TERNARY_NAME(clamp, detail::operand_among<Context>(static_cast<A&&>(a)), typename detail::beside<A, B, C>::type)
+SITU_TERNARY_NAME(clamp, (detail::operand_among<Context, functions::clamp>(static_cast<A&&>(a))), typename detail::beside<A, B, C>::type)
 /// a + c * (b - a), exact at c = 0 and c = 1.
 SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typename detail::beside<A, B, C>::type)
 
@@ -16123,20 +16155,24 @@ concept any_index = view_index<I> || std::integral<I>;
 template <class I>
 inline constexpr bool takes_axis = !std::same_as<I, newaxis_t> && !std::same_as<I, ellipsis_t>;
 
-/// Applies one index to axis `axis` of `view`; afterwards `axis` is the next one.
+/// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones.
 template <class I>
-void apply_index(Viewed& view, int& axis, int whole_axes, I index) {
+void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, I index) {
   if constexpr (std::integral<I>) {
+    (void)checked_index(static_cast<int64_t>(index), from.shape[named], named, from.shape, "operator()");
+    ++named;
     Viewed const next = select_view(view.layout, axis, static_cast<int64_t>(index), "operator()");
     view = {next.layout, view.offset + next.offset};
   } else if constexpr (std::same_as<I, all_t>) {
-    ++axis;
+    ++axis, ++named;
   } else if constexpr (std::same_as<I, ellipsis_t>) {
-    axis += whole_axes;
+    axis += whole_axes, named += whole_axes;
   } else if constexpr (std::same_as<I, newaxis_t>) {
     view.layout = unsqueezed(view.layout, axis);
     ++axis;
   } else {
+    check_step(index.step, named, "operator()");
+    ++named;
     Viewed const next = slice_view(view.layout, axis, index.start, index.stop, index.step, false, index.open_stop, "operator()");
     view = {next.layout, view.offset + next.offset};
     ++axis;
@@ -16151,8 +16187,8 @@ Viewed index_view(Layout const& from, Is... indices) {
     fail<IndexError>("operator(): ", taken, taken == 1 ? " axis is" : " axes are", " indexed of shape ", from.shape, ": it has ", from.rank());
   }
   Viewed view{from, 0};
-  int axis = 0;
-  (apply_index(view, axis, from.rank() - taken, indices), ...);
+  int axis = 0, named = 0;
+  (apply_index(view, axis, from, named, from.rank() - taken, indices), ...);
   return view;
 }
 
@@ -16163,17 +16199,30 @@ Viewed index_view(Layout const& from, Is... indices) {
 /// Braces that hold values: Tensor<float>{{1, 2}, {3, 4}}.
 
 #include <initializer_list>
+#include <limits>
 
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+/// Throws TypeError for an integer that T cannot hold: a number that is written as an element is one.
+template <class T, class S>
+constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
+  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
+    constexpr auto least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
+    bool const below = value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(least);
+    bool const above = value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(most);
+    if (below || above) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(least), " to ", static_cast<int64_t>(most));
+  }
+  return value;
+}
 
 /// A number, or a list of the same; lives as long as the braces it was written with.
 template <class T>
 class Nested {
  public:
   template <number U>
-  constexpr Nested(U value) : value_(convert_scalar<T>(value)) {}
+  constexpr Nested(U value) : value_(convert_scalar<T>(fitting<T>(value, "Tensor"))) {}
   constexpr Nested(std::initializer_list<Nested> list) : list_(list), count_(static_cast<int64_t>(list.size())) {}
 
   constexpr bool is_list() const { return count_ >= 0; }
@@ -16390,6 +16439,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
+    (void)detail::fitting<T>(value, "assign");
     begin_write("assign");
     detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::compute_scalar<T>(value)});
     return *this;
@@ -16397,6 +16447,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
     requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
   Tensor& assign(S) = delete;
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>>
+    requires(expression<X> || number<std::remove_cvref_t<X>>)
+  Tensor& assign(X&&) const = delete;
 
 #define SITU_IN_PLACE(SYMBOL)                                                          \
   template <class X>                                                                   \
@@ -16475,6 +16528,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
+  template <class I, class Error = error::an_index_is_an_integer<I>>
+    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  Tensor operator[](I) = delete;
+  template <class I, class Error = error::an_index_is_an_integer<I>>
+    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  Tensor operator[](I) const = delete;
 #undef SITU_VIEW
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
@@ -16540,20 +16599,16 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return element(0, site);
   }
   /// All elements in row-major order.
-  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
-    requires(!std::is_same_v<T, bool>)
-  {
+  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
-    std::vector<T> result(static_cast<std::size_t>(size()));
-    copy_out(result.data());
-    return result;
-  }
-  std::vector<bool> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
-    requires(std::is_same_v<T, bool>)
-  {
-    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
-    Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
-    return std::vector<bool>(host.data(), host.data() + host.size());
+    if constexpr (std::is_same_v<T, bool>) {
+      Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
+      return std::vector<T>(host.data(), host.data() + host.size());
+    } else {
+      std::vector<T> result(static_cast<std::size_t>(size()));
+      copy_out(result.data());
+      return result;
+    }
   }
 
  private:
@@ -16928,10 +16983,10 @@ Tensor<T, D> filled(Shape const& shape, V value, char const* who) {
 }
 }  // namespace detail
 
-/// Every element is `value`.
+/// Every element is `value`. Throws TypeError for an integer that T cannot hold.
 template <element T = float, device D = Cpu, number V>
 Tensor<T, D> full(Shape const& shape, V value, D = {}) {
-  return detail::filled<T, D>(shape, value, "full");
+  return detail::filled<T, D>(shape, detail::fitting<T>(value, "full"), "full");
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> zeros(Shape const& shape, D = {}) {
@@ -16941,6 +16996,16 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> ones(Shape const& shape, D = {}) {
   return detail::filled<T, D>(shape, 1, "ones");
 }
+
+// Extents stand in braces.
+#define SITU_SHAPE_IN_BRACES(NAME)                                                                                         \
+  template <element T = float, device D = Cpu, std::integral I, std::integral... Is,                                      \
+            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                                   \
+  Tensor<T, D> NAME(I, Is...) = delete;
+SITU_SHAPE_IN_BRACES(empty)
+SITU_SHAPE_IN_BRACES(zeros)
+SITU_SHAPE_IN_BRACES(ones)
+#undef SITU_SHAPE_IN_BRACES
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
@@ -16990,7 +17055,7 @@ Tensor<T, D> eye(int64_t rows, D device = {}) {
   return eye<T>(rows, rows, device);
 }
 
-/// The shape, element type and device of another tensor or expression.
+/// The shape, element type and device of another tensor or expression; on the Cpu for what is Pinned, as all results.
 template <expression E>
 auto empty_like(E const& e) {
   return empty<value_of<E>>(e.shape(), detail::result_device_t<device_of<E>>{});
@@ -17030,7 +17095,7 @@ struct ForeignStorage : StorageHead {
 
 /// A tensor over memory that somebody else made, on device D: the pointer is kept, nothing is copied. `deleter(pointer)` is called
 /// when the last handle goes. A pointer to const gives read-only storage: writing to it throws TypeError.
-/// Throws    ShapeError when shape and strides differ in length, or for a shape that no tensor can have.
+/// Throws    ShapeError when shape and strides differ in length, or for a shape that no tensor can have; Error for a null pointer to elements.
 template <class T, device D = Cpu, class Deleter = detail::no_deleter>
   requires element<std::remove_const_t<T>>
 Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shape const& strides, Deleter deleter = {}, D = {}) {
@@ -17039,6 +17104,7 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
   if (shape.rank() != strides.rank()) {
     detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
   }
+  if (!pointer && detail::product(shape) > 0) detail::fail<Error>("from_blob: a null pointer was given for shape ", shape);
   auto* const head = new detail::ForeignStorage<U, D, Deleter>(static_cast<Deleter&&>(deleter));
   head->memory = const_cast<U*>(pointer);
   head->destroy = &detail::ForeignStorage<U, D, Deleter>::destroy_foreign;
@@ -17456,6 +17522,9 @@ class Pending<Tensor<T, Pinned>> {
   detail::Moment moment_;
   void (*check_)() = nullptr;
 };
+
+template <class Stream, element T, class Error = error::a_Pending_value_is_read_with_get<Tensor<T, Pinned>>>
+void operator<<(Stream&, Pending<Tensor<T, Pinned>> const&) = delete;
 
 namespace detail {
 

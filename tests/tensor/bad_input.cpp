@@ -51,6 +51,38 @@ TEST_CASE_TEMPLATE("indices and axes out of range", D, SITU_TEST_DEVICES) {
   CHECK(x.item(-1, -1) == 6.f);
 }
 
+TEST_CASE_TEMPLATE("an index of several is named with the axis and the shape that it was written for", D, SITU_TEST_DEVICES) {
+  auto const x = zeros({2, 3, 4}, D{});
+  CHECK(thrown<IndexError>([&] { (void)x(0, 5, all()); }, "operator(): index 5 is out of range for axis 1 of shape [2, 3, 4]: it has 3 elements") == "");
+  CHECK(thrown<IndexError>([&] { (void)x(newaxis(), all(), 7); }, "operator(): index 7 is out of range for axis 1 of shape [2, 3, 4]: it has 3 elements") == "");
+  CHECK(thrown<IndexError>([&] { (void)x(ellipsis(), -5); }, "operator(): index -5 is out of range for axis 2 of shape [2, 3, 4]: it has 4 elements") == "");
+  CHECK(thrown<IndexError>([&] { (void)x(0, all(), range(0, 4, 0)); }, "operator(): the step of axis 2 is 0; a step is positive or negative") == "");
+}
+
+TEST_CASE_TEMPLATE("a number that an element cannot hold is no element", D, SITU_TEST_DEVICES) {
+  Tensor<int8_t, D> x{127, -128};
+  CHECK(thrown<TypeError>([] { (void)Tensor<int8_t, D>{1, 300}; }, "Tensor: 300 is no int8: these are -128 to 127") == "");
+  CHECK(thrown<TypeError>([] { (void)Tensor<uint8_t, D>{{1}, {-1}}; }, "Tensor: -1 is no uint8: these are 0 to 255") == "");
+  CHECK(thrown<TypeError>([] { (void)full<uint8_t>({2}, 256, D{}); }, "full: 256 is no uint8: these are 0 to 255") == "");
+  CHECK(thrown<TypeError>([&] { x.assign(128); }, "assign: 128 is no int8: these are -128 to 127") == "");
+  CHECK(thrown<TypeError>([&] { x[0] = -129; }, "assign: -129 is no int8: these are -128 to 127") == "");
+  CHECK(thrown<TypeError>([] { (void)Tensor<int64_t, D>{~std::uint64_t{0}}; }, "Tensor: 18446744073709551615 is no int64: these are -9223372036854775808 to 9223372036854775807") == "");
+  CHECK(x.to_vector() == std::vector<int8_t>{127, -128});
+  CHECK(Tensor<uint8_t, D>{255, 0}.to_vector() == std::vector<uint8_t>{255, 0});
+  CHECK(eval(x + 1000).to_vector() == std::vector<int8_t>{103, 104});  // arithmetic wraps: 1127 - 4 * 256, 872 - 3 * 256
+}
+
+TEST_CASE_TEMPLATE("a bound beyond the numbers of an integer type bounds nothing", D, SITU_TEST_DEVICES) {
+  Tensor<int8_t, D> const x{100, -3};
+  Tensor<uint8_t, D> const u{1, 200};
+  CHECK(eval(clamp(x, 0, 300)).to_vector() == std::vector<int8_t>{100, 0});
+  CHECK(eval(minimum(x, 300)).to_vector() == std::vector<int8_t>{100, -3});
+  CHECK(eval(maximum(-200, x)).to_vector() == std::vector<int8_t>{100, -3});
+  CHECK(eval(maximum(x, 300)).to_vector() == std::vector<int8_t>{127, 127});
+  CHECK(eval(clamp(u, -5, 150)).to_vector() == std::vector<uint8_t>{1, 150});
+  CHECK(eval(minimum(Tensor<int64_t, D>{1, 2}, ~std::uint64_t{0})).to_vector() == std::vector<int64_t>{1, 2});
+}
+
 TEST_CASE_TEMPLATE("sizes that no tensor can have", D, SITU_TEST_DEVICES) {
   D const device{};
   CHECK(thrown<ShapeError>([&] { (void)zeros({2, -3}, device); }, "zeros: shape [2, -3] has a negative extent: -3; sizes are 0 or more") == "");

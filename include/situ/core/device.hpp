@@ -118,6 +118,16 @@ template <class From, class To>
 struct conversion_would_lose_values__use_cast {};
 template <class Number>
 struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
+template <class Index>
+struct an_index_is_an_integer {};
+template <class Number>
+struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
+template <class Function>
+struct map_takes_a_function_of_the_operands_elements_that_returns_an_element {};
+template <class Value>
+struct a_Pending_value_is_read_with_get {};
+template <class T>
+struct a_formula_has_no_elements__use_item_or_eval {};
 template <class Written>
 struct a_const_tensor_is_not_written_to__take_it_without_const {};
 template <class First, class Other>

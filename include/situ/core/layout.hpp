@@ -101,11 +101,15 @@ SITU_NOINLINE inline Viewed index_first(Layout const& from, int64_t index) {
   return select_view(from, 0, index, "operator[]");
 }
 
+inline void check_step(int64_t step, int axis, char const* who) {
+  if (step == 0) fail<IndexError>(who, ": the step of axis ", axis, " is 0; a step is positive or negative");
+}
+
 /// Python's slice rules: negative bounds count from the end, bounds beyond it are clamped, step may be negative.
 SITU_NOINLINE inline Viewed slice_view(Layout const& from, int64_t axis, int64_t start, int64_t stop, int64_t step,
                          bool open_start = false, bool open_stop = false, char const* who = "slice") {
   int const k = checked_axis(axis, from.rank(), from.shape, who);
-  if (step == 0) fail<IndexError>(who, ": the step of axis ", k, " is 0; a step is positive or negative");
+  check_step(step, k, who);
   int64_t const n = from.shape[k];
   auto clamped = [n, step](int64_t i) {
     int64_t const low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;

@@ -44,7 +44,7 @@ SITU_INLINE decltype(auto) operand(X&& x) {
   else {
     using C = number_beside_t<compares, T, S>;
     if constexpr (compares) return Constant<C>{convert_scalar<compute_t<C>>(compared_number<C>(x))};  // as the tensor would hold it
-    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{compute_scalar<C>(x)};
+    else if constexpr (is_one_of<Op, functions::minimum, functions::maximum>) return Constant<C>{bound_number<C>(x)};
     else return Constant<C>{convert_scalar<compute_t<C>>(x)};
   }
 }
@@ -410,12 +410,13 @@ struct where_context<B, C> {
 };
 
 /// Operands after the first ones that were given: numbers become constants of the common type, which may be the result.
-template <class Context, class X>
+template <class Context, class Op = void, class X>
 SITU_INLINE decltype(auto) operand_among(X&& x) {
   if constexpr (any_formula<X>) return static_cast<X&&>(x);
   else {
     using C = number_beside_t<false, Context, std::remove_cvref_t<X>>;
-    return Constant<C>{compute_scalar<C>(x)};
+    if constexpr (std::is_same_v<Op, functions::clamp>) return Constant<C>{bound_number<C>(x)};
+    else return Constant<C>{compute_scalar<C>(x)};
   }
 }
 
@@ -430,8 +431,8 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
              detail::operand_like<C> && detail::one_device_of_three<A, B, C>)                                        \
   auto NAME(A&& a, B&& b, C&& c) {                                                                                   \
     using Context = __VA_ARGS__;                                                                                        \
-    return detail::make_map(functions::NAME{}, FIRST, detail::operand_among<Context>(static_cast<B&&>(b)),           \
-                            detail::operand_among<Context>(static_cast<C&&>(c)));                                    \
+    return detail::make_map(functions::NAME{}, FIRST, detail::operand_among<Context, functions::NAME>(static_cast<B&&>(b)), \
+                            detail::operand_among<Context, functions::NAME>(static_cast<C&&>(c)));                   \
   }                                                                                                                  \
   template <class A, class B, class C, class Error = detail::different_devices_of<A, B, C>>                          \
     requires((any_formula<A> || any_formula<B> || any_formula<C>)&&detail::operand_like<A> && detail::operand_like<B> && \
@@ -441,7 +442,7 @@ concept one_device_of_three = on_same_device<A, B> && on_same_device<A, C> && on
 /// b where the condition a is true, c elsewhere; the condition may be of any element type (0 is false).
 SITU_TERNARY_NAME(where, detail::operand_among<bool>(static_cast<A&&>(a)), typename detail::where_context<B, C>::type)
 /// min(max(a, b), c): a limited to the interval [b, c].
-SITU_TERNARY_NAME(clamp, detail::operand_among<Context>(static_cast<A&&>(a)), typename detail::beside<A, B, C>::type)
+SITU_TERNARY_NAME(clamp, (detail::operand_among<Context, functions::clamp>(static_cast<A&&>(a))), typename detail::beside<A, B, C>::type)
 /// a + c * (b - a), exact at c = 0 and c = 1.
 SITU_TERNARY_NAME(lerp, detail::operand_among<Context>(static_cast<A&&>(a)), typename detail::beside<A, B, C>::type)
 

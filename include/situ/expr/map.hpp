@@ -238,5 +238,10 @@ auto map(F&& f, Xs&&... xs) {
 template <class F, class... Xs, class Error = detail::different_devices_of<Xs...>>
   requires(((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) && !detail::all_mix<detail::operand_device_t<Xs>...>::value)
 void map(F&&, Xs&&...) = delete;
+template <class F, class... Xs, class Error = error::map_takes_a_function_of_the_operands_elements_that_returns_an_element<std::decay_t<F>>>
+  requires((any_formula<Xs> || ...) && ((any_formula<Xs> || number<std::remove_cvref_t<Xs>>)&&...) &&
+           detail::all_mix<detail::operand_device_t<Xs>...>::value &&
+           !detail::maps<std::decay_t<F>, detail::map_operand_t<Xs>...>)
+void map(F&&, Xs&&...) = delete;
 
 }  // namespace situ::inline SITU_ABI

@@ -351,6 +351,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
     requires(!(std::integral<Is> && ...))
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
+  template <std::integral I, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
+  void operator()(I, Is...) const = delete;
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}

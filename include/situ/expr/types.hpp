@@ -122,6 +122,16 @@ constexpr C compared_number(S const& value) {
   else return convert_scalar<C>(value);
 }
 
+/// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
+template <class C, class S>
+constexpr compute_t<C> bound_number(S const& value) {
+  if constexpr (std::is_integral_v<C> && std::is_integral_v<S> && !std::is_same_v<C, bool> && !std::is_same_v<S, bool>) {
+    if (value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<C>::min())) return std::numeric_limits<C>::min();
+    if (value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<C>::max())) return std::numeric_limits<C>::max();
+  }
+  return compute_scalar<C>(value);
+}
+
 /// The type of an expression made of numbers alone, as in where(mask, 1, 0): float or int64.
 template <class S>
 using number_alone_t = std::conditional_t<std::is_floating_point_v<S>, float,

@@ -68,10 +68,10 @@ Tensor<T, D> filled(Shape const& shape, V value, char const* who) {
 }
 }  // namespace detail
 
-/// Every element is `value`.
+/// Every element is `value`. Throws TypeError for an integer that T cannot hold.
 template <element T = float, device D = Cpu, number V>
 Tensor<T, D> full(Shape const& shape, V value, D = {}) {
-  return detail::filled<T, D>(shape, value, "full");
+  return detail::filled<T, D>(shape, detail::fitting<T>(value, "full"), "full");
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> zeros(Shape const& shape, D = {}) {
@@ -81,6 +81,16 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> ones(Shape const& shape, D = {}) {
   return detail::filled<T, D>(shape, 1, "ones");
 }
+
+// Extents stand in braces.
+#define SITU_SHAPE_IN_BRACES(NAME)                                                                                         \
+  template <element T = float, device D = Cpu, std::integral I, std::integral... Is,                                      \
+            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                                   \
+  Tensor<T, D> NAME(I, Is...) = delete;
+SITU_SHAPE_IN_BRACES(empty)
+SITU_SHAPE_IN_BRACES(zeros)
+SITU_SHAPE_IN_BRACES(ones)
+#undef SITU_SHAPE_IN_BRACES
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
@@ -130,7 +140,7 @@ Tensor<T, D> eye(int64_t rows, D device = {}) {
   return eye<T>(rows, rows, device);
 }
 
-/// The shape, element type and device of another tensor or expression.
+/// The shape, element type and device of another tensor or expression; on the Cpu for what is Pinned, as all results.
 template <expression E>
 auto empty_like(E const& e) {
   return empty<value_of<E>>(e.shape(), detail::result_device_t<device_of<E>>{});
@@ -170,7 +180,7 @@ struct ForeignStorage : StorageHead {
 
 /// A tensor over memory that somebody else made, on device D: the pointer is kept, nothing is copied. `deleter(pointer)` is called
 /// when the last handle goes. A pointer to const gives read-only storage: writing to it throws TypeError.
-/// Throws    ShapeError when shape and strides differ in length, or for a shape that no tensor can have.
+/// Throws    ShapeError when shape and strides differ in length, or for a shape that no tensor can have; Error for a null pointer to elements.
 template <class T, device D = Cpu, class Deleter = detail::no_deleter>
   requires element<std::remove_const_t<T>>
 Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shape const& strides, Deleter deleter = {}, D = {}) {
@@ -179,6 +189,7 @@ Tensor<std::remove_const_t<T>, D> from_blob(T* pointer, Shape const& shape, Shap
   if (shape.rank() != strides.rank()) {
     detail::fail<ShapeError>("from_blob: shape ", shape, " and strides ", strides, " differ in length; one stride per axis is needed");
   }
+  if (!pointer && detail::product(shape) > 0) detail::fail<Error>("from_blob: a null pointer was given for shape ", shape);
   auto* const head = new detail::ForeignStorage<U, D, Deleter>(static_cast<Deleter&&>(deleter));
   head->memory = const_cast<U*>(pointer);
   head->destroy = &detail::ForeignStorage<U, D, Deleter>::destroy_foreign;

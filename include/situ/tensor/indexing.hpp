@@ -42,20 +42,24 @@ concept any_index = view_index<I> || std::integral<I>;
 template <class I>
 inline constexpr bool takes_axis = !std::same_as<I, newaxis_t> && !std::same_as<I, ellipsis_t>;
 
-/// Applies one index to axis `axis` of `view`; afterwards `axis` is the next one.
+/// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones.
 template <class I>
-void apply_index(Viewed& view, int& axis, int whole_axes, I index) {
+void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, I index) {
   if constexpr (std::integral<I>) {
+    (void)checked_index(static_cast<int64_t>(index), from.shape[named], named, from.shape, "operator()");
+    ++named;
     Viewed const next = select_view(view.layout, axis, static_cast<int64_t>(index), "operator()");
     view = {next.layout, view.offset + next.offset};
   } else if constexpr (std::same_as<I, all_t>) {
-    ++axis;
+    ++axis, ++named;
   } else if constexpr (std::same_as<I, ellipsis_t>) {
-    axis += whole_axes;
+    axis += whole_axes, named += whole_axes;
   } else if constexpr (std::same_as<I, newaxis_t>) {
     view.layout = unsqueezed(view.layout, axis);
     ++axis;
   } else {
+    check_step(index.step, named, "operator()");
+    ++named;
     Viewed const next = slice_view(view.layout, axis, index.start, index.stop, index.step, false, index.open_stop, "operator()");
     view = {next.layout, view.offset + next.offset};
     ++axis;
@@ -70,8 +74,8 @@ Viewed index_view(Layout const& from, Is... indices) {
     fail<IndexError>("operator(): ", taken, taken == 1 ? " axis is" : " axes are", " indexed of shape ", from.shape, ": it has ", from.rank());
   }
   Viewed view{from, 0};
-  int axis = 0;
-  (apply_index(view, axis, from.rank() - taken, indices), ...);
+  int axis = 0, named = 0;
+  (apply_index(view, axis, from, named, from.rank() - taken, indices), ...);
   return view;
 }
 

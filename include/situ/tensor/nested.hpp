@@ -2,18 +2,31 @@
 #pragma once
 
 #include <initializer_list>
+#include <limits>
 
 #include <situ/core/shape.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
 
+/// Throws TypeError for an integer that T cannot hold: a number that is written as an element is one.
+template <class T, class S>
+constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
+  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
+    constexpr auto least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
+    bool const below = value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(least);
+    bool const above = value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(most);
+    if (below || above) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(least), " to ", static_cast<int64_t>(most));
+  }
+  return value;
+}
+
 /// A number, or a list of the same; lives as long as the braces it was written with.
 template <class T>
 class Nested {
  public:
   template <number U>
-  constexpr Nested(U value) : value_(convert_scalar<T>(value)) {}
+  constexpr Nested(U value) : value_(convert_scalar<T>(fitting<T>(value, "Tensor"))) {}
   constexpr Nested(std::initializer_list<Nested> list) : list_(list), count_(static_cast<int64_t>(list.size())) {}
 
   constexpr bool is_list() const { return count_ >= 0; }

@@ -190,6 +190,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S>
     requires implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>
   Tensor& assign(S value) {
+    (void)detail::fitting<T>(value, "assign");
     begin_write("assign");
     detail::evaluate<D>(raw(), layout(), is_contiguous(), detail::Constant<T>{detail::compute_scalar<T>(value)});
     return *this;
@@ -197,6 +198,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <number S, class Error = error::conversion_would_lose_values__use_cast<S, T>>
     requires(!implicitly_converts_to<weak_t<T, typename detail::canonical<S>::type>, T>)
   Tensor& assign(S) = delete;
+  template <class X, class Error = error::a_const_tensor_is_not_written_to__take_it_without_const<std::remove_cvref_t<X>>>
+    requires(expression<X> || number<std::remove_cvref_t<X>>)
+  Tensor& assign(X&&) const = delete;
 
 #define SITU_IN_PLACE(SYMBOL)                                                          \
   template <class X>                                                                   \
@@ -275,6 +279,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
+  template <class I, class Error = error::an_index_is_an_integer<I>>
+    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  Tensor operator[](I) = delete;
+  template <class I, class Error = error::an_index_is_an_integer<I>>
+    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  Tensor operator[](I) const = delete;
 #undef SITU_VIEW
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
@@ -340,20 +350,16 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return element(0, site);
   }
   /// All elements in row-major order.
-  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
-    requires(!std::is_same_v<T, bool>)
-  {
+  std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
-    std::vector<T> result(static_cast<std::size_t>(size()));
-    copy_out(result.data());
-    return result;
-  }
-  std::vector<bool> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const
-    requires(std::is_same_v<T, bool>)
-  {
-    detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
-    Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
-    return std::vector<bool>(host.data(), host.data() + host.size());
+    if constexpr (std::is_same_v<T, bool>) {
+      Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
+      return std::vector<T>(host.data(), host.data() + host.size());
+    } else {
+      std::vector<T> result(static_cast<std::size_t>(size()));
+      copy_out(result.data());
+      return result;
+    }
   }
 
  private:

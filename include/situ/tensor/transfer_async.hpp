@@ -64,6 +64,9 @@ class Pending<Tensor<T, Pinned>> {
   void (*check_)() = nullptr;
 };
 
+template <class Stream, element T, class Error = error::a_Pending_value_is_read_with_get<Tensor<T, Pinned>>>
+void operator<<(Stream&, Pending<Tensor<T, Pinned>> const&) = delete;
+
 namespace detail {
 
 /// Throws what kernels of D found wrong.
