@@ -84,6 +84,7 @@ TEST_SUITE("without a gpu") {
     auto const plan = [](Shape const& x, Shape const& w, std::int64_t groups = 1) { return detail::plan_convolution(x, w, {}, false, 1, 0, 1, groups); };
     CHECK(cudnn_images_at_once(plan({3, 6, 17, 21}, {9, 2, 3, 5}, 3), 3) == 3);
     CHECK(cudnn_images_at_once(plan({5000, 64, 1024, 1024}, {32, 64, 3, 3}), 1) == 31);
+    CHECK(cudnn_images_at_once(plan({100'000, 1, 227, 227}, {1, 1, 1, 1}), 1) == 41'672);  // of 51529 elements each: 41675 would leave the next one unaligned
     CHECK(cudnn_images_at_once(plan({1, 1, 65536, 32768}, {1, 1, 1, 1}), 1) == 0);
     CHECK(cudnn_images_at_once(plan({2, 0, 8, 8}, {4, 0, 3, 3}), 1) == 0);
   }

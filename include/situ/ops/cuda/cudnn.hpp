@@ -248,7 +248,8 @@ inline int64_t cudnn_images_at_once(ConvolutionPlan const& plan, int64_t groups)
   int64_t const most = in > out ? in : out;
   if (in == 0 || out == 0 || most > INT32_MAX || elements({plan.outputs, groups, plan.channels, y.kernel, x.kernel}) > INT32_MAX) return 0;
   int64_t const images = INT32_MAX / most;
-  return images < plan.images ? images & ~int64_t{7} : plan.images;  // each part begins at a multiple of 16 bytes, as the whole does
+  if (images >= plan.images) return plan.images;
+  return in % 8 == 0 && out % 8 == 0 ? images : images & ~int64_t{7};  // each part begins at a multiple of 16 bytes, as the whole does
 }
 
 /// Convolves contiguous images that begin at a multiple of 16 bytes, as all else here; enqueued on the current stream. False where cuDNN has
