@@ -779,6 +779,21 @@ using compute_t = std::conditional_t<detail::is_one_of<T, float16, bfloat16>, fl
 template <class T, class U>
 concept implicitly_converts_to = std::is_same_v<promote_t<T, U>, U>;
 
+namespace detail {
+/// -1 or 1 for an integer below or above all of the integer type T, else 0.
+template <class T, class S>
+constexpr int side_of(S const& value) {
+  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
+    if constexpr (std::is_signed_v<S>) {
+      if (value < 0) return static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<T>::min()) ? -1 : 0;
+    }
+    return static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<T>::max()) ? 1 : 0;
+  } else {
+    return 0;
+  }
+}
+}  // namespace detail
+
 /// The name as PyTorch and NumPy print it: `float32`, `bfloat16`, `int64`.
 template <element T>
 constexpr const char* dtype_name() {
@@ -9585,9 +9600,9 @@ constexpr C compared_number(S const& value) {
 /// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
 template <class C, class S>
 constexpr compute_t<C> bound_number(S const& value) {
-  if constexpr (std::is_integral_v<C> && std::is_integral_v<S> && !std::is_same_v<C, bool> && !std::is_same_v<S, bool>) {
-    if (value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<C>::min())) return std::numeric_limits<C>::min();
-    if (value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<C>::max())) return std::numeric_limits<C>::max();
+  if constexpr (std::is_integral_v<C>) {
+    int const side = side_of<C>(value);
+    if (side != 0) return side < 0 ? std::numeric_limits<C>::min() : std::numeric_limits<C>::max();
   }
   return compute_scalar<C>(value);
 }
@@ -16199,7 +16214,6 @@ Viewed index_view(Layout const& from, Is... indices) {
 /// Braces that hold values: Tensor<float>{{1, 2}, {3, 4}}.
 
 #include <initializer_list>
-#include <limits>
 
 
 namespace situ::inline SITU_ABI {
@@ -16208,11 +16222,9 @@ namespace detail {
 /// Throws TypeError for an integer that T cannot hold: a number that is written as an element is one.
 template <class T, class S>
 constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
-  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
-    constexpr auto least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
-    bool const below = value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(least);
-    bool const above = value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(most);
-    if (below || above) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(least), " to ", static_cast<int64_t>(most));
+  if constexpr (std::is_integral_v<T>) {
+    using Limits = std::numeric_limits<T>;
+    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()));
   }
   return value;
 }

@@ -186,6 +186,21 @@ using compute_t = std::conditional_t<detail::is_one_of<T, float16, bfloat16>, fl
 template <class T, class U>
 concept implicitly_converts_to = std::is_same_v<promote_t<T, U>, U>;
 
+namespace detail {
+/// -1 or 1 for an integer below or above all of the integer type T, else 0.
+template <class T, class S>
+constexpr int side_of(S const& value) {
+  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
+    if constexpr (std::is_signed_v<S>) {
+      if (value < 0) return static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<T>::min()) ? -1 : 0;
+    }
+    return static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<T>::max()) ? 1 : 0;
+  } else {
+    return 0;
+  }
+}
+}  // namespace detail
+
 /// The name as PyTorch and NumPy print it: `float32`, `bfloat16`, `int64`.
 template <element T>
 constexpr const char* dtype_name() {

@@ -125,9 +125,9 @@ constexpr C compared_number(S const& value) {
 /// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
 template <class C, class S>
 constexpr compute_t<C> bound_number(S const& value) {
-  if constexpr (std::is_integral_v<C> && std::is_integral_v<S> && !std::is_same_v<C, bool> && !std::is_same_v<S, bool>) {
-    if (value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(std::numeric_limits<C>::min())) return std::numeric_limits<C>::min();
-    if (value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(std::numeric_limits<C>::max())) return std::numeric_limits<C>::max();
+  if constexpr (std::is_integral_v<C>) {
+    int const side = side_of<C>(value);
+    if (side != 0) return side < 0 ? std::numeric_limits<C>::min() : std::numeric_limits<C>::max();
   }
   return compute_scalar<C>(value);
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <limits>
 
 #include <situ/core/shape.hpp>
 
@@ -12,11 +11,9 @@ namespace detail {
 /// Throws TypeError for an integer that T cannot hold: a number that is written as an element is one.
 template <class T, class S>
 constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
-  if constexpr (std::is_integral_v<T> && std::is_integral_v<S> && !std::is_same_v<T, bool> && !std::is_same_v<S, bool>) {
-    constexpr auto least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
-    bool const below = value < S(0) && static_cast<int64_t>(value) < static_cast<int64_t>(least);
-    bool const above = value > S(0) && static_cast<uint64_t>(value) > static_cast<uint64_t>(most);
-    if (below || above) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(least), " to ", static_cast<int64_t>(most));
+  if constexpr (std::is_integral_v<T>) {
+    using Limits = std::numeric_limits<T>;
+    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()));
   }
   return value;
 }
