@@ -1159,6 +1159,10 @@ struct Viewed {
   int64_t offset = 0;
 };
 
+/// A number that x[...] does not take for an index, though it would become one.
+template <class I>
+concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
+
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {
     fail<IndexError>(who, ": index ", index, " is out of range for axis ", axis, " of shape ", shape, ": it has ",
@@ -3370,16 +3374,16 @@ class Moment {
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
   bool passed() const {
     if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
-    return state_->driver->passed(*state_) && has_passed();
+    return state_->driver->passed(*state_) && note_passed();
   }
   void wait() const {
     if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
     state_->driver->wait(*state_);
-    has_passed();
+    note_passed();
   }
 
  private:
-  bool has_passed() const {
+  bool note_passed() const {
     __atomic_store_n(&state_->has_passed, true, __ATOMIC_RELEASE);
     return true;
   }
@@ -6481,7 +6485,7 @@ class [[nodiscard]] StreamGuard {
 /// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. What was copied on
 ///           its own stream before has arrived; a copy of another stream that the host has not waited for throws Error. `Emulated<N>`: it must
 ///           not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
-/// Example   auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
+/// Example   StreamGuard guard{s};  auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
 template <device D, class F>
   requires std::is_invocable_v<F&>
 void enqueue(Stream<D> const& stream, F f) {
@@ -9345,6 +9349,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const = delete;
   template <class Stop>
   SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
   template <class... Is>
@@ -9597,7 +9603,7 @@ constexpr C compared_number(S const& value) {
   else return convert_scalar<C>(value);
 }
 
-/// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
+/// A bound as the nearest number of type C: an integer beyond its range counts as the end of it.
 template <class C, class S>
 constexpr compute_t<C> bound_number(S const& value) {
   if constexpr (std::is_integral_v<C>) {
@@ -11801,6 +11807,9 @@ __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_con
   }
 }
 
+/// Whether a stride is beyond what 32-bit strides reach.
+inline bool is_far(int64_t stride) { return stride >= index_limit || stride <= -index_limit; }
+
 /// The untyped part of a geometry, for what is decided once for all kernels.
 struct StridedSpace {
   int operands, rank;
@@ -11831,7 +11840,7 @@ struct StridedSpace {
   SITU_NOINLINE void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
     for (int k = 0; k < rank; ++k) {
       bool far = false;
-      for (int o = 0; o < operands; ++o) far = far || strides[o][k] >= index_limit || strides[o][k] <= -index_limit;
+      for (int o = 0; o < operands; ++o) far = far || is_far(strides[o][k]);
       if (!far) continue;
       int64_t const size = sizes[k];
       for (int o = 0; size == 1 && o < operands; ++o) strides[o][k] = 0;
@@ -11886,7 +11895,7 @@ struct StridedSpace {
 SITU_NOINLINE inline bool needs_parts(int64_t const* strides, int operands, int rank, int64_t size) {
   bool far = size >= index_limit;
   for (int o = 0; o < operands; ++o) {
-    for (int k = 0; k < rank; ++k) far = far || strides[o * max_rank + k] >= index_limit || strides[o * max_rank + k] <= -index_limit;
+    for (int k = 0; k < rank; ++k) far = far || is_far(strides[o * max_rank + k]);
   }
   return far;
 }
@@ -16224,7 +16233,8 @@ template <class T, class S>
 constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
   if constexpr (std::is_integral_v<T>) {
     using Limits = std::numeric_limits<T>;
-    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()));
+    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()),
+                                         "; take a wider element type");
   }
   return value;
 }
@@ -16540,11 +16550,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
-  template <class I, class Error = error::an_index_is_an_integer<I>>
-    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) = delete;
-  template <class I, class Error = error::an_index_is_an_integer<I>>
-    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) const = delete;
 #undef SITU_VIEW
 
@@ -40406,6 +40414,10 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const& = delete;
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) & = delete;
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   Variable operator()(Is... indices) const& {
@@ -40560,6 +40572,8 @@ class VariablePart : public Variable<T, D> {
 
   // A part of a part is one of the whole.
   VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const {

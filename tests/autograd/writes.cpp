@@ -26,6 +26,11 @@ struct Doubled {
 
 }  // namespace
 
+template <class A, class I>
+concept takes_index = requires(A a, I i) { a[i]; };
+static_assert(takes_index<Variable<float>&, int> && takes_index<Variable<float> const, std::size_t> && takes_index<decltype(std::declval<Variable<float>&>()[0]), int>);
+static_assert(!takes_index<Variable<float>&, float> && !takes_index<Variable<float> const, bool> && !takes_index<decltype(std::declval<Variable<float>&>()[0]), double>);
+
 TEST_CASE("a row that is written gets its gradient, and what was there before gets none") {
   V const x = matrix(), e = row();
   V y = x * 2;

@@ -61,18 +61,18 @@ TEST_CASE_TEMPLATE("an index of several is named with the axis and the shape tha
 
 TEST_CASE_TEMPLATE("a number that an element cannot hold is no element", D, SITU_TEST_DEVICES) {
   Tensor<int8_t, D> x{127, -128};
-  CHECK(thrown<TypeError>([] { (void)Tensor<int8_t, D>{1, 300}; }, "Tensor: 300 is no int8: these are -128 to 127") == "");
-  CHECK(thrown<TypeError>([] { (void)Tensor<uint8_t, D>{{1}, {-1}}; }, "Tensor: -1 is no uint8: these are 0 to 255") == "");
-  CHECK(thrown<TypeError>([] { (void)full<uint8_t>({2}, 256, D{}); }, "full: 256 is no uint8: these are 0 to 255") == "");
-  CHECK(thrown<TypeError>([&] { x.assign(128); }, "assign: 128 is no int8: these are -128 to 127") == "");
-  CHECK(thrown<TypeError>([&] { x[0] = -129; }, "assign: -129 is no int8: these are -128 to 127") == "");
-  CHECK(thrown<TypeError>([] { (void)Tensor<int64_t, D>{~std::uint64_t{0}}; }, "Tensor: 18446744073709551615 is no int64: these are -9223372036854775808 to 9223372036854775807") == "");
+  CHECK(thrown<TypeError>([] { (void)Tensor<int8_t, D>{1, 300}; }, "Tensor: 300 is no int8: these are -128 to 127; take a wider element type") == "");
+  CHECK(thrown<TypeError>([] { (void)Tensor<uint8_t, D>{{1}, {-1}}; }, "Tensor: -1 is no uint8: these are 0 to 255; take a wider element type") == "");
+  CHECK(thrown<TypeError>([] { (void)full<uint8_t>({2}, 256, D{}); }, "full: 256 is no uint8: these are 0 to 255; take a wider element type") == "");
+  CHECK(thrown<TypeError>([&] { x.assign(128); }, "assign: 128 is no int8: these are -128 to 127; take a wider element type") == "");
+  CHECK(thrown<TypeError>([&] { x[0] = -129; }, "assign: -129 is no int8: these are -128 to 127; take a wider element type") == "");
+  CHECK(thrown<TypeError>([] { (void)Tensor<int64_t, D>{~std::uint64_t{0}}; }, "Tensor: 18446744073709551615 is no int64: these are -9223372036854775808 to 9223372036854775807; take a wider element type") == "");
   CHECK(x.to_vector() == std::vector<int8_t>{127, -128});
   CHECK(Tensor<uint8_t, D>{255, 0}.to_vector() == std::vector<uint8_t>{255, 0});
   CHECK(eval(x + 1000).to_vector() == std::vector<int8_t>{103, 104});  // arithmetic wraps: 1127 - 4 * 256, 872 - 3 * 256
 }
 
-TEST_CASE_TEMPLATE("a bound beyond the numbers of an integer type bounds nothing", D, SITU_TEST_DEVICES) {
+TEST_CASE_TEMPLATE("a bound beyond the numbers of an integer type counts as the nearest of them", D, SITU_TEST_DEVICES) {
   Tensor<int8_t, D> const x{100, -3};
   Tensor<uint8_t, D> const u{1, 200};
   CHECK(eval(clamp(x, 0, 300)).to_vector() == std::vector<int8_t>{100, 0});

@@ -121,6 +121,11 @@ static_assert(assignable_to_view<OnCpu, double> && assignable_to_view<Ints, int>
 static_assert(!assignable<OnCpu, double> && !assignable<Ints, int>, "a named tensor is rebound, and a number is no tensor");
 static_assert(add_assignable<OnCpu, Ints> && !add_assignable<Ints, OnCpu> && add_assignable<Ints, int> && !add_assignable<Ints, float>);
 static_assert(divide_assignable<OnCpu, Ints> && !divide_assignable<Ints, Ints>);
+template <class A, class I>
+concept takes_index = requires(A a, I i) { a[i]; };
+static_assert(takes_index<OnCpu, int> && takes_index<OnCpu, std::size_t> && takes_index<OnCpu const, int> && !takes_index<OnCpu, float> && !takes_index<OnCpu const, bool>);
+using HostFormula = decltype(std::declval<OnCpu>() * 2);
+static_assert(takes_index<HostFormula, int> && !takes_index<HostFormula, double> && !takes_index<HostFormula, bool>);
 static_assert(!assignable<OnCpu const, OnCpu> && !assignable<OnCpu const, Formula> && !std::is_assignable_v<OnCpu const&, double>);
 static_assert(!std::is_assignable_v<OnCpu const, OnCpu> && !std::is_assignable_v<OnCpu const, double> && std::is_assignable_v<OnCpu, double>);
 static_assert(!std::is_constructible_v<Tensor<std::int32_t, Cuda<0>>, OnCpu>);  // nor on the way to a device

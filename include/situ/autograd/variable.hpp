@@ -257,6 +257,10 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const& = delete;
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) & = delete;
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   Variable operator()(Is... indices) const& {
@@ -411,6 +415,8 @@ class VariablePart : public Variable<T, D> {
 
   // A part of a part is one of the whole.
   VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const {

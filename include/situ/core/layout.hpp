@@ -79,6 +79,10 @@ struct Viewed {
   int64_t offset = 0;
 };
 
+/// A number that x[...] does not take for an index, though it would become one.
+template <class I>
+concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
+
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {
     fail<IndexError>(who, ": index ", index, " is out of range for axis ", axis, " of shape ", shape, ": it has ",

@@ -85,16 +85,16 @@ class Moment {
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
   bool passed() const {
     if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
-    return state_->driver->passed(*state_) && has_passed();
+    return state_->driver->passed(*state_) && note_passed();
   }
   void wait() const {
     if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
     state_->driver->wait(*state_);
-    has_passed();
+    note_passed();
   }
 
  private:
-  bool has_passed() const {
+  bool note_passed() const {
     __atomic_store_n(&state_->has_passed, true, __ATOMIC_RELEASE);
     return true;
   }

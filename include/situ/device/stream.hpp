@@ -155,7 +155,7 @@ class [[nodiscard]] StreamGuard {
 /// Device    `Cuda<N>`: f must not call CUDA, and so nothing of situ's on a GPU; page-locked and ordinary memory are its own. What was copied on
 ///           its own stream before has arrived; a copy of another stream that the host has not waited for throws Error. `Emulated<N>`: it must
 ///           not wait for its own stream. `Cpu`, `Pinned`: f is called here and now, and its exception passes through.
-/// Example   auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
+/// Example   StreamGuard guard{s};  auto h = g.to_async(Pinned{});  enqueue(s, [h] { log(h.get()(0)); });
 template <device D, class F>
   requires std::is_invocable_v<F&>
 void enqueue(Stream<D> const& stream, F f) {

@@ -345,6 +345,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
+  void operator[](I) const = delete;
   template <class Stop>
   SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
   template <class... Is>

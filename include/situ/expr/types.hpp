@@ -122,7 +122,7 @@ constexpr C compared_number(S const& value) {
   else return convert_scalar<C>(value);
 }
 
-/// The number of type C that is nearest to a bound: one out of the range of integers bounds nothing.
+/// A bound as the nearest number of type C: an integer beyond its range counts as the end of it.
 template <class C, class S>
 constexpr compute_t<C> bound_number(S const& value) {
   if constexpr (std::is_integral_v<C>) {

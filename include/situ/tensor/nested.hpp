@@ -13,7 +13,8 @@ template <class T, class S>
 constexpr S const& fitting(S const& value, [[maybe_unused]] char const* who) {
   if constexpr (std::is_integral_v<T>) {
     using Limits = std::numeric_limits<T>;
-    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()));
+    if (side_of<T>(value) != 0) fail<TypeError>(who, ": ", value, " is no ", dtype_name<T>(), ": these are ", static_cast<int64_t>(Limits::min()), " to ", static_cast<int64_t>(Limits::max()),
+                                         "; take a wider element type");
   }
   return value;
 }

@@ -279,11 +279,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
-  template <class I, class Error = error::an_index_is_an_integer<I>>
-    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) = delete;
-  template <class I, class Error = error::an_index_is_an_integer<I>>
-    requires(std::is_floating_point_v<I> || std::is_same_v<I, bool>)
+  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) const = delete;
 #undef SITU_VIEW
 

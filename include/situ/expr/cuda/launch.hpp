@@ -232,6 +232,9 @@ __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_con
   }
 }
 
+/// Whether a stride is beyond what 32-bit strides reach.
+inline bool is_far(int64_t stride) { return stride >= index_limit || stride <= -index_limit; }
+
 /// The untyped part of a geometry, for what is decided once for all kernels.
 struct StridedSpace {
   int operands, rank;
@@ -262,7 +265,7 @@ struct StridedSpace {
   SITU_NOINLINE void for_each_part(void (*run)(void*, StridedSpace const&), void* context) {
     for (int k = 0; k < rank; ++k) {
       bool far = false;
-      for (int o = 0; o < operands; ++o) far = far || strides[o][k] >= index_limit || strides[o][k] <= -index_limit;
+      for (int o = 0; o < operands; ++o) far = far || is_far(strides[o][k]);
       if (!far) continue;
       int64_t const size = sizes[k];
       for (int o = 0; size == 1 && o < operands; ++o) strides[o][k] = 0;
@@ -317,7 +320,7 @@ struct StridedSpace {
 SITU_NOINLINE inline bool needs_parts(int64_t const* strides, int operands, int rank, int64_t size) {
   bool far = size >= index_limit;
   for (int o = 0; o < operands; ++o) {
-    for (int k = 0; k < rank; ++k) far = far || strides[o * max_rank + k] >= index_limit || strides[o * max_rank + k] <= -index_limit;
+    for (int k = 0; k < rank; ++k) far = far || is_far(strides[o * max_rank + k]);
   }
   return far;
 }
