@@ -9967,13 +9967,18 @@ inline constexpr int widest<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// The weight of a tree in tens of picoseconds per element: bytes read and operations.
+/// What an element costs: bytes that are moved, and what is computed, both in tens of picoseconds where registers have 64 bytes.
+struct Cost {
+  int moved = 0, computed = 0;
+  constexpr int all() const { return moved + computed; }
+  constexpr Cost operator+(Cost const& other) const { return {moved + other.moved, computed + other.computed}; }
+};
 template <class Tree>
-inline constexpr int cost_of = 0;
+inline constexpr Cost cost_of{};
 template <class T, int K>
-inline constexpr int cost_of<Input<T, K>> = static_cast<int>(sizeof(T));
+inline constexpr Cost cost_of<Input<T, K>>{static_cast<int>(sizeof(T)), 0};
 template <class Op, class... Ts>
-inline constexpr int cost_of<Apply<Op, Ts...>> = Op::cost + (0 + ... + cost_of<Ts>);
+inline constexpr Cost cost_of<Apply<Op, Ts...>> = (Cost{0, Op::cost} + ... + cost_of<Ts>);
 
 /// Whether a node computes in numbers of one type, which are those of its operands and its own.
 template <class Tree>
@@ -10182,7 +10187,7 @@ struct input_type<Apply<Op, T, Ts...>, K>
 
 /// Whether a tree is so light that loads and the reading of instructions decide.
 template <class Tree>
-inline constexpr bool is_light = cost_of<Tree> <= 32;
+inline constexpr bool is_light = cost_of<Tree>.all() <= 32;
 
 /// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
 #if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
@@ -11075,11 +11080,22 @@ using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
 template <class Tree, class Out, int Operands>
 inline constexpr TreeLoops<Operands> const* tree_loops = &variants_of<ElementwiseBody<Tree, Out, Operands>, void, void const*, Run<Operands> const*>;
 
+/// How many elements are worth a thread of their own with each instruction set: about 40 microseconds.
+struct Grain {
+  int32_t of[3];
+  SITU_INLINE operator int64_t() const { return of[static_cast<int>(current_instruction_set())]; }
+};
+/// Narrower registers compute fewer elements at a time, and without AVX2 nothing is fused. A multiple of `whole`.
+constexpr Grain grain_of(Cost const& cost, int64_t whole = 1024) {
+  auto const elements = [&](int times) { return static_cast<int32_t>((int64_t{4000000} / (cost.moved + times * cost.computed) + whole - 1) / whole * whole); };
+  return {{elements(8), elements(2), elements(1)}};
+}
+
 /// What a tree does, whatever its operands.
 template <int Operands>
 struct TreeCode {
   TreeLoops<Operands> const* start;
-  int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
+  Grain grain;
   Formula const* formula;
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
@@ -11315,9 +11331,8 @@ inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer
 template <class Tree, class Out, int Operands>
 inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
   using Body = ElementwiseBody<Tree, Out, Operands>;
-  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   return TreeCode<Operands>{tree_loops<Tree, Out, Operands>,
-                            (int64_t{4000000} / cost + 1023) / 1024 * 1024,
+                            grain_of(cost_of<Tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
@@ -23652,7 +23667,7 @@ struct RowsByPacks {
 /// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
 /// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
 template <class Tree>
-inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
 /// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
 /// where a loop checks them (a sum, which does not, gains nothing), others later.
@@ -24133,7 +24148,7 @@ struct ReduceCode {
   Strip strip;
   void const* packs;  ///< a PackLoops, for rows that are taken pack by pack
   int together;       ///< rows that the strip's kernel takes at once
-  int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
+  Grain grain;
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
@@ -24199,8 +24214,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   constexpr int operands = as_read ? Bound::operands : 2;
   using Body = reduction_body<Bound, Read, operands>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
-  constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(cost_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
   if constexpr (by_packs<Body>) {
     using A = typename Bound::A;
     code.row = &reduce_rows_by_packs<Bound>;
@@ -24544,8 +24558,7 @@ namespace detail {
 template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
   cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
 }
@@ -33573,8 +33586,7 @@ void launch_rows(cpu_kernels, P const& program) {
                                program.columns, cpu::is_plain_input<Tree, C>, static_cast<int64_t>(sizeof(C)));
   cpu::RowPlan& plan = kernel.plan;
   plan.stream = program.rows * program.length * program.columns * static_cast<int64_t>(sizeof(typename Op::result)) >= cpu::streaming_bytes;
-  constexpr int64_t cost = cost_of<Tree> + Op::cost;
-  int64_t const grain = 4000000 / cost;  // elements: about 40 microseconds
+  int64_t const grain = cpu::grain_of(cost_of<Tree> + Cost{0, Op::cost}, 1);
   int64_t const per_strip = plan.strips ? plan.width : 1;
   int64_t const lines = program.rows * (plan.strips ? plan.strip_count : 1);
   if (!plan.in_parts()) return device_traits<D>::launch(kernel, lines, grain / (program.length * per_strip) + 1);
@@ -35992,8 +36004,7 @@ inline namespace SITU_ABI_THREADS {
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
   using A = typename P::scanner::element;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + static_cast<int>(sizeof(typename P::out_type)) + 4;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
   cpu::ScanKernel<P> kernel(program);
   kernel.cut();
   auto const& plan = kernel.plan;
@@ -41850,7 +41861,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     bound.start = function.start;
     bound.formula = function.formula;
     bound.lanes = 64 / static_cast<int>(sizeof(C));
-    bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
+    bound.grain = cpu::grain_of({static_cast<int>(sizeof(C)) * (n + 1), function.cost});
     bool contiguous = uniform;
     bound.data[0] = result.data();
     layouts[0] = &result.layout();
@@ -42332,7 +42343,7 @@ struct BackwardCode {
   BackwardLoops const* start;
   int outputs, operands;
   int lanes;  ///< elements of an AVX-512 pack
-  int64_t grain;
+  Grain grain;
   Formula const* formula;
   bool hands_on = false;                           ///< the gradient is the first input times the second, which is the result's
   int sizes[max_operands] = {};                    ///< of an element
@@ -42367,8 +42378,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   using Body = BackwardBody<F, S, Slots, Inputs>;
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  constexpr int64_t cost = 3 * cost_of<F> + cost_of<S> + static_cast<int>((sizeof(Ts) + ...));  // in tens of picoseconds
-  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, (int64_t{4000000} / cost + 1023) / 1024 * 1024, &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, grain_of(cost_of<F> + cost_of<F> + cost_of<F> + cost_of<S> + Cost{static_cast<int>((sizeof(Ts) + ...)), 0}), &formula_of<F>};
   code.hands_on = hands_on_input<F, S>;
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,

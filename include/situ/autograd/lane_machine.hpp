@@ -56,7 +56,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     bound.start = function.start;
     bound.formula = function.formula;
     bound.lanes = 64 / static_cast<int>(sizeof(C));
-    bound.grain = (int64_t{4000000} / (function.cost + static_cast<int>(sizeof(C)) * (n + 1)) + 1023) / 1024 * 1024;
+    bound.grain = cpu::grain_of({static_cast<int>(sizeof(C)) * (n + 1), function.cost});
     bool contiguous = uniform;
     bound.data[0] = result.data();
     layouts[0] = &result.layout();

@@ -114,13 +114,18 @@ inline constexpr int widest<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// The weight of a tree in tens of picoseconds per element: bytes read and operations.
+/// What an element costs: bytes that are moved, and what is computed, both in tens of picoseconds where registers have 64 bytes.
+struct Cost {
+  int moved = 0, computed = 0;
+  constexpr int all() const { return moved + computed; }
+  constexpr Cost operator+(Cost const& other) const { return {moved + other.moved, computed + other.computed}; }
+};
 template <class Tree>
-inline constexpr int cost_of = 0;
+inline constexpr Cost cost_of{};
 template <class T, int K>
-inline constexpr int cost_of<Input<T, K>> = static_cast<int>(sizeof(T));
+inline constexpr Cost cost_of<Input<T, K>>{static_cast<int>(sizeof(T)), 0};
 template <class Op, class... Ts>
-inline constexpr int cost_of<Apply<Op, Ts...>> = Op::cost + (0 + ... + cost_of<Ts>);
+inline constexpr Cost cost_of<Apply<Op, Ts...>> = (Cost{0, Op::cost} + ... + cost_of<Ts>);
 
 /// Whether a node computes in numbers of one type, which are those of its operands and its own.
 template <class Tree>

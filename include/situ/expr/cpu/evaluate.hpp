@@ -67,7 +67,7 @@ struct input_type<Apply<Op, T, Ts...>, K>
 
 /// Whether a tree is so light that loads and the reading of instructions decide.
 template <class Tree>
-inline constexpr bool is_light = cost_of<Tree> <= 32;
+inline constexpr bool is_light = cost_of<Tree>.all() <= 32;
 
 /// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
 #if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)

@@ -20,11 +20,22 @@ using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
 template <class Tree, class Out, int Operands>
 inline constexpr TreeLoops<Operands> const* tree_loops = &variants_of<ElementwiseBody<Tree, Out, Operands>, void, void const*, Run<Operands> const*>;
 
+/// How many elements are worth a thread of their own with each instruction set: about 40 microseconds.
+struct Grain {
+  int32_t of[3];
+  SITU_INLINE operator int64_t() const { return of[static_cast<int>(current_instruction_set())]; }
+};
+/// Narrower registers compute fewer elements at a time, and without AVX2 nothing is fused. A multiple of `whole`.
+constexpr Grain grain_of(Cost const& cost, int64_t whole = 1024) {
+  auto const elements = [&](int times) { return static_cast<int32_t>((int64_t{4000000} / (cost.moved + times * cost.computed) + whole - 1) / whole * whole); };
+  return {{elements(8), elements(2), elements(1)}};
+}
+
 /// What a tree does, whatever its operands.
 template <int Operands>
 struct TreeCode {
   TreeLoops<Operands> const* start;
-  int64_t grain;                                                          ///< elements that are worth a thread of their own: about 40 microseconds
+  Grain grain;
   Formula const* formula;
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
@@ -260,9 +271,8 @@ inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer
 template <class Tree, class Out, int Operands>
 inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
   using Body = ElementwiseBody<Tree, Out, Operands>;
-  constexpr int64_t cost = cost_of<Tree> + static_cast<int>(sizeof(Out));  // in tens of picoseconds
   return TreeCode<Operands>{tree_loops<Tree, Out, Operands>,
-                            (int64_t{4000000} / cost + 1023) / 1024 * 1024,
+                            grain_of(cost_of<Tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},

@@ -25,7 +25,7 @@ struct ReduceCode {
   Strip strip;
   void const* packs;  ///< a PackLoops, for rows that are taken pack by pack
   int together;       ///< rows that the strip's kernel takes at once
-  int64_t grain;    ///< elements that are worth a thread of their own: about 40 microseconds
+  Grain grain;
   int element_sizes[Operands];
   Formula const* formula;
   MoverFunctions const* const* movers;
@@ -91,8 +91,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   constexpr int operands = as_read ? Bound::operands : 2;
   using Body = reduction_body<Bound, Read, operands>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
-  constexpr int64_t cost = cost_of<Tree> + 2;
-  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, (int64_t{4000000} / cost + row_run - 1) / row_run * row_run, {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(cost_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
   if constexpr (by_packs<Body>) {
     using A = typename Bound::A;
     code.row = &reduce_rows_by_packs<Bound>;
@@ -436,8 +435,7 @@ namespace detail {
 template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + 2;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
   cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
 }

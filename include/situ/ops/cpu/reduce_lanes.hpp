@@ -164,7 +164,7 @@ struct RowsByPacks {
 /// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
 /// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
 template <class Tree>
-inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree> <= 24;
+inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
 /// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
 /// where a loop checks them (a sum, which does not, gains nothing), others later.

@@ -382,8 +382,7 @@ inline namespace SITU_ABI_THREADS {
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
   using A = typename P::scanner::element;
-  constexpr int64_t cost = cost_of<typename P::tree_type> + static_cast<int>(sizeof(typename P::out_type)) + 4;
-  constexpr int64_t grain = (int64_t{4000000} / cost + cpu::row_run - 1) / cpu::row_run * cpu::row_run;  // about 40 microseconds
+  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
   cpu::ScanKernel<P> kernel(program);
   kernel.cut();
   auto const& plan = kernel.plan;
