@@ -262,6 +262,12 @@ template <class Index>
 struct an_index_is_an_integer {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
+template <class Number>
+struct axes_stand_in_braces__as_in_permute_of_braces_1_0 {};
+template <class Flag>
+struct keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim {};
+template <class Value>
+struct a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty {};
 template <class Function>
 struct map_takes_a_function_of_the_operands_elements_that_returns_an_element {};
 template <class Value>
@@ -277,6 +283,11 @@ struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>
 struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
+
+/// Refuses lists of numbers without braces, as PyTorch takes them.
+#define SITU_IN_BRACES(NAME, ERROR)                                                                 \
+  template <std::integral I, std::integral J, std::integral... Is, class Error = error::ERROR<I>>  \
+  void NAME(I, J, Is...) const = delete;
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/core/error.hpp>
@@ -16401,6 +16412,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires differentiable<E>
   Tensor(E&&) = delete;
 
+  /// Nor do numbers without braces: are they values or extents?
+  template <number A, number... As, class Error = error::a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty<A>>
+  explicit Tensor(A, As...) = delete;
+
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     return from_handle(detail::make_uninitialized<D>(shape, sizeof(T), who));
@@ -16570,6 +16585,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) const = delete;
 #undef SITU_VIEW
+  SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
   template <class... Is>
@@ -17032,15 +17051,17 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
   return detail::filled<T, D>(shape, 1, "ones");
 }
 
-// Extents stand in braces.
-#define SITU_SHAPE_IN_BRACES(NAME)                                                                                         \
-  template <element T = float, device D = Cpu, std::integral I, std::integral... Is,                                      \
-            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                                   \
-  Tensor<T, D> NAME(I, Is...) = delete;
+// One extent may stand alone, several stand in braces.
+#define SITU_SHAPE_IN_BRACES(NAME)                                                                      \
+  template <element T = float, device D = Cpu, std::integral I, std::integral J, std::integral... Is,   \
+            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                \
+  Tensor<T, D> NAME(I, J, Is...) = delete;
 SITU_SHAPE_IN_BRACES(empty)
 SITU_SHAPE_IN_BRACES(zeros)
 SITU_SHAPE_IN_BRACES(ones)
-#undef SITU_SHAPE_IN_BRACES
+template <element T = float, device D = Cpu, std::integral I, std::integral J, number V, number... Vs,
+          class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>
+Tensor<T, D> full(I, J, V, Vs...) = delete;
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
@@ -19019,6 +19040,9 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
+SITU_SHAPE_IN_BRACES(rand)
+SITU_SHAPE_IN_BRACES(randn)
+#undef SITU_SHAPE_IN_BRACES
 
 /// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite in T, and
 /// high - low is finite in the type of the arithmetic (float for 16-bit types).
@@ -23670,9 +23694,11 @@ template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
 /// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
-/// where a loop checks them (a sum, which does not, gains nothing), others later.
-template <class Tree, int64_t count, int Operands>
+/// where a loop checks them (a sum, which does not, gains nothing), others later. With AVX2 those, too, come a tenth later.
+template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
+  if constexpr (Isa::bytes < 64) return;
+  if (!run.streams) return;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
     char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
@@ -23770,7 +23796,7 @@ struct CombineBody {
           P const zero = keep_order(P(A(0)));
           P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
           for (; i < stop; i += 4 * N) {
-            if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
+            ask_ahead<Isa, Tree, 4 * N>(run, i);
             quickly(b, odd, value<Isa, N>(tree, run, i), zero);
             quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
             quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
@@ -23959,7 +23985,7 @@ struct IndexBody {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
-          if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
+          ask_ahead<Isa, Tree, 4 * N>(run, i);
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
           quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
           quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
@@ -25169,6 +25195,19 @@ struct options_have_names {
 
 }  // namespace detail
 
+// What PyTorch's users would write: axes without braces, and a truth for keepdim.
+#define SITU_REDUCTION_MISUSED(NAME)                                                                                       \
+  template <class E, std::integral I, std::integral J, std::integral... Is,                                                \
+            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<I>>                                     \
+    requires((expression<E> || differentiable<E>) && !std::is_same_v<J, bool>)                                             \
+  void NAME(E const&, I, J, Is...) = delete;                                                                               \
+  template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
+    requires(expression<E> || differentiable<E>)                                                                           \
+  void NAME(E const&, B) = delete;                                                                                         \
+  template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
+    requires(expression<E> || differentiable<E>)                                                                           \
+  void NAME(E const&, Shape const&, B) = delete;
+
 // NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim): REDUCER of INPUT, which is made of x.
 #define SITU_REDUCTION(NAME, REDUCER, INPUT)                                                            \
   template <class E>                                                                                    \
@@ -25190,7 +25229,8 @@ struct options_have_names {
     requires expression<E>                                                                              \
   auto NAME(E const& x, Shape const& axes, keepdim_t) {                                                 \
     return detail::reduce<reducers::REDUCER>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), true);   \
-  }
+  }                                                                                                     \
+  SITU_REDUCTION_MISUSED(NAME)
 
 /// Σ x. Integers and bools give int64; 16-bit floats are summed in float. The sum of nothing is 0.
 SITU_REDUCTION(sum, sum<value_of<E>>, x)
@@ -25230,6 +25270,7 @@ SITU_REDUCTION(norm, root_of_sum<floating_t<value_of<E>>>, square(detail::as_flo
     return detail::CALL(x, AXES, KEEP, OPTIONS);                                \
   }
 #define SITU_REDUCTION_UNNAMED(NAME, CALL, TYPE)                                                                                     \
+  SITU_REDUCTION_MISUSED(NAME)                                                                                                       \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x), detail::all_axes(x.shape()), false, TYPE{}, TYPE)                                    \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x, keepdim_t), detail::all_axes(x.shape()), true, TYPE{}, TYPE)                          \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes), detail::axis_bits(axes, x.shape(), #NAME), false, TYPE{}, TYPE)   \
@@ -25323,6 +25364,7 @@ SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
 #undef SITU_REDUCTION_NAMED
 #undef SITU_REDUCTION_UNNAMED
 #undef SITU_REDUCTION_FORM
+#undef SITU_REDUCTION_MISUSED
 
 }  // namespace situ::inline SITU_ABI
 
@@ -40419,6 +40461,10 @@ class Variable {
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))
 #undef SITU_RECORDED_VIEW
 #undef SITU_RECORDED_PART
+  SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
   /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
   /// VariablePart.
   Variable operator[](int64_t index) const& {

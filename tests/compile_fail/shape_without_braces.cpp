@@ -5,6 +5,6 @@ void misuse() {
 #ifdef SITU_EXPECT_ERROR
   (void)situ::zeros<double>(2, 3);
 #else
-  (void)situ::zeros<double>({2, 3}), (void)situ::zeros({3});
+  (void)situ::zeros<double>({2, 3}), (void)situ::zeros({3}), (void)situ::zeros(3);
 #endif
 }

@@ -251,6 +251,10 @@ class Variable {
   SITU_RECORDED_PART("Slice", slice, (int64_t axis, int64_t start, end_t stop, int64_t step = 1), slice(axis, start, stop, step))
 #undef SITU_RECORDED_VIEW
 #undef SITU_RECORDED_PART
+  SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
   /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
   /// VariablePart.
   Variable operator[](int64_t index) const& {

@@ -122,6 +122,12 @@ template <class Index>
 struct an_index_is_an_integer {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
+template <class Number>
+struct axes_stand_in_braces__as_in_permute_of_braces_1_0 {};
+template <class Flag>
+struct keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim {};
+template <class Value>
+struct a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty {};
 template <class Function>
 struct map_takes_a_function_of_the_operands_elements_that_returns_an_element {};
 template <class Value>
@@ -137,4 +143,9 @@ struct to_async_joins_Pinned_and_devices__pin_the_source_or_use_to {};
 template <class T, class Device>
 struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
+
+/// Refuses lists of numbers without braces, as PyTorch takes them.
+#define SITU_IN_BRACES(NAME, ERROR)                                                                 \
+  template <std::integral I, std::integral J, std::integral... Is, class Error = error::ERROR<I>>  \
+  void NAME(I, J, Is...) const = delete;
 }  // namespace situ::inline SITU_ABI

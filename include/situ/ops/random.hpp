@@ -158,6 +158,9 @@ template <element T = float, device D = Cpu>
 Tensor<T, D> randn(Shape const& shape, D device = {}) {
   return randn<T>(shape, detail::default_generator(), device);
 }
+SITU_SHAPE_IN_BRACES(rand)
+SITU_SHAPE_IN_BRACES(randn)
+#undef SITU_SHAPE_IN_BRACES
 
 /// Uniform in [low, high): low + (high - low) u, u as rand gives it, and never high. Throws ShapeError unless low <= high, both finite in T, and
 /// high - low is finite in the type of the arithmetic (float for 16-bit types).

@@ -155,6 +155,19 @@ struct options_have_names {
 
 }  // namespace detail
 
+// What PyTorch's users would write: axes without braces, and a truth for keepdim.
+#define SITU_REDUCTION_MISUSED(NAME)                                                                                       \
+  template <class E, std::integral I, std::integral J, std::integral... Is,                                                \
+            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<I>>                                     \
+    requires((expression<E> || differentiable<E>) && !std::is_same_v<J, bool>)                                             \
+  void NAME(E const&, I, J, Is...) = delete;                                                                               \
+  template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
+    requires(expression<E> || differentiable<E>)                                                                           \
+  void NAME(E const&, B) = delete;                                                                                         \
+  template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
+    requires(expression<E> || differentiable<E>)                                                                           \
+  void NAME(E const&, Shape const&, B) = delete;
+
 // NAME(x), NAME(x, keepdim), NAME(x, axes), NAME(x, axes, keepdim): REDUCER of INPUT, which is made of x.
 #define SITU_REDUCTION(NAME, REDUCER, INPUT)                                                            \
   template <class E>                                                                                    \
@@ -176,7 +189,8 @@ struct options_have_names {
     requires expression<E>                                                                              \
   auto NAME(E const& x, Shape const& axes, keepdim_t) {                                                 \
     return detail::reduce<reducers::REDUCER>(INPUT, detail::axis_bits(axes, x.shape(), #NAME), true);   \
-  }
+  }                                                                                                     \
+  SITU_REDUCTION_MISUSED(NAME)
 
 /// Σ x. Integers and bools give int64; 16-bit floats are summed in float. The sum of nothing is 0.
 SITU_REDUCTION(sum, sum<value_of<E>>, x)
@@ -216,6 +230,7 @@ SITU_REDUCTION(norm, root_of_sum<floating_t<value_of<E>>>, square(detail::as_flo
     return detail::CALL(x, AXES, KEEP, OPTIONS);                                \
   }
 #define SITU_REDUCTION_UNNAMED(NAME, CALL, TYPE)                                                                                     \
+  SITU_REDUCTION_MISUSED(NAME)                                                                                                       \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x), detail::all_axes(x.shape()), false, TYPE{}, TYPE)                                    \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x, keepdim_t), detail::all_axes(x.shape()), true, TYPE{}, TYPE)                          \
   SITU_REDUCTION_FORM(NAME, CALL, (E const& x, Shape const& axes), detail::axis_bits(axes, x.shape(), #NAME), false, TYPE{}, TYPE)   \
@@ -309,5 +324,6 @@ SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
 #undef SITU_REDUCTION_NAMED
 #undef SITU_REDUCTION_UNNAMED
 #undef SITU_REDUCTION_FORM
+#undef SITU_REDUCTION_MISUSED
 
 }  // namespace situ::inline SITU_ABI

@@ -115,6 +115,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     requires differentiable<E>
   Tensor(E&&) = delete;
 
+  /// Nor do numbers without braces: are they values or extents?
+  template <number A, number... As, class Error = error::a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty<A>>
+  explicit Tensor(A, As...) = delete;
+
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {
     return from_handle(detail::make_uninitialized<D>(shape, sizeof(T), who));
@@ -284,6 +288,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) const = delete;
 #undef SITU_VIEW
+  SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
+  SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
 
   /// x(all(), range(1, end()), -1): one index per axis; axes that are not named are kept whole.
   template <class... Is>

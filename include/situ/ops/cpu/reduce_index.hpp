@@ -58,7 +58,7 @@ struct IndexBody {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
         for (; i < stop; i += 4 * N) {
-          if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
+          ask_ahead<Isa, Tree, 4 * N>(run, i);
           quickly(b, odd, value<Isa, N>(tree, run, i), zero);
           quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
           quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);

@@ -167,9 +167,11 @@ template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
 /// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
-/// where a loop checks them (a sum, which does not, gains nothing), others later.
-template <class Tree, int64_t count, int Operands>
+/// where a loop checks them (a sum, which does not, gains nothing), others later. With AVX2 those, too, come a tenth later.
+template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
+  if constexpr (Isa::bytes < 64) return;
+  if (!run.streams) return;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
     char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
@@ -267,7 +269,7 @@ struct CombineBody {
           P const zero = keep_order(P(A(0)));
           P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
           for (; i < stop; i += 4 * N) {
-            if (run.streams) ask_ahead<Tree, 4 * N>(run, i);
+            ask_ahead<Isa, Tree, 4 * N>(run, i);
             quickly(b, odd, value<Isa, N>(tree, run, i), zero);
             quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
             quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
