@@ -16780,6 +16780,8 @@ template <class T, class D>
 Tensor(Tensor<T, D>&) -> Tensor<T, D>;
 template <class T, class D>
 Tensor(Tensor<T, D>&&) -> Tensor<T, D>;
+template <number A, number... As>
+Tensor(A, As...) -> Tensor<float>;  // T is never deduced from numbers
 template <class R>
   requires requires(R const& r) { r.data(); r.size(); }
 Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R const&>().data())>>;

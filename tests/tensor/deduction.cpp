@@ -39,7 +39,11 @@ TEST_CASE("a tensor without template arguments takes those of what it is made fr
   static_assert(is<decltype(pinned_with_cpu), Tensor<double>>);
 
   Tensor values{{1, 2}, {3, 4}};
-  static_assert(is<decltype(values), Tensor<float>>);
+  Tensor row{1, 2.5}, one{3}, copied = {1, 2, 3};  // float, whatever the numbers are
+  static_assert(is<decltype(values), Tensor<float>> && is<decltype(row), Tensor<float>> && is<decltype(one), Tensor<float>> && is<decltype(copied), Tensor<float>>);
+  CHECK(row.to_vector() == std::vector<float>{1, 2.5f});
+  CHECK(one.to_vector() == std::vector<float>{3});
+  CHECK(copied.shape() == Shape{3});
   CHECK(values.shape() == Shape{2, 2});
   Tensor from_vector{std::vector<int>{1, 2, 3}, {3}};
   static_assert(is<decltype(from_vector), Tensor<int>>);
