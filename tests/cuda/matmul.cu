@@ -8,6 +8,7 @@
 #include <situ/ops/einsum.hpp>
 #include <situ/ops/linear.hpp>
 #include <situ/tensor.hpp>
+#include <vector>
 
 using namespace situ;
 using situ_test::called_alike;
@@ -23,6 +24,8 @@ using Blas = detail::cuda::CublasFunctions;
 using Lt = detail::cuda::CublasLtFunctions;
 static_assert(called_alike<decltype(Blas::create), decltype(&cublasCreate_v2)>);
 static_assert(called_alike<decltype(Blas::set_stream), decltype(&cublasSetStream_v2)>);
+static_assert(called_alike<decltype(Blas::set_workspace), decltype(&cublasSetWorkspace_v2)>);
+static_assert(called_alike<decltype(Blas::set_math_mode), decltype(&cublasSetMathMode)>);
 static_assert(called_alike<decltype(Blas::status_string), decltype(&cublasGetStatusString)>);
 using gemm_64 = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int64_t, int64_t, int64_t, const void*, const void*, cudaDataType,
                                    int64_t, long long, const void*, cudaDataType, int64_t, long long, const void*, void*, cudaDataType, int64_t, long long,
@@ -46,6 +49,8 @@ static_assert(offsetof(detail::cuda::CublasLtHeuristic, workspace) == offsetof(c
 static_assert(offsetof(detail::cuda::CublasLtHeuristic, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
 static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1);
 static_assert(CUBLAS_COMPUTE_32F == detail::cuda::cublas_compute_32f && CUBLAS_COMPUTE_64F == detail::cuda::cublas_compute_64f);
+static_assert((CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) == detail::cuda::cublas_whole_sums);
+static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == detail::cuda::cublas_lt_sums_in_float && CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK == 3);
 static_assert(CUBLAS_GEMM_DEFAULT == detail::cuda::cublas_default_algorithm && CUBLAS_STATUS_NOT_SUPPORTED == detail::cuda::cublas_not_supported);
 static_assert(CUDA_R_32F == detail::cuda::cublas_type<float> && CUDA_R_64F == detail::cuda::cublas_type<double>);
 static_assert(CUDA_R_16F == detail::cuda::cublas_type<float16> && CUDA_R_16BF == detail::cuda::cublas_type<bfloat16>);
@@ -106,6 +111,25 @@ TEST_CASE("permuted batches need no copy") {
   auto const q = factor<float>({2, 7, 3, 8}, 1), k = factor<float>({2, 9, 3, 8}, 2);
   Tensor<float, Gpu> const x{q}, y{k};
   CHECK(differs(matmul(x.permute({0, 2, 1, 3}), y.permute({0, 2, 3, 1})), matmul(q.permute({0, 2, 1, 3}), k.permute({0, 2, 3, 1})), 1e-4) == "");
+}
+
+TEST_CASE("products on streams of their own bring their working memory, and give what those on the default stream give") {
+  Tensor<float16, Gpu> const x{factor<float16>({8, 20000}, 1)}, y{factor<float16>({20000, 8}, 2)};
+  Tensor<float16> const expected = matmul(x, y).cpu();
+  CHECK(differs(expected, matmul(x.cpu(), y.cpu()), tolerance<float16>()) == "");
+  Stream<Gpu> const streams[3];
+  std::vector<Tensor<float16, Gpu>> results;
+  synchronize(Gpu{});
+  int64_t const before = gpu::memory_allocated();
+  gpu::reset_peak_memory_stats();
+  for (int round = 0; round < 30; ++round) {
+    StreamGuard const guard{streams[round % 3]};
+    results.push_back(matmul(x, y));
+  }
+  synchronize(Gpu{});
+  CHECK(gpu::max_memory_allocated() - before >= int64_t{4} << 20);
+  CHECK(gpu::memory_allocated() - before < int64_t{4} << 20);
+  for (auto const& each : results) CHECK(differs(each, expected, 0.0) == "");
 }
 
 TEST_CASE_TEMPLATE("linear applies bias and activation", T, float, float16, double) {

@@ -90,6 +90,8 @@ int set(T& to, void const* value, std::size_t bytes) {
   if (bytes != sizeof(T)) return invalid_value;
   return std::memcpy(&to, value, bytes), 0;
 }
+void* working_memory = nullptr;  // what the caller has brought
+std::size_t working_bytes = 0;
 int make_handle(void** handle) {
   static int known;
   return *handle = &known, 0;
@@ -100,7 +102,12 @@ int make_handle(void** handle) {
 extern "C" {
 
 int cublasCreate_v2(void** handle) { return make_handle(handle); }
-int cublasSetStream_v2(void*, void*) { return 0; }
+int cublasSetStream_v2(void*, void*) { return working_memory = nullptr, 0; }
+int cublasSetWorkspace_v2(void*, void* memory, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(memory) % 256 != 0) return invalid_value;
+  return working_memory = memory, working_bytes = bytes, 0;
+}
+int cublasSetMathMode(void*, int) { return 0; }
 char const* cublasGetStatusString(int) { return "refused by the products on the host"; }
 int cublasGemmStridedBatchedEx_64(void*, int transposed_a, int transposed_b, std::int64_t m, std::int64_t n, std::int64_t k, void const* alpha, void const* a, int type_a,
                                   std::int64_t lda, long long stride_a, void const* b, int type_b, std::int64_t ldb, long long stride_b, void const* beta, void* c,
@@ -109,6 +116,7 @@ int cublasGemmStridedBatchedEx_64(void*, int transposed_a, int transposed_b, std
   if (m < 0 || n < 0 || k < 0 || batches < 0) return invalid_value;
   if (!at_least(lda, transposed_a ? k : m) || !at_least(ldb, transposed_b ? n : k) || !at_least(ldc, m)) return invalid_value;
   int const scale = compute == 70 ? type_double : type_float;
+  if (working_memory) std::memset(working_memory, 0xff, working_bytes);
   multiply(m, n, k, number(alpha, scale, 0), a, {type_a, lda, stride_a, transposed_a != 0}, b, {type_b, ldb, stride_b, transposed_b != 0}, number(beta, scale, 0), c,
            {type_c, ldc, stride_c, false}, batches, {});
   return 0;

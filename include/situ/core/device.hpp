@@ -126,6 +126,8 @@ template <class Number>
 struct axes_stand_in_braces__as_in_permute_of_braces_1_0 {};
 template <class Flag>
 struct keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim {};
+template <class Operand>
+struct max_and_min_reduce_one_tensor__use_maximum_or_minimum_for_two_operands {};
 template <class Value>
 struct a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty {};
 template <class Function>

@@ -202,6 +202,15 @@ SITU_REDUCTION(prod, prod<value_of<E>>, x)
 SITU_REDUCTION(min, min<value_of<E>>, x)
 /// The largest element.
 SITU_REDUCTION(max, max<value_of<E>>, x)
+
+// And two operands, of which NumPy and std take the larger or smaller.
+template <class E, class X, class Error = error::max_and_min_reduce_one_tensor__use_maximum_or_minimum_for_two_operands<X>>
+  requires((expression<E> || differentiable<E>) && (expression<X> || differentiable<X> || std::floating_point<X>))
+void max(E const&, X const&) = delete;
+template <class E, class X, class Error = error::max_and_min_reduce_one_tensor__use_maximum_or_minimum_for_two_operands<X>>
+  requires((expression<E> || differentiable<E>) && (expression<X> || differentiable<X> || std::floating_point<X>))
+void min(E const&, X const&) = delete;
+
 /// The index of the first smallest element along the reduced axes, in row-major order; int64.
 SITU_REDUCTION(argmin, argmin<value_of<E>>, x)
 /// The index of the first largest element along the reduced axes, in row-major order; int64.

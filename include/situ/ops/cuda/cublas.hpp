@@ -15,6 +15,8 @@ namespace detail::cuda {
 struct CublasFunctions {
   int (*create)(void** handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
+  int (*set_workspace)(void* handle, void* workspace, std::size_t bytes);
+  int (*set_math_mode)(void* handle, int mode);
   char const* (*status_string)(int status);
   int (*gemm)(void* handle, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, void const* alpha, void const* a, int type_a, int64_t lda,
               long long stride_a, void const* b, int type_b, int64_t ldb, long long stride_b, void const* beta, void* c, int type_c, int64_t ldc,
@@ -66,6 +68,8 @@ inline namespace SITU_ABI_CUDA {
 
 /// Values of cuBLAS's enumerations.
 inline constexpr int cublas_compute_32f = 68, cublas_compute_64f = 70, cublas_default_algorithm = -1, cublas_not_supported = 15;
+inline constexpr int cublas_whole_sums = 16;            ///< sums of 16-bit products are not rounded to 16 bits before they are complete
+inline constexpr uint32_t cublas_lt_sums_in_float = 2;  ///< the same of cuBLASLt: parts of sums meet in the type that they are computed in
 template <class T>
 inline constexpr int cublas_type = std::is_same_v<T, float> ? 0 : std::is_same_v<T, double> ? 1 : std::is_same_v<T, float16> ? 2 : 14;
 
@@ -87,6 +91,8 @@ inline void load_cublas() {
   void* const library = open_library("cublas");
   find_function(state.blas.create, library, "cublasCreate_v2");
   find_function(state.blas.set_stream, library, "cublasSetStream_v2");
+  find_function(state.blas.set_workspace, library, "cublasSetWorkspace_v2");
+  find_function(state.blas.set_math_mode, library, "cublasSetMathMode");
   find_function(state.blas.status_string, library, "cublasGetStatusString");
   find_function(state.blas.gemm, library, "cublasGemmStridedBatchedEx_64");
   state.blas_loaded = true;
@@ -111,6 +117,62 @@ inline void load_cublas_lt() {
   find_function(lt.matmul, library, "cublasLtMatmul");
   state.lt_loaded = true;
 }
+
+/// Memory that what is enqueued meanwhile works in.
+class CublasWorkspace {
+ public:
+  CublasWorkspace() = default;
+  CublasWorkspace(CublasWorkspace const&) = delete;
+  CublasWorkspace& operator=(CublasWorkspace const&) = delete;
+  ~CublasWorkspace() {
+    if (memory_) Runtime::deallocate(device_, memory_, bytes_);
+  }
+  void* allocate(int device, std::size_t bytes) {
+    if (bytes > 0) memory_ = Runtime::allocate(device, bytes);
+    device_ = device, bytes_ = bytes;
+    return memory_;
+  }
+
+ private:
+  int device_ = 0;
+  std::size_t bytes_ = 0;
+  void* memory_ = nullptr;
+};
+
+/// cuBLAS's handle of a device, for calls on its current stream; the device is current and the lock held meanwhile.
+///
+/// The handle's own working memory serves the default stream alone: streams that share it would get other algorithms, and other last bits, by what
+/// each of them holds of it at that moment. Calls on other streams, and what is recorded, bring as much of their own.
+class CublasCall {
+ public:
+  explicit CublasCall(int device) : guard_(device) {
+    load_cublas();
+    CublasState& state = cublas_state();
+    void*& known = state.handles[device];
+    if (!known) {
+      void* made = nullptr;
+      check_cublas(device, state.blas.create(&made), "cublasCreate");
+      check_cublas(device, state.blas.set_math_mode(made, cublas_whole_sums), "cublasSetMathMode");
+      known = made;
+    }
+    handle = known;
+    cudaStream_t const stream = current_stream(device);
+    check_cublas(device, state.blas.set_stream(handle, stream), "cublasSetStream");  // and the handle's own working memory
+    if (stream != cudaStreamLegacy) {
+      int major = 0;
+      cuda::check(device, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+      std::size_t const bytes = std::size_t{major < 9 ? 4u : major < 12 ? 32u : 12u} << 20;
+      check_cublas(device, state.blas.set_workspace(handle, workspace_.allocate(device, bytes), bytes), "cublasSetWorkspace");
+    }
+  }
+
+  void* handle = nullptr;
+
+ private:
+  DeviceGuard guard_;
+  CublasLock lock_;
+  CublasWorkspace workspace_;
+};
 
 /// A matrix as cuBLAS takes it, seen transposed: 0 as it is, 1 transposed; -1 where neither axis is without gaps.
 struct CublasMatrix {
@@ -139,15 +201,9 @@ void cublas_product(int device, CublasProduct const& p) {
   using Scale = compute_t<T>;
   Scale const one = Scale(1), zero = Scale(0);
   constexpr int type = cublas_type<T>, compute = std::is_same_v<T, double> ? cublas_compute_64f : cublas_compute_32f;
-  DeviceGuard const guard(device);
-  CublasLock const lock;
-  load_cublas();
-  CublasState& state = cublas_state();
-  void*& handle = state.handles[device];
-  if (!handle) check_cublas(device, state.blas.create(&handle), "cublasCreate");
-  check_cublas(device, state.blas.set_stream(handle, current_stream(device)), "cublasSetStream");
+  CublasCall const call(device);
   check_cublas(device,
-               state.blas.gemm(handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
+               cublas_state().blas.gemm(call.handle, p.right.how, p.left.how, p.n, p.m, p.k, &one, p.b, type, p.right.step, p.b_step, p.a, type, p.left.step, p.a_step,
                                p.onto ? &one : &zero, p.c, type, p.n, p.c_step, p.batches, compute, cublas_default_algorithm),
                "cublasGemmStridedBatchedEx");
 }
@@ -218,25 +274,17 @@ bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uin
     return static_cast<uint32_t>(bits & (~bits + 1));
   };
   d.prefer(1, std::size_t{32} << 20);  // a workspace of at most 32 MiB
+  d.prefer(3, cublas_lt_sums_in_float);
   d.prefer(5, alignment(p.b)), d.prefer(6, alignment(p.a)), d.prefer(7, alignment(p.c)), d.prefer(8, alignment(p.c));
   int found = 0;
   int const status = lt.heuristic(handle, d.operation, d.a, d.b, d.c, d.c, d.preference, 1, &chosen, &found);
   if (status == cublas_not_supported || (status == 0 && found == 0)) return false;
   check_cublas(device, status, "cublasLtMatmulAlgoGetHeuristic");
 
-  struct Workspace {
-    int device;
-    std::size_t bytes;
-    void* memory;
-    Workspace(int ordinal, std::size_t size) : device(ordinal), bytes(size), memory(size ? Runtime::allocate(ordinal, size) : nullptr) {}
-    Workspace(Workspace const&) = delete;
-    Workspace& operator=(Workspace const&) = delete;
-    ~Workspace() {
-      if (memory) Runtime::deallocate(device, memory, bytes);
-    }
-  } const workspace(device, chosen.workspace);
+  CublasWorkspace workspace;
+  void* const memory = workspace.allocate(device, chosen.workspace);
   check_cublas(device,
-               lt.matmul(handle, d.operation, &one, p.b, d.a, p.a, d.b, &zero, p.c, d.c, p.c, d.c, &chosen.algorithm, workspace.memory, workspace.bytes,
+               lt.matmul(handle, d.operation, &one, p.b, d.a, p.a, d.b, &zero, p.c, d.c, p.c, d.c, &chosen.algorithm, memory, chosen.workspace,
                          current_stream(device)),
                "cublasLtMatmul");
   return true;

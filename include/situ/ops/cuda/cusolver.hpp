@@ -216,24 +216,15 @@ class JacobiOptions {
 
 /// For calls of cuBLAS: the same, with the one handle that all of situ uses, which is locked meanwhile.
 template <class T>
-class BlasCall {
+class BlasCall : CublasCall {
  public:
-  explicit BlasCall(int device) : f(solver_library().of<T>()), guard_(device), device_(device) {
-    load_cublas();
-    CublasState& state = cublas_state();
-    void*& shared = state.handles[device];
-    if (!shared) check(state.blas.create(&shared), "cublasCreate");
-    check(state.blas.set_stream(shared, current_stream(device)), "cublasSetStream");
-    handle = shared;
-  }
+  explicit BlasCall(int device) : CublasCall(device), f(solver_library().of<T>()), device_(device) {}
   void check(int status, char const* what) const { check_cublas(device_, status, what); }
 
+  using CublasCall::handle;
   SolverFunctions<T> const& f;
-  void* handle = nullptr;
 
  private:
-  DeviceGuard guard_;
-  CublasLock lock_;
   int device_;
 };
 
