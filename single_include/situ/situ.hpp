@@ -3385,12 +3385,12 @@ class Moment {
   explicit operator bool() const { return state_ != nullptr; }
   MomentState* state() const { return state_; }
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
+  bool known_to_have_passed() const { return !state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE); }
   bool passed() const {
-    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
-    return state_->driver->passed(*state_) && note_passed();
+    return known_to_have_passed() || (state_->driver->passed(*state_) && note_passed());
   }
   void wait() const {
-    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
+    if (known_to_have_passed()) return;
     state_->driver->wait(*state_);
     note_passed();
   }
@@ -3714,13 +3714,14 @@ class StreamHandle {
     if (state_) __atomic_fetch_sub(&state_->handles, 1, __ATOMIC_ACQ_REL);
   }
   StreamState& state() const { return *state_; }
+  explicit operator bool() const { return state_ != nullptr; }
 
  private:
   StreamState* state_ = nullptr;
 };
 
-/// A stream that nobody has: one that was let go and is idle, or a new one.
-inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority) {
+/// A stream that nobody has: one that was let go and is idle, or a new one. One that will be captured is marked as such before anybody else can come by.
+inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority, bool recorded = false) {
   driver->require(ordinal);  // there may be streams of a device that is no longer there
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) {
@@ -3738,6 +3739,7 @@ inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int pri
     add_stream(state);
   }
   state->failure = nullptr;
+  __atomic_store_n(&state->recorded, recorded, __ATOMIC_RELEASE);
   return StreamHandle(state);
 }
 /// A stream that somebody else made, and destroys when no handle is left.
@@ -3780,7 +3782,8 @@ namespace detail {
 // ---- host functions ----------------------------------------------------------------------------------------------------
 
 struct FreedLater;
-/// What host functions and copies from and to page-locked memory leave behind. Its lock is never held while a driver may block.
+/// What host functions and copies from and to page-locked memory leave behind. Its lock is never held while a driver is called: the driver's own threads
+/// take it, and may hold a lock of the driver's.
 struct HostState {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   FreedLater* freed_later = nullptr;
@@ -3915,28 +3918,48 @@ class CopyNote {
   CurrentStream& current_;
   CopyInFlight* copy_;
 };
+inline void forget_copies(CopyInFlight* copies) noexcept {
+  while (copies) delete std::exchange(copies, copies->next);
+}
+/// Copies that nobody waits for any more.
+struct EndedCopies {
+  CopyInFlight* first = nullptr;
+  EndedCopies() = default;
+  EndedCopies(EndedCopies const&) = delete;
+  EndedCopies& operator=(EndedCopies const&) = delete;
+  ~EndedCopies() { forget_copies(first); }
+};
 /// Waits for the copies that the host must not run beside: a reader for those that write, a writer for all. A host function
-/// stands in the order of its own stream already.
+/// stands in the order of its own stream already, and lets nothing of a driver's go.
 SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
+  StreamState* const here = host_function_stream();
   for (;;) {
     Moment next;
+    List<Moment> others;
+    EndedCopies ended;
     {
       HostLock const lock;
-      auto** link = reinterpret_cast<CopyInFlight**>(&head.uses);
-      while (CopyInFlight* const copy = *link) {
-        StreamState* const here = host_function_stream();
-        bool const passed = (here && copy->end.state()->stream == here) || copy->end.passed();
-        if (passed && !here) {  // a host function lets nothing of a driver's go
+      for (auto** link = reinterpret_cast<CopyInFlight**>(&head.uses); *link;) {
+        CopyInFlight* const copy = *link;
+        if (!here && copy->end.known_to_have_passed()) {
           __atomic_store_n(link, copy->next, __ATOMIC_RELAXED);
-          delete copy;
+          copy->next = std::exchange(ended.first, copy);
           continue;
         }
-        if (!passed && !next && (writes || copy->writes)) next = copy->end;
         link = &copy->next;
+        if (copy->end.known_to_have_passed() || (here && copy->end.state()->stream == here)) continue;
+        if (!writes && !copy->writes) others.push_back(copy->end);
+        else if (!next) next = copy->end;
       }
     }
-    if (!next) return;
-    next.wait();
+    if (next) {
+      next.wait();
+      continue;
+    }
+    if (!here) {  // the next who comes lets go of them
+      for (Moment const& each : others) (void)each.passed();
+    }
+    return;
   }
 }
 
@@ -3954,56 +3977,56 @@ inline bool have_passed(CopyInFlight const* copies) {
   }
   return true;
 }
-inline void forget_copies(CopyInFlight* copies) noexcept {
-  while (copies) delete std::exchange(copies, copies->next);
+/// Remembers memory that is freed later; without memory to do so, it is not freed.
+inline void free_later(CopyInFlight* copies, void* memory, std::size_t bytes, void (*deallocate)(void*, std::size_t) noexcept) noexcept {
+  auto* const later = new (std::nothrow) FreedLater{copies, memory, bytes, deallocate, nullptr};
+  if (!later) return;
+  HostLock const lock;
+  later->next = host_state().freed_later;
+  __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
 }
 /// Frees what no copy needs any more.
 inline void free_what_copies_left() noexcept {
-  if (SITU_LIKELY(!__atomic_load_n(&host_state().freed_later, __ATOMIC_RELAXED))) return;
-  FreedLater* done = nullptr;
+  if (SITU_LIKELY(!__atomic_load_n(&host_state().freed_later, __ATOMIC_RELAXED)) || host_function_stream()) return;
+  FreedLater* all = nullptr;
   {
     HostLock const lock;
-    for (FreedLater** link = &host_state().freed_later; *link;) {
-      FreedLater* const one = *link;
-      bool passed = false;
-      try {
-        passed = have_passed(one->copies);
-      } catch (...) {  // the device is lost: the memory stays
-      }
-      if (!passed) {
-        link = &one->next;
-        continue;
-      }
-      __atomic_store_n(link, one->next, __ATOMIC_RELAXED);
-      one->next = done;
-      done = one;
+    all = host_state().freed_later;
+    __atomic_store_n(&host_state().freed_later, nullptr, __ATOMIC_RELAXED);
+  }
+  FreedLater *kept = nullptr, *last = nullptr;
+  while (all) {
+    FreedLater* const one = std::exchange(all, all->next);
+    bool passed = false;
+    try {
+      passed = have_passed(one->copies);
+    } catch (...) {  // the device is lost: the memory stays
+    }
+    if (passed) {
+      forget_copies(one->copies);
+      one->deallocate(one->memory, one->bytes);
+      delete one;
+    } else {
+      if (!kept) last = one;
+      one->next = std::exchange(kept, one);
     }
   }
-  while (done) {
-    FreedLater* const one = std::exchange(done, done->next);
-    forget_copies(one->copies);
-    one->deallocate(one->memory, one->bytes);
-    delete one;
-  }
+  if (!kept) return;
+  HostLock const lock;
+  last->next = host_state().freed_later;
+  __atomic_store_n(&host_state().freed_later, kept, __ATOMIC_RELAXED);
 }
 /// Whether the memory of a storage will be freed later, because copies still need it.
 inline bool deallocate_after_copies(StorageHead& head, void* memory, std::size_t bytes, void (*deallocate)(void*, std::size_t) noexcept) noexcept {
   auto* const copies = static_cast<CopyInFlight*>(head.uses);
   bool passed = false;
   try {
-    passed = have_passed(copies);
+    passed = !host_function_stream() && have_passed(copies);
   } catch (...) {
   }
-  if (passed) {
-    forget_copies(copies);
-    return false;
-  }
-  auto* const later = new (std::nothrow) FreedLater{copies, memory, bytes, deallocate, nullptr};
-  if (!later) return true;  // without memory to remember it, it is not freed
-  HostLock const lock;
-  later->next = host_state().freed_later;
-  __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
-  return true;
+  if (passed) forget_copies(copies);
+  else free_later(copies, memory, bytes, deallocate);
+  return !passed;
 }
 
 }  // namespace detail
@@ -4104,6 +4127,8 @@ inline void report(int device, char const* call, cudaError_t code) noexcept {
 
 // ---- <situ/device/cuda/launch.hpp>
 /// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
+
+#include <new>
 
 
 // ---- <situ/device/cuda/stream.hpp>
@@ -4346,6 +4371,20 @@ inline void return_to(int device) noexcept {
   if (cudaSetDevice(device) != cudaSuccess) (void)cudaGetLastError();
 }
 
+/// Makes a device the current one where that must not throw. Many a runtime call, also one that names an event of another
+/// device, would make a context on the current one.
+struct DeviceSwitch {
+  int device, previous;
+  explicit DeviceSwitch(int64_t to) noexcept : device(static_cast<int>(to)), previous(device) {
+    if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
+  }
+  DeviceSwitch(DeviceSwitch const&) = delete;
+  DeviceSwitch& operator=(DeviceSwitch const&) = delete;
+  ~DeviceSwitch() {
+    if (previous != device) return_to(previous);
+  }
+};
+
 /// The first use of a device: its pool keeps what tensors free, its properties are read, and a place is made for what its
 /// kernels have to tell.
 __attribute__((noinline, cold)) inline void prepare(int device) {
@@ -4354,6 +4393,8 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   check(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
   if (pools == 0) fail<DeviceUnavailable>("cuda:", device, ": the driver offers no stream-ordered memory on this GPU; situ needs it");
   check(device, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  DeviceSwitch const there(device);
+  check(device, cudaSetDevice(device), "cudaSetDevice");
   cudaMemPool_t pool = nullptr;
   uint64_t keep_all = UINT64_MAX;
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
@@ -4361,12 +4402,7 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   DeviceState& state = process_state().devices[device];
   if (!__atomic_load_n(&state.fault, __ATOMIC_ACQUIRE)) {
     void* memory = nullptr;  // one address for all devices and the host; kept to the end of the process
-    int previous = device;
-    check(device, cudaGetDevice(&previous), "cudaGetDevice");
-    if (previous != device) check(device, cudaSetDevice(device), "cudaSetDevice");
-    cudaError_t const code = cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped);
-    if (previous != device) return_to(previous);
-    check(device, code, "cudaHostAlloc");
+    check(device, cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
     IndexFault* made = ::new (memory) IndexFault;
     IndexFault* expected = nullptr;
     if (!__atomic_compare_exchange_n(&state.fault, &expected, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) (void)cudaFreeHost(memory);
@@ -4420,15 +4456,24 @@ inline int device_count() noexcept { return 0; }
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-/// A moment of each GPU's clock that is known on the host's, for profiles. One per process.
+/// A moment of a GPU's clock that is known on the host's, for profiles. CUDA tells the time since then as a float of milliseconds: the next ten seconds
+/// to a microsecond, an hour to a quarter of a millisecond. So there is another one every ten seconds of a profile.
 struct ClockOrigin {
   cudaEvent_t event = nullptr;
   int64_t host = 0;  ///< nanoseconds
+  ClockOrigin* earlier = nullptr;
 };
-SITU_PROCESS_STATE ClockOrigin* clock_origins() {
-  static constinit ClockOrigin origins[max_devices];
+/// The latest one of each GPU. One per process.
+SITU_PROCESS_STATE ClockOrigin** clock_origins() {
+  static constinit ClockOrigin* origins[max_devices] = {};
   return origins;
 }
+/// Where work began.
+struct ClockStart {
+  cudaEvent_t event = nullptr;
+  ClockOrigin const* origin = nullptr;
+  int device = 0;
+};
 
 inline bool is_capturing(cudaStream_t stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -4484,14 +4529,33 @@ class ObservedWork {
   }
   void start_clock() {
     if (!mark_) return;
-    ClockOrigin& origin = clock_origins()[device_];
-    if (!origin.event && cudaEventCreate(&origin.event) == cudaSuccess && cudaEventRecord(origin.event, stream_) == cudaSuccess &&
-        cudaEventSynchronize(origin.event) == cudaSuccess) {
-      origin.host = steady_now();
-    }
-    if (cudaEventCreate(&started_) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_, stream_) != cudaSuccess) {
+    started_ = new (std::nothrow) ClockStart;
+    if (!started_) return;
+    started_->origin = clock_origin();
+    started_->device = device_;
+    if (cudaEventCreate(&started_->event) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_->event, stream_) != cudaSuccess) {
       (void)cudaGetLastError();
     }
+  }
+  /// One that is not old. Null where there is none.
+  ClockOrigin const* clock_origin() const noexcept {
+    ClockOrigin*& latest = clock_origins()[device_];
+    ClockOrigin* known = __atomic_load_n(&latest, __ATOMIC_ACQUIRE);
+    if (known && steady_now() - known->host < int64_t{10'000'000'000}) return known;
+    auto* const made = new (std::nothrow) ClockOrigin;
+    if (!made) return known;
+    bool const is_known = cudaEventCreate(&made->event) == cudaSuccess && cudaEventRecord(made->event, stream_) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
+    made->host = steady_now();
+    made->earlier = known;
+    if (is_known && __atomic_compare_exchange_n(&latest, &known, made, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) return made;
+    if (made->event) (void)cudaEventDestroy(made->event);
+    (void)cudaGetLastError();
+    delete made;
+    return known;
+  }
+  static void drop(ClockStart* started) noexcept {
+    if (started && started->event) (void)cudaEventDestroy(started->event);
+    delete started;
   }
   __attribute__((noinline, cold)) void end() {
     DeviceGuard const guard(device_);
@@ -4509,22 +4573,23 @@ class ObservedWork {
     check_fault(device_);
   }
   __attribute__((noinline, cold)) void give_up() noexcept {
-    if (started_) (void)cudaEventDestroy(started_);
+    drop(started_);
     if (ended_) (void)cudaEventDestroy(ended_);
     if (mark_) observers_state().cancel(mark_);
     if (who_ & ranges) observers_state().pop_range();
   }
   /// Waits for the end of the work; gives how long it took, and when it began, in nanoseconds. Ends the events.
-  static int64_t read_clock(void* started, void* ended, int device, int64_t* begin) noexcept {
-    auto* const first = static_cast<cudaEvent_t>(started);
+  static int64_t read_clock(void* started, void* ended, int, int64_t* begin) noexcept {
+    auto* const start = static_cast<ClockStart*>(started);
     auto* const last = static_cast<cudaEvent_t>(ended);
-    ClockOrigin const& origin = clock_origins()[device];
+    if (!start) return 0;
+    DeviceSwitch const there(start->device);
     float before = 0, took = 0;
-    bool const known = first && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, first, last) == cudaSuccess;
-    if (known && origin.event && cudaEventElapsedTime(&before, origin.event, first) == cudaSuccess) {
-      *begin = origin.host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
+    bool const known = start->event && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, start->event, last) == cudaSuccess;
+    if (known && start->origin && cudaEventElapsedTime(&before, start->origin->event, start->event) == cudaSuccess) {
+      *begin = start->origin->host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
     }
-    if (first) (void)cudaEventDestroy(first);
+    drop(start);
     if (last) (void)cudaEventDestroy(last);
     (void)cudaGetLastError();
     return known ? static_cast<int64_t>(static_cast<double>(took) * 1e6) : 0;
@@ -4536,7 +4601,8 @@ class ObservedWork {
   bool capturing_ = false;
   LaunchName name_;
   Mark mark_ = 0;
-  cudaEvent_t started_ = nullptr, ended_ = nullptr;
+  ClockStart* started_ = nullptr;
+  cudaEvent_t ended_ = nullptr;
 };
 
 }  // namespace detail::cuda
@@ -4613,6 +4679,7 @@ inline bool is_ready(int device) noexcept {
 /// Bytes that the pool holds, used or kept; 0 where the device has not been used.
 inline int64_t reserved_bytes(int device) noexcept {
   if (!is_ready(device)) return 0;
+  DeviceSwitch const there(device);
   cudaMemPool_t pool = nullptr;
   uint64_t bytes = 0;
   if (cudaDeviceGetDefaultMemPool(&pool, device) != cudaSuccess ||
@@ -4648,7 +4715,8 @@ __attribute__((noinline)) inline cudaError_t wait_for_all_streams(int device) {
     for (uint32_t k = 2; k < table.count; ++k) {
       StreamState* const state = table.all[k];
       bool const is_there = !state->foreign || __atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) > 0;
-      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there) streams.push_back(StreamHandle(state));
+      bool const recorded = __atomic_load_n(&state->recorded, __ATOMIC_ACQUIRE);
+      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there && !recorded) streams.push_back(StreamHandle(state));
     }
   }
   cudaError_t code = cudaStreamSynchronize(cudaStreamLegacy);
@@ -4746,18 +4814,16 @@ struct Runtime {
 
   /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
-    require_device(device);
-    connect(device, peer);
     DeviceGuard const guard(device);
+    connect(device, peer);
     cudaStream_t const stream = current_stream(device);
     ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, bytes);
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
     work.enqueued();
   }
   static void copy_rows_from_peer(int device, void* to, int peer, void const* from, PitchedCopy const& rows) {
-    require_device(device);
-    connect(device, peer);
     DeviceGuard const guard(device);
+    connect(device, peer);
     cudaStream_t const stream = current_stream(device);
     cudaMemcpy3DPeerParms copy{};
     copy.srcDevice = peer;
@@ -4888,10 +4954,10 @@ inline namespace SITU_ABI_CUDA {
 
 #if defined(SITU_WITH_CUDA)
 
-/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
-/// all of them.
 inline StreamDriver const* stream_driver();
 
+/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
+/// all of them.
 struct Streams {
   static cudaStream_t native(StreamState const& stream) { return static_cast<cudaStream_t>(stream.native); }
 
@@ -4931,6 +4997,7 @@ struct Streams {
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
     if (StreamState const* const here = host_function_stream()) return moment.stream == here;
+    DeviceSwitch const there(moment.number);
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
@@ -4942,13 +5009,17 @@ struct Streams {
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
     ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
+    DeviceSwitch const there(device);
     check(device, cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
   }
   static void drop(MomentState& moment) noexcept {
-    if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
+    if (!moment.native) return;
+    DeviceSwitch const there(moment.number);
+    if (cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
   }
   static double milliseconds(MomentState const& from, MomentState const& to) {
     float result = 0;
+    DeviceSwitch const there(to.number);
     check(static_cast<int>(to.number), cudaEventElapsedTime(&result, static_cast<cudaEvent_t>(from.native), static_cast<cudaEvent_t>(to.native)), "cudaEventElapsedTime");
     return result;
   }
@@ -4994,10 +5065,10 @@ struct Streams {
   static void free_after(int device, StorageHead& head, uint64_t const* notes, int count) noexcept {
     CurrentStream& current = current_streams()[device];
     void* const before = std::exchange(current.native, nullptr);
+    StreamHandle held;  // while there is one, nobody begins to capture the stream
     try {
-      StreamState const& only = state_of(notes[0]);
-      bool const is_there = only.ordinal == device && !__atomic_load_n(&only.recorded, __ATOMIC_ACQUIRE) && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
-      current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
+      if (count == 1) held = handle_of(state_of(notes[0]), device);
+      current.native = held ? held.state().native : freeing_stream(device, notes, count);
     } catch (...) {  // without an event nothing orders it but the host
       wait_without_event(device);
     }
@@ -5036,15 +5107,12 @@ struct Streams {
   }
   static constexpr Place place(int device) { return {device_kind::cuda, device}; }
 
-  struct DeviceSwitch {
-    int device, previous;
-    explicit DeviceSwitch(int to) noexcept : device(to), previous(to) {
-      if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
-    }
-    ~DeviceSwitch() {
-      if (previous != device) return_to(previous);
-    }
-  };
+  /// Empty where the stream is another device's, being captured, or perhaps no longer there.
+  static StreamHandle handle_of(StreamState& stream, int device) {
+    StreamLock const lock;
+    bool const is_there = !stream.foreign || __atomic_load_n(&stream.handles, __ATOMIC_ACQUIRE) > 0;
+    return stream.ordinal == device && is_there && !__atomic_load_n(&stream.recorded, __ATOMIC_ACQUIRE) ? StreamHandle(&stream) : StreamHandle();
+  }
 
   /// Behind everything that the notes stand for.
   static void* freeing_stream(int device, uint64_t const* notes, int count) {
@@ -6997,8 +7065,7 @@ template <class D, class Record>
 class Recording {
  public:
   Recording(Record& record, StreamHandle const& before)
-      : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0)), current_(device_traits<D>::current_stream()) {
-    __atomic_store_n(&stream_.state().recorded, true, __ATOMIC_RELEASE);
+      : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0, true)), current_(device_traits<D>::current_stream()) {
     try {
       record.begin(stream_.state(), before_);
     } catch (...) {
@@ -7179,7 +7246,8 @@ namespace detail {
 /// How page-locked memory is had: set by files that are compiled with CUDA, so that all others share it. One per process.
 struct PinnedHooks {
   void* (*allocate)(std::size_t bytes);  ///< null where nothing can be locked; throws OutOfMemory
-  void (*deallocate)(void* memory) noexcept;
+  void (*deallocate)(void* memory, std::size_t bytes) noexcept;
+  void (*unlock)(void* memory) noexcept;  ///< gives back what was kept
 };
 
 SITU_PROCESS_STATE PinnedHooks& pinned_hooks() {
@@ -7187,10 +7255,70 @@ SITU_PROCESS_STATE PinnedHooks& pinned_hooks() {
   return hooks;
 }
 
+/// Page-locked memory that is kept for the next allocation: to lock pages takes the driver milliseconds, and to unlock them may wait for all that runs on every
+/// GPU. No copy uses what is here: it comes here when its copies have ended. One per process.
+struct KeptPages {
+  KeptPages* next;
+  std::size_t bytes;
+};
+struct PinnedCache {
+  int64_t lock = 0;            ///< not held while a driver is called
+  KeptPages* first = nullptr;  ///< each stands at the beginning of its block
+  int64_t bytes = 0, threshold = int64_t{1} << 30;
+};
+SITU_PROCESS_STATE PinnedCache& pinned_cache() {
+  static constinit PinnedCache cache;
+  return cache;
+}
+inline KeptPages* take_kept_pages(std::size_t bytes) noexcept {
+  SpinLock const guard(pinned_cache().lock);
+  for (KeptPages** link = &pinned_cache().first; *link; link = &(*link)->next) {
+    if ((*link)->bytes != bytes) continue;
+    pinned_cache().bytes -= static_cast<int64_t>(bytes);
+    return std::exchange(*link, (*link)->next);
+  }
+  return nullptr;
+}
+/// False where so much is kept already, or what this process may hold is limited.
+inline bool keep_pages(void* memory, std::size_t bytes) noexcept {
+  PinnedCache& cache = pinned_cache();
+  SpinLock const guard(cache.lock);
+  bool const limited = __atomic_load_n(&memory_counters(place_of<Pinned>).limit, __ATOMIC_RELAXED) != 0;
+  if (limited || cache.bytes + static_cast<int64_t>(bytes) > cache.threshold) return false;
+  cache.bytes += static_cast<int64_t>(bytes);
+  cache.first = ::new (memory) KeptPages{cache.first, bytes};
+  return true;
+}
+inline int64_t kept_pinned_bytes() noexcept {
+  SpinLock const guard(pinned_cache().lock);
+  return pinned_cache().bytes;
+}
+/// What is kept beyond so many bytes goes back.
+inline void release_pinned(int64_t kept) noexcept {
+  for (;;) {
+    KeptPages* one = nullptr;
+    {
+      PinnedCache& cache = pinned_cache();
+      SpinLock const guard(cache.lock);
+      if (cache.bytes <= kept) return;
+      one = std::exchange(cache.first, cache.first->next);
+      cache.bytes -= static_cast<int64_t>(one->bytes);
+    }
+    pinned_hooks().unlock(one);
+  }
+}
+inline void set_pinned_release_threshold(int64_t bytes) noexcept {
+  {
+    SpinLock const guard(pinned_cache().lock);
+    pinned_cache().threshold = bytes;
+  }
+  release_pinned(bytes);
+}
+
 /// In front of every block: how it is freed, since blocks may be older than the hooks.
 struct PinnedHead {
   static constexpr std::size_t bytes = 64;
-  void (*deallocate)(void* memory) noexcept;  ///< null: ordinary memory
+  void (*deallocate)(void* memory, std::size_t bytes) noexcept;  ///< null: ordinary memory
 };
 
 inline void* allocate_pinned(std::size_t bytes) {
@@ -7213,11 +7341,12 @@ inline void* allocate_pinned(std::size_t bytes) {
 }
 
 inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
+  if (SITU_UNLIKELY(host_function_stream() != nullptr)) return free_later(nullptr, memory, bytes, &deallocate_pinned);
   ObservedAllocation::released(place_of<Pinned>, bytes);
   memory_counters(place_of<Pinned>).remove(static_cast<int64_t>(bytes));
   void* const block = static_cast<char*>(memory) - PinnedHead::bytes;
   auto const deallocate = static_cast<PinnedHead*>(block)->deallocate;
-  if (deallocate) deallocate(block);
+  if (deallocate) deallocate(block, bytes + PinnedHead::bytes);
   else cpu::give(block, bytes + PinnedHead::bytes);
 }
 
@@ -7225,22 +7354,50 @@ inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
 namespace cuda {
 inline namespace SITU_ABI_CUDA {
 
+/// Whole pages, of 16 sizes to an octave: what is freed serves what is nearly as large.
+inline std::size_t page_locked_size(std::size_t bytes) {
+  std::size_t step = 4096;
+  while (step < bytes / 32) step *= 2;
+  return bytes > SIZE_MAX - step ? bytes : (bytes + step - 1) / step * step;
+}
+/// Locks pages with a device current that has been used, if there is one: on any other the driver would make a context, which takes its memory.
+inline cudaError_t lock_pages(void** memory, std::size_t bytes) {
+  int current = 0, used = -1;
+  if (cudaError_t const code = cudaGetDevice(&current); code != cudaSuccess) return code;
+  for (int device = 0; device < device_count(); ++device) {
+    if (__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE) && (used < 0 || device == current)) used = device;
+  }
+  if (used < 0 || used == current) return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+  cudaError_t code = cudaSetDevice(used);
+  if (code == cudaSuccess) code = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+  return_to(current);
+  return code;
+}
 inline void* allocate_page_locked(std::size_t bytes) {
   if (device_count() == 0) return nullptr;
+  std::size_t const size = page_locked_size(bytes);
+  if (__atomic_load_n(&memory_counters(place_of<Pinned>).limit, __ATOMIC_RELAXED) != 0) release_pinned(0);
+  if (void* const kept = take_kept_pages(size)) return kept;
   void* memory = nullptr;
-  cudaError_t const code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+  cudaError_t code = lock_pages(&memory, size);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    release_pinned(0);
+    code = lock_pages(&memory, size);
+  }
   if (code == cudaSuccess) return memory;
   (void)cudaGetLastError();
   if (code == cudaErrorMemoryAllocation) cpu::out_of_memory(bytes, place_of<Pinned>, "cudaHostAlloc");
-  fail<CudaError>("pinned: cudaHostAlloc of ", bytes, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
+  fail<CudaError>("pinned: cudaHostAlloc of ", size, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
-inline void deallocate_page_locked(void* memory) noexcept {
-  report(-1, "cudaFreeHost", cudaFreeHost(memory));
+inline void unlock_pages(void* memory) noexcept { report(-1, "cudaFreeHost", cudaFreeHost(memory)); }
+inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
+  if (!keep_pages(memory, page_locked_size(bytes))) unlock_pages(memory);
 }
 
 inline bool const pinned_hooks_are_set = [] {
-  pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked};
+  pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked, &unlock_pages};
   return true;
 }();
 
@@ -7925,21 +8082,24 @@ inline int64_t memory_reserved(AnyDevice const& d) {
       auto const use = detail::cpu::memory_use();
       return use.allocated + use.kept;
     }
-    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED);
+    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + detail::kept_pinned_bytes();
   }
 }
 inline int64_t memory_reserved(int i = 0) { return memory_reserved(AnyDevice::cuda(i)); }
 
-/// Gives memory that is kept for reuse back to the system: the host's, and that of the GPUs and emulated devices that were used. Waits for
+/// Gives memory that is kept for reuse back to the system: the host's, pinned memory, and that of the GPUs and emulated devices that were used. Waits for
 /// those. situ itself does so before an allocation fails.
 inline void empty_cache() {
   detail::cpu::empty_cache();
   detail::emulated::empty_cache();
   for (int i = 0; i < device_count(); ++i) detail::cuda::empty_cache(i);
+  detail::free_what_copies_left();
+  detail::release_pinned(0);
 }
 
 /// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
-/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is.
+/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is, and as much
+/// pinned memory.
 /// Throws ShapeError for a negative number, DeviceUnavailable.
 inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
   if (bytes < 0) detail::fail<ShapeError>("set_release_threshold: ", bytes, " bytes were asked for; 0 keeps nothing");
@@ -7947,7 +8107,7 @@ inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
     case AnyDevice::kind::cuda: return detail::cuda::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::emulated: return detail::emulated::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::cpu: return detail::cpu::set_release_threshold(bytes);
-    default: break;
+    default: return detail::set_pinned_release_threshold(bytes);
   }
 }
 inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_threshold(bytes, AnyDevice::cuda(i)); }
@@ -22146,6 +22306,13 @@ bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uin
   void*& handle = state.lt_handles[device];
   if (!handle) check_cublas(device, lt.create(&handle), "cublasLtCreate");
 
+  // The epilogue reads 16 bytes at once: cuBLASLt is told how the matrices lie, and not how the bias does.
+  CublasWorkspace aligned;
+  if (std::size_t const bytes = static_cast<std::size_t>(p.n) * sizeof(T); reinterpret_cast<std::uintptr_t>(bias) % 16 != 0) {
+    void* const copy = aligned.allocate(device, bytes);
+    Runtime::copy(device, copy, bias, bytes);
+    bias = copy;
+  }
   CublasLtDescription d(lt, device);
   check_cublas(device, lt.description_create(&d.operation, compute, scale), "cublasLtMatmulDescCreate");
   d.set(3, int32_t{p.right.how});
@@ -22165,7 +22332,8 @@ bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uin
   d.prefer(5, alignment(p.b)), d.prefer(6, alignment(p.a)), d.prefer(7, alignment(p.c)), d.prefer(8, alignment(p.c));
   int found = 0;
   int const status = lt.heuristic(handle, d.operation, d.a, d.b, d.c, d.c, d.preference, 1, &chosen, &found);
-  if (status == cublas_not_supported || (status == 0 && found == 0)) return false;
+  bool const recorded = current_streams()[device].recorder != nullptr;  // some versions cannot answer then
+  if (status == cublas_not_supported || (status == 0 && found == 0) || (status != 0 && recorded)) return false;
   check_cublas(device, status, "cublasLtMatmulAlgoGetHeuristic");
 
   CublasWorkspace workspace;
@@ -28076,7 +28244,6 @@ struct CudnnAlgorithm {
 /// The functions that are used; handles and descriptors as void*, enumerations as int. tests/cuda/conv2d_cudnn.cu compares them with the headers.
 struct CudnnFunctions {
   int (*create)(void** handle);
-  int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
   char const* (*status_string)(int status);
   int (*tensor_create)(void** descriptor);
@@ -28118,21 +28285,21 @@ struct CudnnHandle {
   int device;
   cudaStream_t stream;
   void* handle;
+  CudnnHandle* next;
 };
 
-inline constexpr int cudnn_recipes = 64, cudnn_handles = 32;  // so many are kept
+inline constexpr int cudnn_recipes = 64;  // so many are kept
 
 /// One per process. The lock is held while a call is enqueued.
 struct CudnnState {
   pthread_mutex_t mutex;
   bool loaded;
-  unsigned oldest;  ///< the next handle that gives way to another
   CudnnFunctions f;
-  CudnnHandle handles[cudnn_handles];
+  CudnnHandle* handles;  ///< of each stream that there was; to destroy one would wait for all of its device
   CudnnRecipe recipes[cudnn_recipes];
 };
 SITU_PROCESS_STATE CudnnState& cudnn_state() {
-  static constinit CudnnState state{PTHREAD_MUTEX_INITIALIZER, false, 0, {}, {}, {}};
+  static constinit CudnnState state{PTHREAD_MUTEX_INITIALIZER, false, {}, nullptr, {}};
   return state;
 }
 
@@ -28161,7 +28328,6 @@ inline void load_cudnn() {
   void* const library = open_library("cudnn", 9, "install cuDNN 9, add its folder to LD_LIBRARY_PATH, or compile without SITU_WITH_CUDNN");
   CudnnFunctions& f = state.f;
   find_function(f.create, library, "cudnnCreate");
-  find_function(f.destroy, library, "cudnnDestroy");
   find_function(f.set_stream, library, "cudnnSetStream");
   find_function(f.status_string, library, "cudnnGetErrorString");
   find_function(f.tensor_create, library, "cudnnCreateTensorDescriptor");
@@ -28185,19 +28351,12 @@ inline void load_cudnn() {
 /// The handle of a stream. For callers that hold the lock, with the device current.
 inline void* cudnn_handle(int device, cudaStream_t stream) {
   CudnnState& state = cudnn_state();
-  CudnnHandle* chosen = nullptr;
-  for (CudnnHandle& each : state.handles) {
-    if (each.handle && each.device == device && each.stream == stream) chosen = &each;
-    if (!chosen && !each.handle) chosen = &each;
-  }
+  CudnnHandle* chosen = state.handles;
+  while (chosen && (chosen->device != device || chosen->stream != stream)) chosen = chosen->next;
   if (!chosen) {
-    chosen = &state.handles[state.oldest++ % cudnn_handles];
-    (void)state.f.destroy(chosen->handle);  // waits for what it has enqueued
-    chosen->handle = nullptr;
-  }
-  if (!chosen->handle) {
-    check_cudnn(device, state.f.create(&chosen->handle), "cudnnCreate");
-    chosen->device = device, chosen->stream = stream;
+    void* made = nullptr;
+    check_cudnn(device, state.f.create(&made), "cudnnCreate");
+    chosen = state.handles = new CudnnHandle{device, stream, made, state.handles};
   }
   check_cudnn(device, state.f.set_stream(chosen->handle, stream), "cudnnSetStream");  // a new stream may have an old one's address
   return chosen->handle;

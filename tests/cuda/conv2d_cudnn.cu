@@ -21,7 +21,6 @@ namespace {
 
 using F = detail::cuda::CudnnFunctions;
 static_assert(called_alike<decltype(F::create), decltype(&cudnnCreate)>);
-static_assert(called_alike<decltype(F::destroy), decltype(&cudnnDestroy)>);
 static_assert(called_alike<decltype(F::set_stream), decltype(&cudnnSetStream)>);
 static_assert(called_alike<decltype(F::status_string), decltype(&cudnnGetErrorString)>);
 static_assert(called_alike<decltype(F::tensor_create), decltype(&cudnnCreateTensorDescriptor)>);

@@ -137,6 +137,8 @@ TEST_CASE_TEMPLATE("linear applies bias and activation", T, float, float16, doub
   Tensor<T, Gpu> const gx{x}, gw{w}, gb{b};
   CHECK(differs(linear(gx, gw), linear(x, w), tolerance<T>()) == "");
   CHECK(differs(linear(gx, gw, gb), linear(x, w, b), tolerance<T>()) == "");
+  Tensor<T, Gpu> const packed{factor<T>({49}, 3)};
+  CHECK(differs(linear(gx, gw, packed(range(1, 49))), linear(x, w, packed.cpu()(range(1, 49))), tolerance<T>()) == "");  // not on a line of 16 bytes
   CHECK(differs(linear_relu(gx, gw, gb), linear_relu(x, w, b), tolerance<T>()) == "");
   CHECK(differs(linear_relu(gx, gw), linear_relu(x, w), tolerance<T>()) == "");
   CHECK(differs(linear_gelu_tanh(gx, gw, gb), linear_gelu_tanh(x, w, b), 2 * tolerance<T>()) == "");

@@ -41,6 +41,44 @@ TEST_CASE("pinned memory mixes with the host's and crosses to a GPU") {
   CHECK(differs(Tensor<float, Gpu>{a}.to(Pinned{}), a) == "");
 }
 
+TEST_CASE("pinned memory that was freed is kept for the next tensor, until it is asked back or there is much of it") {
+  auto const is_locked = [](void const* at) {
+    cudaPointerAttributes attributes{};
+    REQUIRE(cudaPointerGetAttributes(&attributes, at) == cudaSuccess);
+    return attributes.type == cudaMemoryTypeHost;
+  };
+  (void)zeros({1}, Gpu{});
+  gpu::empty_cache();
+  int64_t const before = gpu::memory_reserved(Pinned{});
+  void const* at = nullptr;
+  {
+    Tensor<float, Pinned> const p = pin(ones({100000}));
+    at = p.data();
+    CHECK(gpu::memory_reserved(Pinned{}) == gpu::memory_allocated(Pinned{}));
+  }
+  CHECK(before == gpu::memory_allocated(Pinned{}));
+  CHECK(gpu::memory_reserved(Pinned{}) >= before + 400000);
+  CHECK(is_locked(at));
+  {
+    Tensor<float, Pinned> const larger = pin(ones({200000})), p = pin(numbers<float>({99999}));
+    CHECK(p.data() == at);
+    CHECK(larger.data() != at);
+    CHECK(differs(p.to(Gpu{}), numbers<float>({99999})) == "");
+  }
+  CHECK(gpu::memory_reserved(Pinned{}) >= before + 1200000);
+  gpu::empty_cache();
+  CHECK(gpu::memory_reserved(Pinned{}) == before);
+  CHECK(!is_locked(at));
+
+  gpu::set_release_threshold(1 << 20, Pinned{});
+  (void)pin(ones({100000}));
+  (void)pin(ones({400000}));
+  CHECK(gpu::memory_reserved(Pinned{}) < before + 500000);
+  gpu::set_release_threshold(0, Pinned{});
+  CHECK(gpu::memory_reserved(Pinned{}) == before);
+  gpu::set_release_threshold(int64_t{1} << 30, Pinned{});
+}
+
 TEST_CASE("a tensor that is already there keeps its storage") {
   Tensor<float, Gpu> const x{numbers<float>({10})};
   CHECK(x.to(Gpu{}).data() == x.data());

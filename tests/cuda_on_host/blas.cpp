@@ -171,6 +171,7 @@ int cublasLtMatmul(void*, void* how, void const* alpha, void const* a, void* a_l
   if ((is.transposed_a ? left.columns : left.rows) != m || (is.transposed_b ? right.rows : right.columns) != n || (is.transposed_b ? right.columns : right.rows) != k) {
     return invalid_value;
   }
+  if (reinterpret_cast<std::uintptr_t>(is.bias) % 16 != 0) return invalid_value;  // kernels read 16 bytes at once
   auto const count = [](std::uint64_t x) { return static_cast<std::int64_t>(x); };
   multiply(count(m), count(n), count(k), number(alpha, is.scale_type, 0), a, {left.type, left.step, left.between, is.transposed_a != 0}, b,
            {right.type, right.step, right.between, is.transposed_b != 0}, number(beta, is.scale_type, 0), d, {result.type, result.step, result.between, false},

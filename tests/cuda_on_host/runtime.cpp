@@ -182,6 +182,7 @@ struct Allocation {
 };
 std::mutex memory;
 std::map<char*, Allocation> allocations;
+std::map<char*, std::size_t> page_locked;
 std::size_t used, reserved, most_used;
 
 std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
@@ -288,16 +289,26 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t) {
 }
 cudaError_t cudaHostAlloc(void** result, std::size_t bytes, unsigned) {
   *result = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  return *result ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+  if (!*result) return failed(cudaErrorMemoryAllocation);
+  std::lock_guard const lock(memory);
+  page_locked[static_cast<char*>(*result)] = bytes;
+  return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* at) { return std::free(at), cudaSuccess; }
+cudaError_t cudaFreeHost(void* at) {
+  std::lock_guard const lock(memory);
+  if (page_locked.erase(static_cast<char*>(at)) == 0) give_up("memory was unlocked that is not locked");
+  return std::free(at), cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = total_memory - used, *total = total_memory, cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, void const* at) {
   std::lock_guard const lock(memory);
   std::memset(attributes, 0, sizeof *attributes);
-  auto found = allocations.upper_bound(static_cast<char*>(const_cast<void*>(at)));
+  auto* const address = static_cast<char*>(const_cast<void*>(at));
+  auto found = allocations.upper_bound(address);
   bool const on_device = found != allocations.begin() && (--found)->first + found->second.bytes > at;
-  attributes->type = on_device ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+  auto locked = page_locked.upper_bound(address);
+  bool const is_locked = locked != page_locked.begin() && (--locked)->first + locked->second > at;
+  attributes->type = on_device ? cudaMemoryTypeDevice : is_locked ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
   attributes->devicePointer = const_cast<void*>(at);
   return cudaSuccess;
 }

@@ -16,8 +16,7 @@ template <class D, class Record>
 class Recording {
  public:
   Recording(Record& record, StreamHandle const& before)
-      : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0)), current_(device_traits<D>::current_stream()) {
-    __atomic_store_n(&stream_.state().recorded, true, __ATOMIC_RELEASE);
+      : record_(record), before_(before), stream_(open_stream(device_traits<D>::stream_driver(), D::ordinal, 0, true)), current_(device_traits<D>::current_stream()) {
     try {
       record.begin(stream_.state(), before_);
     } catch (...) {

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include <situ/core/list.hpp>
 #include <situ/device/order.hpp>
 #include <situ/device/place.hpp>
 
@@ -18,7 +19,8 @@ namespace detail {
 // ---- host functions ----------------------------------------------------------------------------------------------------
 
 struct FreedLater;
-/// What host functions and copies from and to page-locked memory leave behind. Its lock is never held while a driver may block.
+/// What host functions and copies from and to page-locked memory leave behind. Its lock is never held while a driver is called: the driver's own threads
+/// take it, and may hold a lock of the driver's.
 struct HostState {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   FreedLater* freed_later = nullptr;
@@ -153,28 +155,48 @@ class CopyNote {
   CurrentStream& current_;
   CopyInFlight* copy_;
 };
+inline void forget_copies(CopyInFlight* copies) noexcept {
+  while (copies) delete std::exchange(copies, copies->next);
+}
+/// Copies that nobody waits for any more.
+struct EndedCopies {
+  CopyInFlight* first = nullptr;
+  EndedCopies() = default;
+  EndedCopies(EndedCopies const&) = delete;
+  EndedCopies& operator=(EndedCopies const&) = delete;
+  ~EndedCopies() { forget_copies(first); }
+};
 /// Waits for the copies that the host must not run beside: a reader for those that write, a writer for all. A host function
-/// stands in the order of its own stream already.
+/// stands in the order of its own stream already, and lets nothing of a driver's go.
 SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
+  StreamState* const here = host_function_stream();
   for (;;) {
     Moment next;
+    List<Moment> others;
+    EndedCopies ended;
     {
       HostLock const lock;
-      auto** link = reinterpret_cast<CopyInFlight**>(&head.uses);
-      while (CopyInFlight* const copy = *link) {
-        StreamState* const here = host_function_stream();
-        bool const passed = (here && copy->end.state()->stream == here) || copy->end.passed();
-        if (passed && !here) {  // a host function lets nothing of a driver's go
+      for (auto** link = reinterpret_cast<CopyInFlight**>(&head.uses); *link;) {
+        CopyInFlight* const copy = *link;
+        if (!here && copy->end.known_to_have_passed()) {
           __atomic_store_n(link, copy->next, __ATOMIC_RELAXED);
-          delete copy;
+          copy->next = std::exchange(ended.first, copy);
           continue;
         }
-        if (!passed && !next && (writes || copy->writes)) next = copy->end;
         link = &copy->next;
+        if (copy->end.known_to_have_passed() || (here && copy->end.state()->stream == here)) continue;
+        if (!writes && !copy->writes) others.push_back(copy->end);
+        else if (!next) next = copy->end;
       }
     }
-    if (!next) return;
-    next.wait();
+    if (next) {
+      next.wait();
+      continue;
+    }
+    if (!here) {  // the next who comes lets go of them
+      for (Moment const& each : others) (void)each.passed();
+    }
+    return;
   }
 }
 
@@ -192,56 +214,56 @@ inline bool have_passed(CopyInFlight const* copies) {
   }
   return true;
 }
-inline void forget_copies(CopyInFlight* copies) noexcept {
-  while (copies) delete std::exchange(copies, copies->next);
+/// Remembers memory that is freed later; without memory to do so, it is not freed.
+inline void free_later(CopyInFlight* copies, void* memory, std::size_t bytes, void (*deallocate)(void*, std::size_t) noexcept) noexcept {
+  auto* const later = new (std::nothrow) FreedLater{copies, memory, bytes, deallocate, nullptr};
+  if (!later) return;
+  HostLock const lock;
+  later->next = host_state().freed_later;
+  __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
 }
 /// Frees what no copy needs any more.
 inline void free_what_copies_left() noexcept {
-  if (SITU_LIKELY(!__atomic_load_n(&host_state().freed_later, __ATOMIC_RELAXED))) return;
-  FreedLater* done = nullptr;
+  if (SITU_LIKELY(!__atomic_load_n(&host_state().freed_later, __ATOMIC_RELAXED)) || host_function_stream()) return;
+  FreedLater* all = nullptr;
   {
     HostLock const lock;
-    for (FreedLater** link = &host_state().freed_later; *link;) {
-      FreedLater* const one = *link;
-      bool passed = false;
-      try {
-        passed = have_passed(one->copies);
-      } catch (...) {  // the device is lost: the memory stays
-      }
-      if (!passed) {
-        link = &one->next;
-        continue;
-      }
-      __atomic_store_n(link, one->next, __ATOMIC_RELAXED);
-      one->next = done;
-      done = one;
+    all = host_state().freed_later;
+    __atomic_store_n(&host_state().freed_later, nullptr, __ATOMIC_RELAXED);
+  }
+  FreedLater *kept = nullptr, *last = nullptr;
+  while (all) {
+    FreedLater* const one = std::exchange(all, all->next);
+    bool passed = false;
+    try {
+      passed = have_passed(one->copies);
+    } catch (...) {  // the device is lost: the memory stays
+    }
+    if (passed) {
+      forget_copies(one->copies);
+      one->deallocate(one->memory, one->bytes);
+      delete one;
+    } else {
+      if (!kept) last = one;
+      one->next = std::exchange(kept, one);
     }
   }
-  while (done) {
-    FreedLater* const one = std::exchange(done, done->next);
-    forget_copies(one->copies);
-    one->deallocate(one->memory, one->bytes);
-    delete one;
-  }
+  if (!kept) return;
+  HostLock const lock;
+  last->next = host_state().freed_later;
+  __atomic_store_n(&host_state().freed_later, kept, __ATOMIC_RELAXED);
 }
 /// Whether the memory of a storage will be freed later, because copies still need it.
 inline bool deallocate_after_copies(StorageHead& head, void* memory, std::size_t bytes, void (*deallocate)(void*, std::size_t) noexcept) noexcept {
   auto* const copies = static_cast<CopyInFlight*>(head.uses);
   bool passed = false;
   try {
-    passed = have_passed(copies);
+    passed = !host_function_stream() && have_passed(copies);
   } catch (...) {
   }
-  if (passed) {
-    forget_copies(copies);
-    return false;
-  }
-  auto* const later = new (std::nothrow) FreedLater{copies, memory, bytes, deallocate, nullptr};
-  if (!later) return true;  // without memory to remember it, it is not freed
-  HostLock const lock;
-  later->next = host_state().freed_later;
-  __atomic_store_n(&host_state().freed_later, later, __ATOMIC_RELAXED);
-  return true;
+  if (passed) forget_copies(copies);
+  else free_later(copies, memory, bytes, deallocate);
+  return !passed;
 }
 
 }  // namespace detail

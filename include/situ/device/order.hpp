@@ -83,12 +83,12 @@ class Moment {
   explicit operator bool() const { return state_ != nullptr; }
   MomentState* state() const { return state_; }
   bool is_shared() const { return __atomic_load_n(&state_->count, __ATOMIC_ACQUIRE) > 1; }
+  bool known_to_have_passed() const { return !state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE); }
   bool passed() const {
-    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return true;
-    return state_->driver->passed(*state_) && note_passed();
+    return known_to_have_passed() || (state_->driver->passed(*state_) && note_passed());
   }
   void wait() const {
-    if (!state_ || __atomic_load_n(&state_->has_passed, __ATOMIC_ACQUIRE)) return;
+    if (known_to_have_passed()) return;
     state_->driver->wait(*state_);
     note_passed();
   }
@@ -412,13 +412,14 @@ class StreamHandle {
     if (state_) __atomic_fetch_sub(&state_->handles, 1, __ATOMIC_ACQ_REL);
   }
   StreamState& state() const { return *state_; }
+  explicit operator bool() const { return state_ != nullptr; }
 
  private:
   StreamState* state_ = nullptr;
 };
 
-/// A stream that nobody has: one that was let go and is idle, or a new one.
-inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority) {
+/// A stream that nobody has: one that was let go and is idle, or a new one. One that will be captured is marked as such before anybody else can come by.
+inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int priority, bool recorded = false) {
   driver->require(ordinal);  // there may be streams of a device that is no longer there
   StreamLock const lock;
   StreamState* state = find_stream(driver, ordinal, [&](StreamState& s) {
@@ -436,6 +437,7 @@ inline StreamHandle open_stream(StreamDriver const* driver, int ordinal, int pri
     add_stream(state);
   }
   state->failure = nullptr;
+  __atomic_store_n(&state->recorded, recorded, __ATOMIC_RELEASE);
   return StreamHandle(state);
 }
 /// A stream that somebody else made, and destroys when no handle is left.

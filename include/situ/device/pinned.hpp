@@ -9,6 +9,7 @@
 #include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/stream.hpp>
 #include <situ/device/host_functions.hpp>
+#include <situ/device/memory_statistics.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -16,7 +17,8 @@ namespace detail {
 /// How page-locked memory is had: set by files that are compiled with CUDA, so that all others share it. One per process.
 struct PinnedHooks {
   void* (*allocate)(std::size_t bytes);  ///< null where nothing can be locked; throws OutOfMemory
-  void (*deallocate)(void* memory) noexcept;
+  void (*deallocate)(void* memory, std::size_t bytes) noexcept;
+  void (*unlock)(void* memory) noexcept;  ///< gives back what was kept
 };
 
 SITU_PROCESS_STATE PinnedHooks& pinned_hooks() {
@@ -24,10 +26,70 @@ SITU_PROCESS_STATE PinnedHooks& pinned_hooks() {
   return hooks;
 }
 
+/// Page-locked memory that is kept for the next allocation: to lock pages takes the driver milliseconds, and to unlock them may wait for all that runs on every
+/// GPU. No copy uses what is here: it comes here when its copies have ended. One per process.
+struct KeptPages {
+  KeptPages* next;
+  std::size_t bytes;
+};
+struct PinnedCache {
+  int64_t lock = 0;            ///< not held while a driver is called
+  KeptPages* first = nullptr;  ///< each stands at the beginning of its block
+  int64_t bytes = 0, threshold = int64_t{1} << 30;
+};
+SITU_PROCESS_STATE PinnedCache& pinned_cache() {
+  static constinit PinnedCache cache;
+  return cache;
+}
+inline KeptPages* take_kept_pages(std::size_t bytes) noexcept {
+  SpinLock const guard(pinned_cache().lock);
+  for (KeptPages** link = &pinned_cache().first; *link; link = &(*link)->next) {
+    if ((*link)->bytes != bytes) continue;
+    pinned_cache().bytes -= static_cast<int64_t>(bytes);
+    return std::exchange(*link, (*link)->next);
+  }
+  return nullptr;
+}
+/// False where so much is kept already, or what this process may hold is limited.
+inline bool keep_pages(void* memory, std::size_t bytes) noexcept {
+  PinnedCache& cache = pinned_cache();
+  SpinLock const guard(cache.lock);
+  bool const limited = __atomic_load_n(&memory_counters(place_of<Pinned>).limit, __ATOMIC_RELAXED) != 0;
+  if (limited || cache.bytes + static_cast<int64_t>(bytes) > cache.threshold) return false;
+  cache.bytes += static_cast<int64_t>(bytes);
+  cache.first = ::new (memory) KeptPages{cache.first, bytes};
+  return true;
+}
+inline int64_t kept_pinned_bytes() noexcept {
+  SpinLock const guard(pinned_cache().lock);
+  return pinned_cache().bytes;
+}
+/// What is kept beyond so many bytes goes back.
+inline void release_pinned(int64_t kept) noexcept {
+  for (;;) {
+    KeptPages* one = nullptr;
+    {
+      PinnedCache& cache = pinned_cache();
+      SpinLock const guard(cache.lock);
+      if (cache.bytes <= kept) return;
+      one = std::exchange(cache.first, cache.first->next);
+      cache.bytes -= static_cast<int64_t>(one->bytes);
+    }
+    pinned_hooks().unlock(one);
+  }
+}
+inline void set_pinned_release_threshold(int64_t bytes) noexcept {
+  {
+    SpinLock const guard(pinned_cache().lock);
+    pinned_cache().threshold = bytes;
+  }
+  release_pinned(bytes);
+}
+
 /// In front of every block: how it is freed, since blocks may be older than the hooks.
 struct PinnedHead {
   static constexpr std::size_t bytes = 64;
-  void (*deallocate)(void* memory) noexcept;  ///< null: ordinary memory
+  void (*deallocate)(void* memory, std::size_t bytes) noexcept;  ///< null: ordinary memory
 };
 
 inline void* allocate_pinned(std::size_t bytes) {
@@ -50,11 +112,12 @@ inline void* allocate_pinned(std::size_t bytes) {
 }
 
 inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
+  if (SITU_UNLIKELY(host_function_stream() != nullptr)) return free_later(nullptr, memory, bytes, &deallocate_pinned);
   ObservedAllocation::released(place_of<Pinned>, bytes);
   memory_counters(place_of<Pinned>).remove(static_cast<int64_t>(bytes));
   void* const block = static_cast<char*>(memory) - PinnedHead::bytes;
   auto const deallocate = static_cast<PinnedHead*>(block)->deallocate;
-  if (deallocate) deallocate(block);
+  if (deallocate) deallocate(block, bytes + PinnedHead::bytes);
   else cpu::give(block, bytes + PinnedHead::bytes);
 }
 
@@ -62,22 +125,50 @@ inline void deallocate_pinned(void* memory, std::size_t bytes) noexcept {
 namespace cuda {
 inline namespace SITU_ABI_CUDA {
 
+/// Whole pages, of 16 sizes to an octave: what is freed serves what is nearly as large.
+inline std::size_t page_locked_size(std::size_t bytes) {
+  std::size_t step = 4096;
+  while (step < bytes / 32) step *= 2;
+  return bytes > SIZE_MAX - step ? bytes : (bytes + step - 1) / step * step;
+}
+/// Locks pages with a device current that has been used, if there is one: on any other the driver would make a context, which takes its memory.
+inline cudaError_t lock_pages(void** memory, std::size_t bytes) {
+  int current = 0, used = -1;
+  if (cudaError_t const code = cudaGetDevice(&current); code != cudaSuccess) return code;
+  for (int device = 0; device < device_count(); ++device) {
+    if (__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE) && (used < 0 || device == current)) used = device;
+  }
+  if (used < 0 || used == current) return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+  cudaError_t code = cudaSetDevice(used);
+  if (code == cudaSuccess) code = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+  return_to(current);
+  return code;
+}
 inline void* allocate_page_locked(std::size_t bytes) {
   if (device_count() == 0) return nullptr;
+  std::size_t const size = page_locked_size(bytes);
+  if (__atomic_load_n(&memory_counters(place_of<Pinned>).limit, __ATOMIC_RELAXED) != 0) release_pinned(0);
+  if (void* const kept = take_kept_pages(size)) return kept;
   void* memory = nullptr;
-  cudaError_t const code = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+  cudaError_t code = lock_pages(&memory, size);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    release_pinned(0);
+    code = lock_pages(&memory, size);
+  }
   if (code == cudaSuccess) return memory;
   (void)cudaGetLastError();
   if (code == cudaErrorMemoryAllocation) cpu::out_of_memory(bytes, place_of<Pinned>, "cudaHostAlloc");
-  fail<CudaError>("pinned: cudaHostAlloc of ", bytes, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
+  fail<CudaError>("pinned: cudaHostAlloc of ", size, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
-inline void deallocate_page_locked(void* memory) noexcept {
-  report(-1, "cudaFreeHost", cudaFreeHost(memory));
+inline void unlock_pages(void* memory) noexcept { report(-1, "cudaFreeHost", cudaFreeHost(memory)); }
+inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
+  if (!keep_pages(memory, page_locked_size(bytes))) unlock_pages(memory);
 }
 
 inline bool const pinned_hooks_are_set = [] {
-  pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked};
+  pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked, &unlock_pages};
   return true;
 }();
 

@@ -12,6 +12,7 @@
 #include <situ/device/cuda/memory.hpp>
 #include <situ/device/emulated/statistics.hpp>
 #include <situ/device/memory_statistics.hpp>
+#include <situ/device/pinned.hpp>
 #include <situ/device/stream.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -71,21 +72,24 @@ inline int64_t memory_reserved(AnyDevice const& d) {
       auto const use = detail::cpu::memory_use();
       return use.allocated + use.kept;
     }
-    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED);
+    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + detail::kept_pinned_bytes();
   }
 }
 inline int64_t memory_reserved(int i = 0) { return memory_reserved(AnyDevice::cuda(i)); }
 
-/// Gives memory that is kept for reuse back to the system: the host's, and that of the GPUs and emulated devices that were used. Waits for
+/// Gives memory that is kept for reuse back to the system: the host's, pinned memory, and that of the GPUs and emulated devices that were used. Waits for
 /// those. situ itself does so before an allocation fails.
 inline void empty_cache() {
   detail::cpu::empty_cache();
   detail::emulated::empty_cache();
   for (int i = 0; i < device_count(); ++i) detail::cuda::empty_cache(i);
+  detail::free_what_copies_left();
+  detail::release_pinned(0);
 }
 
 /// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
-/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is.
+/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is, and as much
+/// pinned memory.
 /// Throws ShapeError for a negative number, DeviceUnavailable.
 inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
   if (bytes < 0) detail::fail<ShapeError>("set_release_threshold: ", bytes, " bytes were asked for; 0 keeps nothing");
@@ -93,7 +97,7 @@ inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
     case AnyDevice::kind::cuda: return detail::cuda::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::emulated: return detail::emulated::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::cpu: return detail::cpu::set_release_threshold(bytes);
-    default: break;
+    default: return detail::set_pinned_release_threshold(bytes);
   }
 }
 inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_threshold(bytes, AnyDevice::cuda(i)); }

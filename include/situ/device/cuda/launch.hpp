@@ -1,6 +1,8 @@
 /// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
 #pragma once
 
+#include <new>
+
 #include <situ/device/cuda/stream.hpp>
 #include <situ/device/observe.hpp>
 
@@ -9,15 +11,24 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-/// A moment of each GPU's clock that is known on the host's, for profiles. One per process.
+/// A moment of a GPU's clock that is known on the host's, for profiles. CUDA tells the time since then as a float of milliseconds: the next ten seconds
+/// to a microsecond, an hour to a quarter of a millisecond. So there is another one every ten seconds of a profile.
 struct ClockOrigin {
   cudaEvent_t event = nullptr;
   int64_t host = 0;  ///< nanoseconds
+  ClockOrigin* earlier = nullptr;
 };
-SITU_PROCESS_STATE ClockOrigin* clock_origins() {
-  static constinit ClockOrigin origins[max_devices];
+/// The latest one of each GPU. One per process.
+SITU_PROCESS_STATE ClockOrigin** clock_origins() {
+  static constinit ClockOrigin* origins[max_devices] = {};
   return origins;
 }
+/// Where work began.
+struct ClockStart {
+  cudaEvent_t event = nullptr;
+  ClockOrigin const* origin = nullptr;
+  int device = 0;
+};
 
 inline bool is_capturing(cudaStream_t stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -73,14 +84,33 @@ class ObservedWork {
   }
   void start_clock() {
     if (!mark_) return;
-    ClockOrigin& origin = clock_origins()[device_];
-    if (!origin.event && cudaEventCreate(&origin.event) == cudaSuccess && cudaEventRecord(origin.event, stream_) == cudaSuccess &&
-        cudaEventSynchronize(origin.event) == cudaSuccess) {
-      origin.host = steady_now();
-    }
-    if (cudaEventCreate(&started_) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_, stream_) != cudaSuccess) {
+    started_ = new (std::nothrow) ClockStart;
+    if (!started_) return;
+    started_->origin = clock_origin();
+    started_->device = device_;
+    if (cudaEventCreate(&started_->event) != cudaSuccess || cudaEventCreate(&ended_) != cudaSuccess || cudaEventRecord(started_->event, stream_) != cudaSuccess) {
       (void)cudaGetLastError();
     }
+  }
+  /// One that is not old. Null where there is none.
+  ClockOrigin const* clock_origin() const noexcept {
+    ClockOrigin*& latest = clock_origins()[device_];
+    ClockOrigin* known = __atomic_load_n(&latest, __ATOMIC_ACQUIRE);
+    if (known && steady_now() - known->host < int64_t{10'000'000'000}) return known;
+    auto* const made = new (std::nothrow) ClockOrigin;
+    if (!made) return known;
+    bool const is_known = cudaEventCreate(&made->event) == cudaSuccess && cudaEventRecord(made->event, stream_) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
+    made->host = steady_now();
+    made->earlier = known;
+    if (is_known && __atomic_compare_exchange_n(&latest, &known, made, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) return made;
+    if (made->event) (void)cudaEventDestroy(made->event);
+    (void)cudaGetLastError();
+    delete made;
+    return known;
+  }
+  static void drop(ClockStart* started) noexcept {
+    if (started && started->event) (void)cudaEventDestroy(started->event);
+    delete started;
   }
   __attribute__((noinline, cold)) void end() {
     DeviceGuard const guard(device_);
@@ -98,22 +128,23 @@ class ObservedWork {
     check_fault(device_);
   }
   __attribute__((noinline, cold)) void give_up() noexcept {
-    if (started_) (void)cudaEventDestroy(started_);
+    drop(started_);
     if (ended_) (void)cudaEventDestroy(ended_);
     if (mark_) observers_state().cancel(mark_);
     if (who_ & ranges) observers_state().pop_range();
   }
   /// Waits for the end of the work; gives how long it took, and when it began, in nanoseconds. Ends the events.
-  static int64_t read_clock(void* started, void* ended, int device, int64_t* begin) noexcept {
-    auto* const first = static_cast<cudaEvent_t>(started);
+  static int64_t read_clock(void* started, void* ended, int, int64_t* begin) noexcept {
+    auto* const start = static_cast<ClockStart*>(started);
     auto* const last = static_cast<cudaEvent_t>(ended);
-    ClockOrigin const& origin = clock_origins()[device];
+    if (!start) return 0;
+    DeviceSwitch const there(start->device);
     float before = 0, took = 0;
-    bool const known = first && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, first, last) == cudaSuccess;
-    if (known && origin.event && cudaEventElapsedTime(&before, origin.event, first) == cudaSuccess) {
-      *begin = origin.host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
+    bool const known = start->event && last && cudaEventSynchronize(last) == cudaSuccess && cudaEventElapsedTime(&took, start->event, last) == cudaSuccess;
+    if (known && start->origin && cudaEventElapsedTime(&before, start->origin->event, start->event) == cudaSuccess) {
+      *begin = start->origin->host + static_cast<int64_t>(static_cast<double>(before) * 1e6);
     }
-    if (first) (void)cudaEventDestroy(first);
+    drop(start);
     if (last) (void)cudaEventDestroy(last);
     (void)cudaGetLastError();
     return known ? static_cast<int64_t>(static_cast<double>(took) * 1e6) : 0;
@@ -125,7 +156,8 @@ class ObservedWork {
   bool capturing_ = false;
   LaunchName name_;
   Mark mark_ = 0;
-  cudaEvent_t started_ = nullptr, ended_ = nullptr;
+  ClockStart* started_ = nullptr;
+  cudaEvent_t ended_ = nullptr;
 };
 
 }  // namespace detail::cuda

@@ -28,6 +28,7 @@ inline bool is_ready(int device) noexcept {
 /// Bytes that the pool holds, used or kept; 0 where the device has not been used.
 inline int64_t reserved_bytes(int device) noexcept {
   if (!is_ready(device)) return 0;
+  DeviceSwitch const there(device);
   cudaMemPool_t pool = nullptr;
   uint64_t bytes = 0;
   if (cudaDeviceGetDefaultMemPool(&pool, device) != cudaSuccess ||
@@ -63,7 +64,8 @@ __attribute__((noinline)) inline cudaError_t wait_for_all_streams(int device) {
     for (uint32_t k = 2; k < table.count; ++k) {
       StreamState* const state = table.all[k];
       bool const is_there = !state->foreign || __atomic_load_n(&state->handles, __ATOMIC_ACQUIRE) > 0;
-      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there) streams.push_back(StreamHandle(state));
+      bool const recorded = __atomic_load_n(&state->recorded, __ATOMIC_ACQUIRE);
+      if (state->driver == process_state().stream_driver && state->ordinal == device && is_there && !recorded) streams.push_back(StreamHandle(state));
     }
   }
   cudaError_t code = cudaStreamSynchronize(cudaStreamLegacy);
@@ -161,18 +163,16 @@ struct Runtime {
 
   /// From another GPU; enqueued in the receiver's stream, which has been ordered behind what wrote the source.
   static void copy_from_peer(int device, void* to, int peer, void const* from, std::size_t bytes) {
-    require_device(device);
-    connect(device, peer);
     DeviceGuard const guard(device);
+    connect(device, peer);
     cudaStream_t const stream = current_stream(device);
     ObservedWork work(device, stream, {device_kind::cuda, device}, {device_kind::cuda, peer}, bytes);
     check(device, cudaMemcpyPeerAsync(to, device, from, peer, bytes, stream), "cudaMemcpyPeerAsync of ", bytes, " bytes from cuda:", peer);
     work.enqueued();
   }
   static void copy_rows_from_peer(int device, void* to, int peer, void const* from, PitchedCopy const& rows) {
-    require_device(device);
-    connect(device, peer);
     DeviceGuard const guard(device);
+    connect(device, peer);
     cudaStream_t const stream = current_stream(device);
     cudaMemcpy3DPeerParms copy{};
     copy.srcDevice = peer;

@@ -12,10 +12,10 @@ inline namespace SITU_ABI_CUDA {
 
 #if defined(SITU_WITH_CUDA)
 
-/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
-/// all of them.
 inline StreamDriver const* stream_driver();
 
+/// What a program asks of a stream. Every call makes the stream's device the current one for its time: the default stream has the same name on
+/// all of them.
 struct Streams {
   static cudaStream_t native(StreamState const& stream) { return static_cast<cudaStream_t>(stream.native); }
 
@@ -55,6 +55,7 @@ struct Streams {
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
     if (StreamState const* const here = host_function_stream()) return moment.stream == here;
+    DeviceSwitch const there(moment.number);
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
@@ -66,13 +67,17 @@ struct Streams {
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
     ObservedWait const wait(place(device), "Event::synchronize", moment.stream->native);
+    DeviceSwitch const there(device);
     check(device, cudaEventSynchronize(static_cast<cudaEvent_t>(moment.native)), "cudaEventSynchronize");
   }
   static void drop(MomentState& moment) noexcept {
-    if (moment.native && cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
+    if (!moment.native) return;
+    DeviceSwitch const there(moment.number);
+    if (cudaEventDestroy(static_cast<cudaEvent_t>(moment.native)) != cudaSuccess) (void)cudaGetLastError();
   }
   static double milliseconds(MomentState const& from, MomentState const& to) {
     float result = 0;
+    DeviceSwitch const there(to.number);
     check(static_cast<int>(to.number), cudaEventElapsedTime(&result, static_cast<cudaEvent_t>(from.native), static_cast<cudaEvent_t>(to.native)), "cudaEventElapsedTime");
     return result;
   }
@@ -118,10 +123,10 @@ struct Streams {
   static void free_after(int device, StorageHead& head, uint64_t const* notes, int count) noexcept {
     CurrentStream& current = current_streams()[device];
     void* const before = std::exchange(current.native, nullptr);
+    StreamHandle held;  // while there is one, nobody begins to capture the stream
     try {
-      StreamState const& only = state_of(notes[0]);
-      bool const is_there = only.ordinal == device && !__atomic_load_n(&only.recorded, __ATOMIC_ACQUIRE) && (!only.foreign || __atomic_load_n(&only.handles, __ATOMIC_ACQUIRE) > 0);
-      current.native = count == 1 && is_there ? only.native : freeing_stream(device, notes, count);
+      if (count == 1) held = handle_of(state_of(notes[0]), device);
+      current.native = held ? held.state().native : freeing_stream(device, notes, count);
     } catch (...) {  // without an event nothing orders it but the host
       wait_without_event(device);
     }
@@ -160,15 +165,12 @@ struct Streams {
   }
   static constexpr Place place(int device) { return {device_kind::cuda, device}; }
 
-  struct DeviceSwitch {
-    int device, previous;
-    explicit DeviceSwitch(int to) noexcept : device(to), previous(to) {
-      if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
-    }
-    ~DeviceSwitch() {
-      if (previous != device) return_to(previous);
-    }
-  };
+  /// Empty where the stream is another device's, being captured, or perhaps no longer there.
+  static StreamHandle handle_of(StreamState& stream, int device) {
+    StreamLock const lock;
+    bool const is_there = !stream.foreign || __atomic_load_n(&stream.handles, __ATOMIC_ACQUIRE) > 0;
+    return stream.ordinal == device && is_there && !__atomic_load_n(&stream.recorded, __ATOMIC_ACQUIRE) ? StreamHandle(&stream) : StreamHandle();
+  }
 
   /// Behind everything that the notes stand for.
   static void* freeing_stream(int device, uint64_t const* notes, int count) {

@@ -109,6 +109,20 @@ inline void return_to(int device) noexcept {
   if (cudaSetDevice(device) != cudaSuccess) (void)cudaGetLastError();
 }
 
+/// Makes a device the current one where that must not throw. Many a runtime call, also one that names an event of another
+/// device, would make a context on the current one.
+struct DeviceSwitch {
+  int device, previous;
+  explicit DeviceSwitch(int64_t to) noexcept : device(static_cast<int>(to)), previous(device) {
+    if (cudaGetDevice(&previous) == cudaSuccess && previous != device) (void)cudaSetDevice(device);
+  }
+  DeviceSwitch(DeviceSwitch const&) = delete;
+  DeviceSwitch& operator=(DeviceSwitch const&) = delete;
+  ~DeviceSwitch() {
+    if (previous != device) return_to(previous);
+  }
+};
+
 /// The first use of a device: its pool keeps what tensors free, its properties are read, and a place is made for what its
 /// kernels have to tell.
 __attribute__((noinline, cold)) inline void prepare(int device) {
@@ -117,6 +131,8 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   check(device, cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device), "cudaDeviceGetAttribute");
   if (pools == 0) fail<DeviceUnavailable>("cuda:", device, ": the driver offers no stream-ordered memory on this GPU; situ needs it");
   check(device, cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  DeviceSwitch const there(device);
+  check(device, cudaSetDevice(device), "cudaSetDevice");
   cudaMemPool_t pool = nullptr;
   uint64_t keep_all = UINT64_MAX;
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
@@ -124,12 +140,7 @@ __attribute__((noinline, cold)) inline void prepare(int device) {
   DeviceState& state = process_state().devices[device];
   if (!__atomic_load_n(&state.fault, __ATOMIC_ACQUIRE)) {
     void* memory = nullptr;  // one address for all devices and the host; kept to the end of the process
-    int previous = device;
-    check(device, cudaGetDevice(&previous), "cudaGetDevice");
-    if (previous != device) check(device, cudaSetDevice(device), "cudaSetDevice");
-    cudaError_t const code = cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped);
-    if (previous != device) return_to(previous);
-    check(device, code, "cudaHostAlloc");
+    check(device, cudaHostAlloc(&memory, sizeof(IndexFault), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
     IndexFault* made = ::new (memory) IndexFault;
     IndexFault* expected = nullptr;
     if (!__atomic_compare_exchange_n(&state.fault, &expected, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) (void)cudaFreeHost(memory);

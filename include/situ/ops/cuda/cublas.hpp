@@ -259,6 +259,13 @@ bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uin
   void*& handle = state.lt_handles[device];
   if (!handle) check_cublas(device, lt.create(&handle), "cublasLtCreate");
 
+  // The epilogue reads 16 bytes at once: cuBLASLt is told how the matrices lie, and not how the bias does.
+  CublasWorkspace aligned;
+  if (std::size_t const bytes = static_cast<std::size_t>(p.n) * sizeof(T); reinterpret_cast<std::uintptr_t>(bias) % 16 != 0) {
+    void* const copy = aligned.allocate(device, bytes);
+    Runtime::copy(device, copy, bias, bytes);
+    bias = copy;
+  }
   CublasLtDescription d(lt, device);
   check_cublas(device, lt.description_create(&d.operation, compute, scale), "cublasLtMatmulDescCreate");
   d.set(3, int32_t{p.right.how});
@@ -278,7 +285,8 @@ bool cublas_lt_product(int device, CublasProduct const& p, void const* bias, uin
   d.prefer(5, alignment(p.b)), d.prefer(6, alignment(p.a)), d.prefer(7, alignment(p.c)), d.prefer(8, alignment(p.c));
   int found = 0;
   int const status = lt.heuristic(handle, d.operation, d.a, d.b, d.c, d.c, d.preference, 1, &chosen, &found);
-  if (status == cublas_not_supported || (status == 0 && found == 0)) return false;
+  bool const recorded = current_streams()[device].recorder != nullptr;  // some versions cannot answer then
+  if (status == cublas_not_supported || (status == 0 && found == 0) || (status != 0 && recorded)) return false;
   check_cublas(device, status, "cublasLtMatmulAlgoGetHeuristic");
 
   CublasWorkspace workspace;

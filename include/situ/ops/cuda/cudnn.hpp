@@ -26,7 +26,6 @@ struct CudnnAlgorithm {
 /// The functions that are used; handles and descriptors as void*, enumerations as int. tests/cuda/conv2d_cudnn.cu compares them with the headers.
 struct CudnnFunctions {
   int (*create)(void** handle);
-  int (*destroy)(void* handle);
   int (*set_stream)(void* handle, cudaStream_t stream);
   char const* (*status_string)(int status);
   int (*tensor_create)(void** descriptor);
@@ -68,21 +67,21 @@ struct CudnnHandle {
   int device;
   cudaStream_t stream;
   void* handle;
+  CudnnHandle* next;
 };
 
-inline constexpr int cudnn_recipes = 64, cudnn_handles = 32;  // so many are kept
+inline constexpr int cudnn_recipes = 64;  // so many are kept
 
 /// One per process. The lock is held while a call is enqueued.
 struct CudnnState {
   pthread_mutex_t mutex;
   bool loaded;
-  unsigned oldest;  ///< the next handle that gives way to another
   CudnnFunctions f;
-  CudnnHandle handles[cudnn_handles];
+  CudnnHandle* handles;  ///< of each stream that there was; to destroy one would wait for all of its device
   CudnnRecipe recipes[cudnn_recipes];
 };
 SITU_PROCESS_STATE CudnnState& cudnn_state() {
-  static constinit CudnnState state{PTHREAD_MUTEX_INITIALIZER, false, 0, {}, {}, {}};
+  static constinit CudnnState state{PTHREAD_MUTEX_INITIALIZER, false, {}, nullptr, {}};
   return state;
 }
 
@@ -111,7 +110,6 @@ inline void load_cudnn() {
   void* const library = open_library("cudnn", 9, "install cuDNN 9, add its folder to LD_LIBRARY_PATH, or compile without SITU_WITH_CUDNN");
   CudnnFunctions& f = state.f;
   find_function(f.create, library, "cudnnCreate");
-  find_function(f.destroy, library, "cudnnDestroy");
   find_function(f.set_stream, library, "cudnnSetStream");
   find_function(f.status_string, library, "cudnnGetErrorString");
   find_function(f.tensor_create, library, "cudnnCreateTensorDescriptor");
@@ -135,19 +133,12 @@ inline void load_cudnn() {
 /// The handle of a stream. For callers that hold the lock, with the device current.
 inline void* cudnn_handle(int device, cudaStream_t stream) {
   CudnnState& state = cudnn_state();
-  CudnnHandle* chosen = nullptr;
-  for (CudnnHandle& each : state.handles) {
-    if (each.handle && each.device == device && each.stream == stream) chosen = &each;
-    if (!chosen && !each.handle) chosen = &each;
-  }
+  CudnnHandle* chosen = state.handles;
+  while (chosen && (chosen->device != device || chosen->stream != stream)) chosen = chosen->next;
   if (!chosen) {
-    chosen = &state.handles[state.oldest++ % cudnn_handles];
-    (void)state.f.destroy(chosen->handle);  // waits for what it has enqueued
-    chosen->handle = nullptr;
-  }
-  if (!chosen->handle) {
-    check_cudnn(device, state.f.create(&chosen->handle), "cudnnCreate");
-    chosen->device = device, chosen->stream = stream;
+    void* made = nullptr;
+    check_cudnn(device, state.f.create(&made), "cudnnCreate");
+    chosen = state.handles = new CudnnHandle{device, stream, made, state.handles};
   }
   check_cudnn(device, state.f.set_stream(chosen->handle, stream), "cudnnSetStream");  // a new stream may have an old one's address
   return chosen->handle;
