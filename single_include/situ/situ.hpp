@@ -42313,8 +42313,11 @@ struct LaneStep {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
     L const zero(C(0));
     L xs[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    values[node.self].template of<C>() = function.value(xs);
+    bool numbers = true;
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k), numbers = numbers && xs[k].is_number();
+    L value = function.value(xs);
+    if (value.is_number() && !numbers) value = LaneArithmetic<C, D>::template record<functions::multiply>(xs[0], xs[1]);  // by 0: has the shape all the same
+    values[node.self].template of<C>() = value;
   }
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
@@ -44047,6 +44050,26 @@ struct ReducedAxes {
     return spread(g, whole, axes);
   }
   double count() const { return static_cast<double>(reduced_count(whole, axes)); }
+  /// The reduced axes.
+  Shape list() const {
+    Shape result;
+    for (int k = 0; k < whole.rank(); ++k) {
+      if (axes >> k & 1u) result.push_back(k);
+    }
+    return result;
+  }
+  /// How many are true up to each element of its reduction.
+  template <class D>
+  Tensor<int64_t, D> counted(Tensor<bool, D> const& truth) const {
+    Shape order;
+    for (int k = 0; k < whole.rank(); ++k) {
+      if (!(axes >> k & 1u)) order.push_back(k);
+    }
+    for (int64_t axis : list()) order.push_back(axis);
+    int64_t const length = reduced_count(whole, axes);
+    auto const turned = truth.permute(order);
+    return cumsum(turned.reshape({length == 0 ? 0 : truth.size() / length, length}), 1).reshape(turned.shape()).permute(inverse_permutation(order));
+  }
 };
 
 struct sum_gradient : ReducedAxes {
@@ -44116,9 +44139,19 @@ struct prod_gradient : ReducedAxes {
     auto const& product = y.tensor();
     return where(x == 0, over(Tensor<T, D>(g * of_zeros(product, x))), over(Tensor<T, D>(g * product)) / x);
   }
+  /// By a 0 the gradient is the product of the others, which the first two of a product depend on in ways that y / x does not tell; by later ones it is 0.
   template <class L>
   L twice(L const& g, L const& x, L const& product) const {
-    return over(g * product) / x;
+    if constexpr (std::is_same_v<D, Cpu>) {
+      if (!any(product.tensor() == 0).item()) return over(g * product) / x;
+    }
+    L const zero(lane_value_t<L>(0)), one(lane_value_t<L>(1));
+    Tensor<bool, D> const zeros(x.tensor() == 0);
+    Tensor<int64_t, D> const number = counted(zeros);
+    auto const without = [&](int64_t which) { return LaneMask<D>(Tensor<bool, D>(zeros && number == which)); };
+    auto const others = [&](LaneMask<D> const& one_zero) { return over(L(Variable<lane_value_t<L>, D>(prod(select(one_zero, one, x).variable(), list(), keepdim)))); };
+    LaneMask<D> const first = without(1), second = without(2), is_zero(zeros);
+    return over(g) * select(first, others(first), select(second, others(second), select(is_zero, zero, over(product) / select(is_zero, one, x))));
   }
   Saved<T, D> const& result() const { return y; }
 };
@@ -44231,6 +44264,15 @@ struct extreme_norm_gradient : ReducedAxes {
     Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
     return where(is_found(abs(x), over(size)), sign(x) * over(share), 0);
   }
+  template <class L>
+  L twice(L const& g, L const& x, L const&) const {
+    using C = lane_value_t<L>;
+    Tensor<C, D> const sizes(abs(x.tensor()));
+    LaneMask<D> const found(Tensor<bool, D>(is_found(sizes, over(Tensor<C, D>(cast<C>(y.tensor()))))));
+    auto const count = reduce<reducers::count_true>(found.values(), axes, true);
+    L const share(Variable<C, D>(Tensor<C, D>(1 / cast<C>(count)).reshape(y.tensor().shape()), false));
+    return select(found, sign(x) * over(g * share), L(C(0)));
+  }
 };
 
 template <class E, class Axes>
@@ -44320,7 +44362,7 @@ SITU_RECORDED_REDUCTION(sum, recorded_sum)
 /// Σ x / n. Gradient: g / n, everywhere.
 SITU_RECORDED_REDUCTION(mean, recorded_mean)
 /// Π x. Gradient: g y / x, and at a single 0 g times the product of the others; 0 elsewhere beside one 0, and everywhere beside two. Its
-/// second derivatives hold where no element is 0.
+/// third derivatives hold where at most two elements of a product are 0.
 SITU_RECORDED_REDUCTION(prod, recorded_prod)
 /// The largest, the smallest element. Gradient: g, shared evenly among the elements that are equal to it (as PyTorch's amax, amin and
 /// max() do; its max(dim) gives all of it to one of them); among the NaN where there are some.
@@ -44808,6 +44850,11 @@ struct unpad_mirrored {
       width = width < 0 ? -width : 0;
     }
     return any_taken ? G(pad(g, taken)) : g;
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    auto const v = g.variable();
+    return L(record("PadBackward", (*this)(v.value(), 0), detail::twice([widths = widths, mode = mode](auto const& h, auto const& into) { into.add(pad(h, widths, mode)); }), v));
   }
 };
 
@@ -49950,6 +49997,9 @@ namespace situ::inline SITU_ABI {
 template <class E>
   requires differentiable<E>
 auto cumsum(E const& x, int64_t axis);
+template <class E>
+  requires differentiable<E>
+auto cumprod(E const& x, int64_t axis);
 
 namespace detail {
 
@@ -49972,8 +50022,20 @@ struct CumprodRule {
     if (!into.needed()) return;
     if constexpr (is_recorded<G>) {
       using C = compute_t<T>;
-      auto const products = lane_of<C>(g) * lane_of<C>(own_result(y, g, into));
-      add_lane<G>(Lane<C, D>(cumsum_from_end(products.variable(), axis)) / lane_of<C>(x.variable()), into.shape(), into);
+      using L = Lane<C, D>;
+      L const seed = lane_of<C>(g), values = lane_of<C>(x.variable()), zero(C(0)), one(C(1));
+      auto const from_end = [&](L const& products) { return L(Variable<C, D>(cumsum_from_end((seed * products).variable(), axis))); };
+      L const sums = from_end(lane_of<C>(own_result(y, g, into)));
+      Tensor<bool, D> const zeros(x.tensor() == 0);
+      if constexpr (std::is_same_v<D, Cpu>) {
+        if (!any(zeros).item()) return add_lane<G>(sums / values, into.shape(), into);
+      }
+      // By the first two zeros the gradient is made of products without them, on which the other one has an influence; by later ones it is 0.
+      Tensor<int64_t, D> const number = cumsum(zeros, axis);
+      auto const which = [&](int64_t n) { return LaneMask<D>(Tensor<bool, D>(zeros && number == n)); };
+      auto const without = [&](LaneMask<D> const& mask) { return from_end(L(Variable<C, D>(cumprod(select(mask, one, values).variable(), axis)))); };
+      LaneMask<D> const first = which(1), second = which(2), is_zero(zeros);
+      add_lane<G>(select(first, without(first), select(second, without(second), select(is_zero, zero, sums / select(is_zero, one, values)))), into.shape(), into);
     } else {
       auto const& values = x.tensor();
       auto const sums = cumsum_from_end(Tensor<T, D>(g * y.tensor()), axis);
@@ -49998,8 +50060,8 @@ auto cumsum(E const& x, int64_t axis) {
   return detail::record_on<false>("Cumsum", cumsum(detail::values_of(x), k), x, detail::linear([k](auto const& g) { return detail::cumsum_from_end(g, k); }));
 }
 
-/// Running products. Gradient: the running sums of g y from the end, by x; beside zeros as the definition says. Second derivatives hold where no
-/// element is 0.
+/// Running products. Gradient: the running sums of g y from the end, by x; beside zeros as the definition says. Third derivatives hold where at
+/// most two elements of a line are 0.
 template <class E>
   requires differentiable<E>
 auto cumprod(E const& x, int64_t axis) {

@@ -158,6 +158,11 @@ struct unpad_mirrored {
     }
     return any_taken ? G(pad(g, taken)) : g;
   }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    auto const v = g.variable();
+    return L(record("PadBackward", (*this)(v.value(), 0), detail::twice([widths = widths, mode = mode](auto const& h, auto const& into) { into.add(pad(h, widths, mode)); }), v));
+  }
 };
 
 }  // namespace detail

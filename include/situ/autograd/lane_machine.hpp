@@ -251,8 +251,11 @@ struct LaneStep {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
     L const zero(C(0));
     L xs[] = {zero, zero, zero};
-    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
-    values[node.self].template of<C>() = function.value(xs);
+    bool numbers = true;
+    for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k), numbers = numbers && xs[k].is_number();
+    L value = function.value(xs);
+    if (value.is_number() && !numbers) value = LaneArithmetic<C, D>::template record<functions::multiply>(xs[0], xs[1]);  // by 0: has the shape all the same
+    values[node.self].template of<C>() = value;
   }
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);

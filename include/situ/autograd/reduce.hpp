@@ -10,6 +10,7 @@
 
 #include <situ/autograd/writes.hpp>
 #include <situ/ops/reduce.hpp>
+#include <situ/ops/scan.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace functions {
@@ -68,6 +69,26 @@ struct ReducedAxes {
     return spread(g, whole, axes);
   }
   double count() const { return static_cast<double>(reduced_count(whole, axes)); }
+  /// The reduced axes.
+  Shape list() const {
+    Shape result;
+    for (int k = 0; k < whole.rank(); ++k) {
+      if (axes >> k & 1u) result.push_back(k);
+    }
+    return result;
+  }
+  /// How many are true up to each element of its reduction.
+  template <class D>
+  Tensor<int64_t, D> counted(Tensor<bool, D> const& truth) const {
+    Shape order;
+    for (int k = 0; k < whole.rank(); ++k) {
+      if (!(axes >> k & 1u)) order.push_back(k);
+    }
+    for (int64_t axis : list()) order.push_back(axis);
+    int64_t const length = reduced_count(whole, axes);
+    auto const turned = truth.permute(order);
+    return cumsum(turned.reshape({length == 0 ? 0 : truth.size() / length, length}), 1).reshape(turned.shape()).permute(inverse_permutation(order));
+  }
 };
 
 struct sum_gradient : ReducedAxes {
@@ -137,9 +158,19 @@ struct prod_gradient : ReducedAxes {
     auto const& product = y.tensor();
     return where(x == 0, over(Tensor<T, D>(g * of_zeros(product, x))), over(Tensor<T, D>(g * product)) / x);
   }
+  /// By a 0 the gradient is the product of the others, which the first two of a product depend on in ways that y / x does not tell; by later ones it is 0.
   template <class L>
   L twice(L const& g, L const& x, L const& product) const {
-    return over(g * product) / x;
+    if constexpr (std::is_same_v<D, Cpu>) {
+      if (!any(product.tensor() == 0).item()) return over(g * product) / x;
+    }
+    L const zero(lane_value_t<L>(0)), one(lane_value_t<L>(1));
+    Tensor<bool, D> const zeros(x.tensor() == 0);
+    Tensor<int64_t, D> const number = counted(zeros);
+    auto const without = [&](int64_t which) { return LaneMask<D>(Tensor<bool, D>(zeros && number == which)); };
+    auto const others = [&](LaneMask<D> const& one_zero) { return over(L(Variable<lane_value_t<L>, D>(prod(select(one_zero, one, x).variable(), list(), keepdim)))); };
+    LaneMask<D> const first = without(1), second = without(2), is_zero(zeros);
+    return over(g) * select(first, others(first), select(second, others(second), select(is_zero, zero, over(product) / select(is_zero, one, x))));
   }
   Saved<T, D> const& result() const { return y; }
 };
@@ -252,6 +283,15 @@ struct extreme_norm_gradient : ReducedAxes {
     Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
     return where(is_found(abs(x), over(size)), sign(x) * over(share), 0);
   }
+  template <class L>
+  L twice(L const& g, L const& x, L const&) const {
+    using C = lane_value_t<L>;
+    Tensor<C, D> const sizes(abs(x.tensor()));
+    LaneMask<D> const found(Tensor<bool, D>(is_found(sizes, over(Tensor<C, D>(cast<C>(y.tensor()))))));
+    auto const count = reduce<reducers::count_true>(found.values(), axes, true);
+    L const share(Variable<C, D>(Tensor<C, D>(1 / cast<C>(count)).reshape(y.tensor().shape()), false));
+    return select(found, sign(x) * over(g * share), L(C(0)));
+  }
 };
 
 template <class E, class Axes>
@@ -341,7 +381,7 @@ SITU_RECORDED_REDUCTION(sum, recorded_sum)
 /// Σ x / n. Gradient: g / n, everywhere.
 SITU_RECORDED_REDUCTION(mean, recorded_mean)
 /// Π x. Gradient: g y / x, and at a single 0 g times the product of the others; 0 elsewhere beside one 0, and everywhere beside two. Its
-/// second derivatives hold where no element is 0.
+/// third derivatives hold where at most two elements of a product are 0.
 SITU_RECORDED_REDUCTION(prod, recorded_prod)
 /// The largest, the smallest element. Gradient: g, shared evenly among the elements that are equal to it (as PyTorch's amax, amin and
 /// max() do; its max(dim) gives all of it to one of them); among the NaN where there are some.

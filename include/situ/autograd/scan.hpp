@@ -11,6 +11,9 @@ namespace situ::inline SITU_ABI {
 template <class E>
   requires differentiable<E>
 auto cumsum(E const& x, int64_t axis);
+template <class E>
+  requires differentiable<E>
+auto cumprod(E const& x, int64_t axis);
 
 namespace detail {
 
@@ -33,8 +36,20 @@ struct CumprodRule {
     if (!into.needed()) return;
     if constexpr (is_recorded<G>) {
       using C = compute_t<T>;
-      auto const products = lane_of<C>(g) * lane_of<C>(own_result(y, g, into));
-      add_lane<G>(Lane<C, D>(cumsum_from_end(products.variable(), axis)) / lane_of<C>(x.variable()), into.shape(), into);
+      using L = Lane<C, D>;
+      L const seed = lane_of<C>(g), values = lane_of<C>(x.variable()), zero(C(0)), one(C(1));
+      auto const from_end = [&](L const& products) { return L(Variable<C, D>(cumsum_from_end((seed * products).variable(), axis))); };
+      L const sums = from_end(lane_of<C>(own_result(y, g, into)));
+      Tensor<bool, D> const zeros(x.tensor() == 0);
+      if constexpr (std::is_same_v<D, Cpu>) {
+        if (!any(zeros).item()) return add_lane<G>(sums / values, into.shape(), into);
+      }
+      // By the first two zeros the gradient is made of products without them, on which the other one has an influence; by later ones it is 0.
+      Tensor<int64_t, D> const number = cumsum(zeros, axis);
+      auto const which = [&](int64_t n) { return LaneMask<D>(Tensor<bool, D>(zeros && number == n)); };
+      auto const without = [&](LaneMask<D> const& mask) { return from_end(L(Variable<C, D>(cumprod(select(mask, one, values).variable(), axis)))); };
+      LaneMask<D> const first = which(1), second = which(2), is_zero(zeros);
+      add_lane<G>(select(first, without(first), select(second, without(second), select(is_zero, zero, sums / select(is_zero, one, values)))), into.shape(), into);
     } else {
       auto const& values = x.tensor();
       auto const sums = cumsum_from_end(Tensor<T, D>(g * y.tensor()), axis);
@@ -59,8 +74,8 @@ auto cumsum(E const& x, int64_t axis) {
   return detail::record_on<false>("Cumsum", cumsum(detail::values_of(x), k), x, detail::linear([k](auto const& g) { return detail::cumsum_from_end(g, k); }));
 }
 
-/// Running products. Gradient: the running sums of g y from the end, by x; beside zeros as the definition says. Second derivatives hold where no
-/// element is 0.
+/// Running products. Gradient: the running sums of g y from the end, by x; beside zeros as the definition says. Third derivatives hold where at
+/// most two elements of a line are 0.
 template <class E>
   requires differentiable<E>
 auto cumprod(E const& x, int64_t axis) {
