@@ -132,7 +132,7 @@ TEST_CASE("an extent of -1 is inferred") {
   CHECK(thrown<ShapeError>([] { detail::inferred({-1, 3}, {4}, "reshape"); },
                            "reshape: shape [4] (4 elements) cannot become [-1, 3]: 4 is not a multiple of 3") == "");
   CHECK(thrown<ShapeError>([] { detail::inferred({-1, 0}, {0}, "reshape"); },
-                           "reshape: shape [0] (0 elements) cannot become [-1, 0]: 0 is not a multiple of 0") == "");
+                           "reshape: shape [0] (0 elements) cannot become [-1, 0]: beside an extent of 0 the -1 stands for any number; write the extent") == "");
   CHECK(thrown<ShapeError>([] { detail::inferred({5}, {4}, "view"); }, "view: shape [4] (4 elements) cannot become [5] (5 elements)") == "");
   CHECK(thrown<ShapeError>([] { detail::inferred({-2, 2}, {4}, "view"); },
                            "view: shape [-2, 2] has a negative extent: -2; sizes are 0 or more, or one -1") == "");

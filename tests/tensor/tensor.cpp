@@ -201,6 +201,18 @@ TEST_CASE("a tensor says what it is") {
   CHECK(thrown<ShapeError>([&] { (void)x.size(3); }, "size: axis 3 is out of range for shape [2, 3, 4]: axes are -3 to 2") == "");
 }
 
+TEST_CASE("what to_vector gives makes the tensor again, bools too") {
+  std::vector<bool> const bits{true, false, false, true, true, false};
+  Tensor<bool> const b(bits, {2, 3});
+  CHECK(b.to_vector() == bits);
+  CHECK(b(1, 1));
+  CHECK(Tensor<bool>(bits).shape() == Shape{6});
+  CHECK(Tensor<bool, Emulated<0>>(bits, {3, 2}).to_vector() == bits);
+  CHECK(thrown<ShapeError>([&] { Tensor<bool>(bits, {4}); }, "Tensor: 6 values were given for shape [4], which has 4") == "");
+  CHECK(Tensor<float>(std::vector<float>{1, 2}, {2, 1}).to_vector() == std::vector<float>{1, 2});
+  static_assert(!std::is_constructible_v<Tensor<float>, std::vector<bool>, Shape>);
+}
+
 TEST_CASE("expressions deduce the tensor that they become") {
   Tensor<float> const a{1, 2};
   Tensor<int32_t> const i{3, 4};

@@ -248,6 +248,9 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
     }
   }
   if (unknown >= 0) {
+    if (known == 0 && size == 0) {
+      fail<ShapeError>(who, ": shape ", from, " (0 elements) cannot become ", to, ": beside an extent of 0 the -1 stands for any number; write the extent");
+    }
     if (known == 0 || size % known != 0) {
       fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, ": ", size, " is not a multiple of ", known);
     }
