@@ -1341,6 +1341,9 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
     }
   }
   if (unknown >= 0) {
+    if (known == 0 && size == 0) {
+      fail<ShapeError>(who, ": shape ", from, " (0 elements) cannot become ", to, ": beside an extent of 0 the -1 stands for any number; write the extent");
+    }
     if (known == 0 || size % known != 0) {
       fail<ShapeError>(who, ": shape ", from, " (", size, size == 1 ? " element" : " elements", ") cannot become ", to, ": ", size, " is not a multiple of ", known);
     }
@@ -16538,15 +16541,27 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// another number of elements.
   template <detail::range_of<T> R>
   Tensor(R const& values, Shape const& shape) {
-    if (detail::count_of(shape, "Tensor", sizeof(T)) != static_cast<int64_t>(values.size())) {
-      detail::fail<ShapeError>("Tensor: ", values.size(), values.size() == 1 ? " value was" : " values were", " given for shape ", shape, ", which has ", detail::product(shape));
-    }
+    check_count(values.size(), shape);
     *this = uninitialized(shape);
     if (size() > 0) device_traits<D>::copy_from_host(raw(), values.data(), bytes());
   }
   /// The same in one dimension.
   template <detail::range_of<T> R>
   explicit Tensor(R const& values) : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
+  /// The same of std::vector<bool>, which to_vector() gives, and which holds bits.
+  Tensor(std::vector<bool> const& values, Shape const& shape)
+    requires std::is_same_v<T, bool>
+  {
+    check_count(values.size(), shape);
+    Tensor<T, Cpu> host = Tensor<T, Cpu>::uninitialized(shape);
+    T* to = host.raw();
+    for (bool const x : values) *to++ = x;
+    if constexpr (std::is_same_v<D, Cpu>) *this = host;
+    else *this = detail::transfer<D>(host);
+  }
+  explicit Tensor(std::vector<bool> const& values)
+    requires std::is_same_v<T, bool>
+      : Tensor(values, Shape(static_cast<int64_t>(values.size()))) {}
 
   /// Evaluates an expression on its own device, into one kernel and one allocation.
   template <class E>
@@ -16831,6 +16846,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   template <element U, situ::device Other>
   friend class Tensor;
 
+  static void check_count(std::size_t values, Shape const& shape) {
+    if (detail::count_of(shape, "Tensor", sizeof(T)) == static_cast<int64_t>(values)) return;
+    detail::fail<ShapeError>("Tensor: ", values, values == 1 ? " value was" : " values were", " given for shape ", shape, ", which has ", detail::product(shape));
+  }
   detail::StorageHead* head() const { return handle_.body() ? handle_.body()->storage.head() : nullptr; }
   T* raw() const { return handle_.body() ? static_cast<T*>(handle_.body()->first) : nullptr; }
   bool read_only() const {
