@@ -29059,6 +29059,9 @@ auto einsum(detail::Equation equation, E const& first, Es const&... others) {
 template <class E, class... Es, class Error = detail::different_devices_of<E, Es...>>
   requires(expression<E> && (expression<Es> && ...))
 void einsum(detail::Equation, E const&, Es const&...) = delete;
+template <class E, class... Es, class Error = error::bool_tensors_have_no_product__use_cast<value_of<E>, bool>>
+  requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && std::is_same_v<detail::einsum_value<E, Es...>, bool>)
+void einsum(detail::Equation, E const&, Es const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -30603,6 +30606,20 @@ auto one_hot(I const& index) {
   auto const most = static_cast<int64_t>(max(indices).item());
   return one_hot<T>(indices, most < 0 ? 1 : most < INT64_MAX ? most + 1 : most);
 }
+
+// An index of floats, or of truths.
+template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void gather(X const&, int64_t, I const&) = delete;
+template <class X, class I, class... Axis, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void take(X const&, I const&, Axis const&...) = delete;
+template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void index_select(X const&, int64_t, I const&) = delete;
+template <element T = int64_t, class I, class... Classes, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires(expression<I> && !detail::index_expression<I>)
+void one_hot(I const&, Classes const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -32543,7 +32560,10 @@ inline namespace SITU_ABI_BLAS {
   void NAME(X const&, W const&) = delete;                                                                                  \
   template <class X, class W, class B, class Error = detail::different_devices_of<X, W, B>>                                \
     requires(expression<X> && expression<W> && expression<B>)                                                              \
-  void NAME(X const&, W const&, B const&) = delete;
+  void NAME(X const&, W const&, B const&) = delete;                                                                        \
+  template <class X, class W, class... B, class Error = error::bool_tensors_have_no_product__use_cast<value_of<X>, value_of<W>>> \
+    requires(detail::factors<X, W> && detail::bool_factors<X, W>)                                                          \
+  void NAME(X const&, W const&, B const&...) = delete;
 
 /// x wᵀ + b; the bias may be left out. See the top of this file.
 SITU_LINEAR(linear, detail::identity)
@@ -35511,6 +35531,17 @@ template <class E>
 auto bernoulli(E const& p) {
   return bernoulli(p, detail::default_generator());
 }
+
+namespace error {
+template <class T>
+struct dropout_and_bernoulli_take_floating_tensors__use_cast {};
+}  // namespace error
+template <class E, class... Args, class Error = error::dropout_and_bernoulli_take_floating_tensors__use_cast<value_of<E>>>
+  requires(expression<E> && !floating<value_of<E>>)
+void dropout(E const&, double, Args const&...) = delete;
+template <class E, class... Args, class Error = error::dropout_and_bernoulli_take_floating_tensors__use_cast<value_of<E>>>
+  requires(expression<E> && !floating<value_of<E>>)
+void bernoulli(E const&, Args const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 

@@ -343,5 +343,8 @@ auto einsum(detail::Equation equation, E const& first, Es const&... others) {
 template <class E, class... Es, class Error = detail::different_devices_of<E, Es...>>
   requires(expression<E> && (expression<Es> && ...))
 void einsum(detail::Equation, E const&, Es const&...) = delete;
+template <class E, class... Es, class Error = error::bool_tensors_have_no_product__use_cast<value_of<E>, bool>>
+  requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && std::is_same_v<detail::einsum_value<E, Es...>, bool>)
+void einsum(detail::Equation, E const&, Es const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI

@@ -390,4 +390,18 @@ auto one_hot(I const& index) {
   return one_hot<T>(indices, most < 0 ? 1 : most < INT64_MAX ? most + 1 : most);
 }
 
+// An index of floats, or of truths.
+template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void gather(X const&, int64_t, I const&) = delete;
+template <class X, class I, class... Axis, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void take(X const&, I const&, Axis const&...) = delete;
+template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
+void index_select(X const&, int64_t, I const&) = delete;
+template <element T = int64_t, class I, class... Classes, class Error = error::an_index_is_an_integer<value_of<I>>>
+  requires(expression<I> && !detail::index_expression<I>)
+void one_hot(I const&, Classes const&...) = delete;
+
 }  // namespace situ::inline SITU_ABI

@@ -101,7 +101,10 @@ inline namespace SITU_ABI_BLAS {
   void NAME(X const&, W const&) = delete;                                                                                  \
   template <class X, class W, class B, class Error = detail::different_devices_of<X, W, B>>                                \
     requires(expression<X> && expression<W> && expression<B>)                                                              \
-  void NAME(X const&, W const&, B const&) = delete;
+  void NAME(X const&, W const&, B const&) = delete;                                                                        \
+  template <class X, class W, class... B, class Error = error::bool_tensors_have_no_product__use_cast<value_of<X>, value_of<W>>> \
+    requires(detail::factors<X, W> && detail::bool_factors<X, W>)                                                          \
+  void NAME(X const&, W const&, B const&...) = delete;
 
 /// x wᵀ + b; the bias may be left out. See the top of this file.
 SITU_LINEAR(linear, detail::identity)

@@ -102,4 +102,15 @@ auto bernoulli(E const& p) {
   return bernoulli(p, detail::default_generator());
 }
 
+namespace error {
+template <class T>
+struct dropout_and_bernoulli_take_floating_tensors__use_cast {};
+}  // namespace error
+template <class E, class... Args, class Error = error::dropout_and_bernoulli_take_floating_tensors__use_cast<value_of<E>>>
+  requires(expression<E> && !floating<value_of<E>>)
+void dropout(E const&, double, Args const&...) = delete;
+template <class E, class... Args, class Error = error::dropout_and_bernoulli_take_floating_tensors__use_cast<value_of<E>>>
+  requires(expression<E> && !floating<value_of<E>>)
+void bernoulli(E const&, Args const&...) = delete;
+
 }  // namespace situ::inline SITU_ABI
