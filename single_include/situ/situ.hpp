@@ -38576,6 +38576,17 @@ inline void check_multinomial(Shape const& shape, int64_t n, bool replaces) {
   if (!replaces && n > k) fail<ShapeError>("multinomial: ", n, n == 1 ? " sample of " : " samples of ", k, " cannot be drawn without replacement; pass with_replacement");
 }
 
+/// Looks at weights that the host can read; to look at others would mean to wait.
+template <class D, class E>
+void check_weights(E const& weights) {
+  if constexpr (host_device<D>) {
+    if (weights.size() == 0) return;
+    auto const worst = min(where(isfinite(cast<double>(weights)), cast<double>(weights), -std::numeric_limits<double>::infinity())).item();
+    if (worst < 0) fail<ShapeError>("multinomial: a weight is negative, infinite or no number; weights are 0 or more");
+    if (!all(sum(cast<double>(weights), -1) > 0).item()) fail<ShapeError>("multinomial: all weights of a row are 0; there is nothing to draw from");
+  }
+}
+
 }  // namespace detail
 
 /// Indices drawn in proportion to weights, each at most once.
@@ -38586,13 +38597,14 @@ inline void check_multinomial(Shape const& shape, int64_t n, bool replaces) {
 /// Shape     [k] gives [n], [m, k] gives [m, n]: row by row.
 /// Dtype     weights of any type, computed in double; int64 out. They need not add up to 1.
 /// Device    runs where the weights live; enqueued, not waited for.
-/// Throws    ShapeError for other shapes, n < 1 and n > k.
-/// Special   a weight of 0 is drawn only after all others. Negative and NaN weights count as 0.
+/// Throws    ShapeError for other shapes, n < 1 and n > k; on the host for a negative, infinite or NaN weight and a row of zeros.
+/// Special   a weight of 0 is drawn only after all others. On a device, where nobody looks, negative and NaN weights count as 0.
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, false);
   using D = detail::result_device_t<device_of<E>>;
+  detail::check_weights<D>(weights);
   detail::Draw const draw(generator);
   auto const u = detail::random_tensor<D>(weights.shape(), detail::uniform_numbers<double>{draw.stream}, "multinomial");
   return topk(where(weights > 0, log(1.0 - u) / cast<double>(weights), -std::numeric_limits<double>::infinity()), n, -1).indices;
@@ -38605,12 +38617,13 @@ auto multinomial(E const& weights, int64_t n) {
 
 /// Indices drawn in proportion to weights, each as often as chance has it: by binary search among the running sums. Weights must not be
 /// negative; those of 0 are never drawn. All else as without replacement, but n may exceed k.
-/// Special   weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn then is some index in [0, k).
+/// Special   on a device, where nobody looks, weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn is some index in [0, k).
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& generator) {
   detail::check_multinomial(weights.shape(), n, true);
   using D = detail::result_device_t<device_of<E>>;
+  detail::check_weights<D>(weights);
   auto const sums = cumsum(cast<double>(weights), -1);
   int64_t const last = sums.size(-1) - 1;
   auto const total = sums.slice(-1, last, end());

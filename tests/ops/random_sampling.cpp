@@ -57,10 +57,18 @@ TEST_CASE_TEMPLATE("multinomial with replacement draws in proportion to the weig
   for (std::size_t k = 0; k < 4; ++k) CHECK(std::abs(counts[k] - 80'000 * shares[k]) <= 5 * std::sqrt(80'000 * shares[k] * (1 - shares[k])));
   for (int64_t index : drawn[1].to_vector()) REQUIRE(index == 3);
   float const inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  Tensor<float, D> const unusable = Tensor<float>{{0, 0, 0}, {1, inf, 1}, {1, nan, 1}}.to(D{});
-  auto const some = multinomial(unusable, 20, with_replacement, generator).cpu();
-  CHECK(some.shape() == Shape{3, 20});
-  for (int64_t index : some.flatten().to_vector()) CHECK((index >= 0 && index < 3));
+  if constexpr (std::is_same_v<D, Cpu>) {
+    for (Tensor<float> const& w : {Tensor<float>{{1, 2}, {1, inf}}, Tensor<float>{{1, 2}, {nan, 1}}, Tensor<float>{{-1, 2}, {1, 1}}}) {
+      CHECK(situ_test::thrown<ShapeError>([&] { multinomial(w, 1, with_replacement); }, "multinomial: a weight is negative, infinite or no number; weights are 0 or more") == "");
+      CHECK(situ_test::thrown<ShapeError>([&] { multinomial(w, 1); }, "multinomial: a weight is negative, infinite or no number; weights are 0 or more") == "");
+    }
+    CHECK(situ_test::thrown<ShapeError>([&] { multinomial(Tensor<float>{{1, 2}, {0, 0}}, 1); }, "multinomial: all weights of a row are 0; there is nothing to draw from") == "");
+  } else {  // nobody looks
+    Tensor<float, D> const unusable = Tensor<float>{{0, 0, 0}, {1, inf, 1}, {1, nan, 1}}.to(D{});
+    auto const some = multinomial(unusable, 20, with_replacement, generator).cpu();
+    CHECK(some.shape() == Shape{3, 20});
+    for (int64_t index : some.flatten().to_vector()) CHECK((index >= 0 && index < 3));
+  }
   CHECK(multinomial(Tensor<double>{5e-324, 0}, 1, with_replacement, generator).item() < 2);
   CHECK(multinomial(ones({1}), 2, with_replacement, generator).to_vector() == std::vector<int64_t>{0, 0});
 }

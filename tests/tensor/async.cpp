@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -186,6 +187,23 @@ TEST_CASE("writes of the host to page-locked memory wait for copies from it") {
     gate.open();
     CHECK(x.item(0) == 1);
   }
+}
+
+TEST_CASE("what a host function lets go of is freed behind it: on its thread no driver may be called") {
+  int64_t const before = gpu::memory_allocated(Pinned{});
+  int64_t inside = 0;
+  Stream<A> const stream;
+  Tensor<float, A> const x = ones({1000}, A{});
+  auto const coming = std::make_shared<std::optional<Host>>(x.to_async(Pinned{}).get());
+  Host p = pin(ones({500}));
+  enqueue(stream, [&inside, coming, p = std::make_shared<std::optional<Host>>(std::move(p))] {
+    coming->reset();
+    p->reset();
+    inside = gpu::memory_allocated(Pinned{});
+  });
+  stream.synchronize();
+  CHECK(inside - before >= 6000);
+  CHECK(gpu::memory_allocated(Pinned{}) == before);
 }
 
 TEST_CASE("a conversion happens where fewer bytes cross") {
