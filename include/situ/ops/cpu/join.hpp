@@ -106,9 +106,12 @@ int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, 
 }
 
 /// Whether what is merely copied is written past the caches. One thread alone fills the way to memory, which several share: they write what fits
-/// the last cache together with what it is made from to that cache.
+/// the last cache together with what it is made from to that cache; on processors without AVX-512 as much again must be left for others (measured).
 inline namespace SITU_ABI_THREADS {
-inline bool streams_copies(int64_t bytes) { return bytes >= streaming_bytes && (num_threads() == 1 || 2 * bytes > last_cache_bytes()); }
+inline bool streams_copies(int64_t bytes) {
+  int const parts = current_instruction_set() == instruction_set::avx512 ? 2 : 3;
+  return bytes >= streaming_bytes && (num_threads() == 1 || parts * bytes > last_cache_bytes());
+}
 }  // namespace SITU_ABI_THREADS
 
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
