@@ -24090,17 +24090,19 @@ struct CombineBody {
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
+      // Eight rows a power of two apart fill the sets of the nearest cache of many a processor; four leave room (a third faster with AVX2, in the caches).
+      constexpr int group = Isa::bytes == 64 ? together : 4;
       int64_t i = 0;
-      for (int first = 0; first + together <= rows; first += together) {
-        Run<Operands> at[together];
+      for (int first = 0; first + group <= rows; first += group) {
+        Run<Operands> at[group];
         int64_t bytes[Operands];
         bool near = false;
         for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
-        for (int row = 0; row < together; ++row) {
+        for (int row = 0; row < group; ++row) {
           at[row] = run;
           for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + (first + row) * bytes[o];
         }
-        constexpr std::make_integer_sequence<int, together> all{};
+        constexpr std::make_integer_sequence<int, group> all{};
         constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
         bool const asks = Isa::bytes == 64 || near;  // where rows are pages long, most processors foresee what comes next
         for (i = 0; i + N <= run.count; i += N) {
@@ -24122,17 +24124,18 @@ struct CombineBody {
     SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
       pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
       auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
-      if constexpr (together == 4) return first;
+      if constexpr (sizeof...(Row) == 4) return first;
       else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
     }
     template <int... Row>
     SITU_INLINE static void ask_for_next(Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
-      (ask_for_next(at[Row], bytes, i), ...);
+      (ask_for_next<static_cast<int>(sizeof...(Row))>(at[Row], bytes, i), ...);
     }
+    template <int rows>
     SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
       for (int o = 1; o < Operands; ++o) {
         int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + together * bytes[o], 0, 2);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
       }
     }
 
