@@ -22915,6 +22915,29 @@ struct all : min<bool> {
   static constexpr char const* name = "all";
   static constexpr bool empty_is_defined = true;
 };
+/// The same of what is computed in wider registers than bytes fill: comparisons, mostly.
+template <bool All>
+struct truth_of_formula {
+  static constexpr char const* name = All ? "all" : "any";
+  static constexpr bool empty_is_defined = true;
+  using element = int32_t;
+  using accumulator = int32_t;
+  using total = int32_t;
+  using result = bool;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return All; }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return combine(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return combine(a, b); }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return a != 0; }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
+    if constexpr (All) return a & b;
+    else return a | b;
+  }
+};
+template <class E>
+using any_of = std::conditional_t<requires(E const& e) { e.operands; }, truth_of_formula<false>, any>;
+template <class E>
+using all_of = std::conditional_t<requires(E const& e) { e.operands; }, truth_of_formula<true>, all>;
 
 /// The norm for p = inf: the largest of magnitudes; for p = -inf, of which the negated magnitudes are given, the smallest one.
 template <class T>
@@ -24087,29 +24110,18 @@ struct CombineBody {
     template <class Isa>
     SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       // Eight rows a power of two apart fill the sets of the nearest cache of many a processor; four leave room (a third faster with AVX2, in the caches).
       constexpr int group = Isa::bytes == 64 ? together : 4;
+      constexpr std::make_integer_sequence<int, group> all{};
+      int64_t bytes[Operands];
+      bool near = false;
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
       int64_t i = 0;
       for (int first = 0; first + group <= rows; first += group) {
-        Run<Operands> at[group];
-        int64_t bytes[Operands];
-        bool near = false;
-        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
-        for (int row = 0; row < group; ++row) {
-          at[row] = run;
-          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + (first + row) * bytes[o];
-        }
-        constexpr std::make_integer_sequence<int, group> all{};
-        constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
-        bool const asks = Isa::bytes == 64 || near;  // where rows are pages long, most processors foresee what comes next
-        for (i = 0; i + N <= run.count; i += N) {
-          if (asks && i % line == 0) ask_for_next(at, bytes, i, all);
-          P const sum = joined<Isa, N>(tree, at, i, all);
-          R::combine(P::load(strip + i), sum).store(strip + i);
-        }
+        if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
+        else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
       }
       if (i == run.count && rows >= together) return 0;
       for (int row = 0; row < rows; ++row) {  // of several rows the last columns
@@ -24120,6 +24132,23 @@ struct CombineBody {
       return 0;
     }
 
+    SITU_INLINE static Run<Operands> row_of(Run<Operands> run, int64_t row, int64_t const* bytes) {
+      for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
+      return run;
+    }
+    template <class Isa, int N, bool Asks, int... Row>
+    SITU_INLINE static int64_t add_rows(Tree const& tree, Run<Operands> const& run, int64_t first, int64_t const* bytes, A* strip, std::integer_sequence<int, Row...> all) {
+      using P = pack<A, N, Isa>;
+      constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
+      Run<Operands> const at[] = {row_of(run, first + Row, bytes)...};
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        if (Asks && i % line == 0) ask_for_next(at, bytes, i, all);
+        P const sum = joined<Isa, N>(tree, at, i, all);
+        R::combine(P::load(strip + i), sum).store(strip + i);
+      }
+      return i;
+    }
     template <class Isa, int N, int... Row>
     SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
       pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
@@ -25501,9 +25530,9 @@ SITU_REDUCTION(argmin, argmin<value_of<E>>, x)
 /// The index of the first largest element along the reduced axes, in row-major order; int64.
 SITU_REDUCTION(argmax, argmax<value_of<E>>, x)
 /// Whether any element is not 0; bool. NaN is not 0. Of nothing: false.
-SITU_REDUCTION(any, any, detail::as_truth(x))
+SITU_REDUCTION(any, any_of<std::remove_cvref_t<decltype(detail::as_truth(x))>>, detail::as_truth(x))
 /// Whether all elements are not 0; bool. NaN is not 0. Of nothing: true.
-SITU_REDUCTION(all, all, detail::as_truth(x))
+SITU_REDUCTION(all, all_of<std::remove_cvref_t<decltype(detail::as_truth(x))>>, detail::as_truth(x))
 /// How many elements are not 0; int64. NaN is not 0.
 SITU_REDUCTION(count_nonzero, count_true, detail::as_truth(x))
 /// log Σ exp(x), without overflow: m + log Σ exp(x − m), m the largest of a few thousand elements at a time. Integers give float.

@@ -409,6 +409,7 @@ TEST_CASE("the kinds of reductions are fused with their input") {
       CHECK(allclose(logsumexp((a - row) * 0.5f, axes), logsumexp(shifted, axes), {.rtol = 1e-6}));
       CHECK(equal(count_nonzero(a * b, axes), count_nonzero(products, axes)));
       CHECK(equal(any(a > row, axes), any(Tensor<bool>(a > row), axes)));
+      CHECK(equal(all(a > row, axes), all(Tensor<bool>(a > row), axes)));
     }
   });
 }

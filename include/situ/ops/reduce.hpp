@@ -216,9 +216,9 @@ SITU_REDUCTION(argmin, argmin<value_of<E>>, x)
 /// The index of the first largest element along the reduced axes, in row-major order; int64.
 SITU_REDUCTION(argmax, argmax<value_of<E>>, x)
 /// Whether any element is not 0; bool. NaN is not 0. Of nothing: false.
-SITU_REDUCTION(any, any, detail::as_truth(x))
+SITU_REDUCTION(any, any_of<std::remove_cvref_t<decltype(detail::as_truth(x))>>, detail::as_truth(x))
 /// Whether all elements are not 0; bool. NaN is not 0. Of nothing: true.
-SITU_REDUCTION(all, all, detail::as_truth(x))
+SITU_REDUCTION(all, all_of<std::remove_cvref_t<decltype(detail::as_truth(x))>>, detail::as_truth(x))
 /// How many elements are not 0; int64. NaN is not 0.
 SITU_REDUCTION(count_nonzero, count_true, detail::as_truth(x))
 /// log Σ exp(x), without overflow: m + log Σ exp(x − m), m the largest of a few thousand elements at a time. Integers give float.

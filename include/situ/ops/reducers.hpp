@@ -172,6 +172,29 @@ struct all : min<bool> {
   static constexpr char const* name = "all";
   static constexpr bool empty_is_defined = true;
 };
+/// The same of what is computed in wider registers than bytes fill: comparisons, mostly.
+template <bool All>
+struct truth_of_formula {
+  static constexpr char const* name = All ? "all" : "any";
+  static constexpr bool empty_is_defined = true;
+  using element = int32_t;
+  using accumulator = int32_t;
+  using total = int32_t;
+  using result = bool;
+  SITU_HOST_DEVICE static constexpr accumulator identity() { return All; }
+  SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t) { return combine(a, x); }
+  SITU_HOST_DEVICE static accumulator merge(accumulator a, accumulator b) { return combine(a, b); }
+  SITU_HOST_DEVICE static result finish(accumulator a, int64_t) { return a != 0; }
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
+    if constexpr (All) return a & b;
+    else return a | b;
+  }
+};
+template <class E>
+using any_of = std::conditional_t<requires(E const& e) { e.operands; }, truth_of_formula<false>, any>;
+template <class E>
+using all_of = std::conditional_t<requires(E const& e) { e.operands; }, truth_of_formula<true>, all>;
 
 /// The norm for p = inf: the largest of magnitudes; for p = -inf, of which the negated magnitudes are given, the smallest one.
 template <class T>

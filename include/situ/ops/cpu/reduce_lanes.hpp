@@ -318,29 +318,18 @@ struct CombineBody {
     template <class Isa>
     SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
       Run<Operands> run = bound(run_);
       // Eight rows a power of two apart fill the sets of the nearest cache of many a processor; four leave room (a third faster with AVX2, in the caches).
       constexpr int group = Isa::bytes == 64 ? together : 4;
+      constexpr std::make_integer_sequence<int, group> all{};
+      int64_t bytes[Operands];
+      bool near = false;
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
       int64_t i = 0;
       for (int first = 0; first + group <= rows; first += group) {
-        Run<Operands> at[group];
-        int64_t bytes[Operands];
-        bool near = false;
-        for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
-        for (int row = 0; row < group; ++row) {
-          at[row] = run;
-          for (int o = 1; o < Operands; ++o) at[row].data[o] = static_cast<char*>(run.data[o]) + (first + row) * bytes[o];
-        }
-        constexpr std::make_integer_sequence<int, group> all{};
-        constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
-        bool const asks = Isa::bytes == 64 || near;  // where rows are pages long, most processors foresee what comes next
-        for (i = 0; i + N <= run.count; i += N) {
-          if (asks && i % line == 0) ask_for_next(at, bytes, i, all);
-          P const sum = joined<Isa, N>(tree, at, i, all);
-          R::combine(P::load(strip + i), sum).store(strip + i);
-        }
+        if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
+        else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
       }
       if (i == run.count && rows >= together) return 0;
       for (int row = 0; row < rows; ++row) {  // of several rows the last columns
@@ -351,6 +340,23 @@ struct CombineBody {
       return 0;
     }
 
+    SITU_INLINE static Run<Operands> row_of(Run<Operands> run, int64_t row, int64_t const* bytes) {
+      for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
+      return run;
+    }
+    template <class Isa, int N, bool Asks, int... Row>
+    SITU_INLINE static int64_t add_rows(Tree const& tree, Run<Operands> const& run, int64_t first, int64_t const* bytes, A* strip, std::integer_sequence<int, Row...> all) {
+      using P = pack<A, N, Isa>;
+      constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
+      Run<Operands> const at[] = {row_of(run, first + Row, bytes)...};
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        if (Asks && i % line == 0) ask_for_next(at, bytes, i, all);
+        P const sum = joined<Isa, N>(tree, at, i, all);
+        R::combine(P::load(strip + i), sum).store(strip + i);
+      }
+      return i;
+    }
     template <class Isa, int N, int... Row>
     SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
       pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
