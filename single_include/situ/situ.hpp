@@ -3951,17 +3951,18 @@ SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
         }
         link = &copy->next;
         if (copy->end.known_to_have_passed() || (here && copy->end.state()->stream == here)) continue;
-        if (!writes && !copy->writes) others.push_back(copy->end);
-        else if (!next) next = copy->end;
+        if (writes || copy->writes) {
+          if (!next) next = copy->end;
+        } else if (!here) {
+          others.push_back(copy->end);
+        }
       }
     }
     if (next) {
       next.wait();
       continue;
     }
-    if (!here) {  // the next who comes lets go of them
-      for (Moment const& each : others) (void)each.passed();
-    }
+    for (Moment const& each : others) (void)each.passed();  // the next who comes lets go of them
     return;
   }
 }
@@ -4547,8 +4548,11 @@ class ObservedWork {
     if (known && steady_now() - known->host < int64_t{10'000'000'000}) return known;
     auto* const made = new (std::nothrow) ClockOrigin;
     if (!made) return known;
-    bool const is_known = cudaEventCreate(&made->event) == cudaSuccess && cudaEventRecord(made->event, stream_) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
+    cudaStream_t own = nullptr;  // nothing of the program's is waited for
+    bool const is_known = cudaStreamCreateWithPriority(&own, cudaStreamNonBlocking, 0) == cudaSuccess && cudaEventCreate(&made->event) == cudaSuccess &&
+                          cudaEventRecord(made->event, own) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
     made->host = steady_now();
+    if (own) (void)cudaStreamDestroy(own);
     made->earlier = known;
     if (is_known && __atomic_compare_exchange_n(&latest, &known, made, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) return made;
     if (made->event) (void)cudaEventDestroy(made->event);
@@ -7275,7 +7279,8 @@ SITU_PROCESS_STATE PinnedCache& pinned_cache() {
 }
 inline KeptPages* take_kept_pages(std::size_t bytes) noexcept {
   SpinLock const guard(pinned_cache().lock);
-  for (KeptPages** link = &pinned_cache().first; *link; link = &(*link)->next) {
+  int tries = 256;  // of the latest ones
+  for (KeptPages** link = &pinned_cache().first; *link && tries-- > 0; link = &(*link)->next) {
     if ((*link)->bytes != bytes) continue;
     pinned_cache().bytes -= static_cast<int64_t>(bytes);
     return std::exchange(*link, (*link)->next);
@@ -7363,18 +7368,18 @@ inline std::size_t page_locked_size(std::size_t bytes) {
   while (step < bytes / 32) step *= 2;
   return bytes > SIZE_MAX - step ? bytes : (bytes + step - 1) / step * step;
 }
-/// Locks pages with a device current that has been used, if there is one: on any other the driver would make a context, which takes its memory.
-inline cudaError_t lock_pages(void** memory, std::size_t bytes) {
+/// A device that has been used, the current one first: to lock or unlock pages the driver makes a context where there is none, which takes its memory.
+inline int used_device() noexcept {
   int current = 0, used = -1;
-  if (cudaError_t const code = cudaGetDevice(&current); code != cudaSuccess) return code;
+  if (cudaGetDevice(&current) != cudaSuccess) (void)cudaGetLastError();
   for (int device = 0; device < device_count(); ++device) {
     if (__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE) && (used < 0 || device == current)) used = device;
   }
-  if (used < 0 || used == current) return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-  cudaError_t code = cudaSetDevice(used);
-  if (code == cudaSuccess) code = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-  return_to(current);
-  return code;
+  return used < 0 ? current : used;
+}
+inline cudaError_t lock_pages(void** memory, std::size_t bytes) noexcept {
+  DeviceSwitch const there(used_device());
+  return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
 }
 inline void* allocate_page_locked(std::size_t bytes) {
   if (device_count() == 0) return nullptr;
@@ -7394,7 +7399,10 @@ inline void* allocate_page_locked(std::size_t bytes) {
   fail<CudaError>("pinned: cudaHostAlloc of ", size, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
-inline void unlock_pages(void* memory) noexcept { report(-1, "cudaFreeHost", cudaFreeHost(memory)); }
+inline void unlock_pages(void* memory) noexcept {
+  DeviceSwitch const there(used_device());
+  report(-1, "cudaFreeHost", cudaFreeHost(memory));
+}
 inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
   if (!keep_pages(memory, page_locked_size(bytes))) unlock_pages(memory);
 }
@@ -22231,7 +22239,12 @@ class CublasCall {
       int major = 0;
       cuda::check(device, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
       std::size_t const bytes = std::size_t{major < 9 ? 4u : major < 12 ? 32u : 12u} << 20;
-      check_cublas(device, state.blas.set_workspace(handle, workspace_.allocate(device, bytes), bytes), "cublasSetWorkspace");
+      void* memory = nullptr;
+      try {
+        memory = workspace_.allocate(device, bytes);
+      } catch (OutOfMemory const&) {  // then the handle's own
+      }
+      if (memory) check_cublas(device, state.blas.set_workspace(handle, memory, bytes), "cublasSetWorkspace");
     }
   }
 
@@ -44197,8 +44210,24 @@ template <class X, class Y>
 auto is_found(X const& x, Y const& y) {
   return (x == y) || isnan(x);
 }
+/// x as the extremum was rounded, which a formula of 16-bit floats is not.
+template <class T, class D, class X>
+decltype(auto) rounded(X const& x) {
+  if constexpr (sizeof(T) == 2 && !std::is_same_v<X, Tensor<T, D>>) return Tensor<T, D>(x);
+  else return (x);
+}
+/// The extremum of what was computed anew, where that is, and what each has of it. Lanes are computed a function at a time, and may differ from the fused
+/// kernel's result in their last bits.
+template <bool Largest, class C, class D>
+struct FoundAnew {
+  Tensor<bool, D> found;
+  Tensor<C, D> share;
+  FoundAnew(Tensor<C, D> const& values, unsigned axes, Shape const& reduced)
+      : found(is_found(values, reduce<std::conditional_t<Largest, reducers::max<C>, reducers::min<C>>>(values, axes, true))),
+        share(Tensor<C, D>(1 / cast<C>(reduce<reducers::count_true>(found, axes, true))).reshape(reduced)) {}
+};
 /// g where x is the extremum, shared evenly among equals.
-template <class T, class D>
+template <class T, class D, bool Largest>
 struct extremum_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class X>
@@ -44207,17 +44236,21 @@ struct extremum_gradient : ReducedAxes {
     return Tensor<T, D>(1 / cast<T>(count)).reshape(y.tensor().shape());
   }
   template <class G, class X>
-  auto operator()(G const& g, X const& x) const {
+  auto operator()(G const& g, X const& x_) const {
+    decltype(auto) x = rounded<T, D>(x_);
     return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(g * share(x))), 0);
   }
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
-    auto const values = x.tensor();
     using C = lane_value_t<L>;
-    LaneMask<D> const found(Tensor<bool, D>(is_found(values, over(Tensor<C, D>(cast<C>(y.tensor()))))));
-    return select(found, over(g * L(Variable<C, D>(Tensor<C, D>(cast<C>(share(cast<T>(values)))), false))), L(C(0)));
+    FoundAnew<Largest, C, D> const anew(x.tensor(), axes, y.tensor().shape());
+    return select(LaneMask<D>(anew.found), over(g * L(Variable<C, D>(anew.share, false))), L(C(0)));
   }
 };
+template <class T, class D>
+using max_gradient = extremum_gradient<T, D, true>;
+template <class T, class D>
+using min_gradient = extremum_gradient<T, D, false>;
 
 /// y / x; where one element of a product is 0 its gradient is the product of the others, and where several are all of them are 0.
 template <class T, class D>
@@ -44241,7 +44274,7 @@ struct prod_gradient : ReducedAxes {
   template <class L>
   L twice(L const& g, L const& x, L const& product) const {
     if constexpr (std::is_same_v<D, Cpu>) {
-      if (!any(product.tensor() == 0).item()) return over(g * product) / x;
+      if (!any(x.tensor() == 0).item()) return over(g * product) / x;
     }
     L const zero(lane_value_t<L>(0)), one(lane_value_t<L>(1));
     Tensor<bool, D> const zeros(x.tensor() == 0);
@@ -44352,11 +44385,12 @@ struct p_norm_gradient : ReducedAxes {
   Saved<T, D> const& result() const { return y; }
 };
 /// sign(x) where |x| is the extremum, shared evenly among equals: p = inf and -inf.
-template <class T, class D>
+template <class T, class D, bool Largest>
 struct extreme_norm_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class G, class X>
-  auto operator()(G const& g, X const& x) const {
+  auto operator()(G const& g, X const& x_) const {
+    decltype(auto) x = rounded<T, D>(x_);
     auto const& size = y.tensor();
     auto const count = reduce<reducers::count_true>(is_found(abs(x), over(size)), axes, true);
     Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
@@ -44365,13 +44399,14 @@ struct extreme_norm_gradient : ReducedAxes {
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
     using C = lane_value_t<L>;
-    Tensor<C, D> const sizes(abs(x.tensor()));
-    LaneMask<D> const found(Tensor<bool, D>(is_found(sizes, over(Tensor<C, D>(cast<C>(y.tensor()))))));
-    auto const count = reduce<reducers::count_true>(found.values(), axes, true);
-    L const share(Variable<C, D>(Tensor<C, D>(1 / cast<C>(count)).reshape(y.tensor().shape()), false));
-    return select(found, sign(x) * over(g * share), L(C(0)));
+    FoundAnew<Largest, C, D> const anew(Tensor<C, D>(abs(x.tensor())), axes, y.tensor().shape());
+    return select(LaneMask<D>(anew.found), sign(x) * over(g * L(Variable<C, D>(anew.share, false))), L(C(0)));
   }
 };
+template <class T, class D>
+using largest_norm_gradient = extreme_norm_gradient<T, D, true>;
+template <class T, class D>
+using smallest_norm_gradient = extreme_norm_gradient<T, D, false>;
 
 template <class E, class Axes>
 auto recorded_sum(E const& x, Axes axes, bool keep) {
@@ -44388,11 +44423,11 @@ auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, u
 }
 template <class E, class Axes>
 auto recorded_max(E const& x, Axes axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
+  return recorded_with_result<max_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E, class Axes>
 auto recorded_min(E const& x, Axes axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
+  return recorded_with_result<min_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E, class Axes>
 auto recorded_prod(E const& x, Axes axes, bool keep) {
@@ -44411,7 +44446,8 @@ auto recorded_p_norm(E const& x, Axes axes, bool keep, norm_options const& optio
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = p_norm_of(values_of(x), axes, keep, options);
-  if (math::isinf(options.p)) return recorded_with_result<extreme_norm_gradient>("Norm", y, x, axes);
+  if (math::isinf(options.p) && options.p > 0) return recorded_with_result<largest_norm_gradient>("Norm", y, x, axes);
+  if (math::isinf(options.p)) return recorded_with_result<smallest_norm_gradient>("Norm", y, x, axes);
   return record_on<true>("Norm", y, x, p_norm_gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y), options.p});
 }
 template <class E, class Axes>

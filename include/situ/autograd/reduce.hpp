@@ -118,8 +118,24 @@ template <class X, class Y>
 auto is_found(X const& x, Y const& y) {
   return (x == y) || isnan(x);
 }
+/// x as the extremum was rounded, which a formula of 16-bit floats is not.
+template <class T, class D, class X>
+decltype(auto) rounded(X const& x) {
+  if constexpr (sizeof(T) == 2 && !std::is_same_v<X, Tensor<T, D>>) return Tensor<T, D>(x);
+  else return (x);
+}
+/// The extremum of what was computed anew, where that is, and what each has of it. Lanes are computed a function at a time, and may differ from the fused
+/// kernel's result in their last bits.
+template <bool Largest, class C, class D>
+struct FoundAnew {
+  Tensor<bool, D> found;
+  Tensor<C, D> share;
+  FoundAnew(Tensor<C, D> const& values, unsigned axes, Shape const& reduced)
+      : found(is_found(values, reduce<std::conditional_t<Largest, reducers::max<C>, reducers::min<C>>>(values, axes, true))),
+        share(Tensor<C, D>(1 / cast<C>(reduce<reducers::count_true>(found, axes, true))).reshape(reduced)) {}
+};
 /// g where x is the extremum, shared evenly among equals.
-template <class T, class D>
+template <class T, class D, bool Largest>
 struct extremum_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class X>
@@ -128,17 +144,21 @@ struct extremum_gradient : ReducedAxes {
     return Tensor<T, D>(1 / cast<T>(count)).reshape(y.tensor().shape());
   }
   template <class G, class X>
-  auto operator()(G const& g, X const& x) const {
+  auto operator()(G const& g, X const& x_) const {
+    decltype(auto) x = rounded<T, D>(x_);
     return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(g * share(x))), 0);
   }
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
-    auto const values = x.tensor();
     using C = lane_value_t<L>;
-    LaneMask<D> const found(Tensor<bool, D>(is_found(values, over(Tensor<C, D>(cast<C>(y.tensor()))))));
-    return select(found, over(g * L(Variable<C, D>(Tensor<C, D>(cast<C>(share(cast<T>(values)))), false))), L(C(0)));
+    FoundAnew<Largest, C, D> const anew(x.tensor(), axes, y.tensor().shape());
+    return select(LaneMask<D>(anew.found), over(g * L(Variable<C, D>(anew.share, false))), L(C(0)));
   }
 };
+template <class T, class D>
+using max_gradient = extremum_gradient<T, D, true>;
+template <class T, class D>
+using min_gradient = extremum_gradient<T, D, false>;
 
 /// y / x; where one element of a product is 0 its gradient is the product of the others, and where several are all of them are 0.
 template <class T, class D>
@@ -162,7 +182,7 @@ struct prod_gradient : ReducedAxes {
   template <class L>
   L twice(L const& g, L const& x, L const& product) const {
     if constexpr (std::is_same_v<D, Cpu>) {
-      if (!any(product.tensor() == 0).item()) return over(g * product) / x;
+      if (!any(x.tensor() == 0).item()) return over(g * product) / x;
     }
     L const zero(lane_value_t<L>(0)), one(lane_value_t<L>(1));
     Tensor<bool, D> const zeros(x.tensor() == 0);
@@ -273,11 +293,12 @@ struct p_norm_gradient : ReducedAxes {
   Saved<T, D> const& result() const { return y; }
 };
 /// sign(x) where |x| is the extremum, shared evenly among equals: p = inf and -inf.
-template <class T, class D>
+template <class T, class D, bool Largest>
 struct extreme_norm_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class G, class X>
-  auto operator()(G const& g, X const& x) const {
+  auto operator()(G const& g, X const& x_) const {
+    decltype(auto) x = rounded<T, D>(x_);
     auto const& size = y.tensor();
     auto const count = reduce<reducers::count_true>(is_found(abs(x), over(size)), axes, true);
     Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
@@ -286,13 +307,14 @@ struct extreme_norm_gradient : ReducedAxes {
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
     using C = lane_value_t<L>;
-    Tensor<C, D> const sizes(abs(x.tensor()));
-    LaneMask<D> const found(Tensor<bool, D>(is_found(sizes, over(Tensor<C, D>(cast<C>(y.tensor()))))));
-    auto const count = reduce<reducers::count_true>(found.values(), axes, true);
-    L const share(Variable<C, D>(Tensor<C, D>(1 / cast<C>(count)).reshape(y.tensor().shape()), false));
-    return select(found, sign(x) * over(g * share), L(C(0)));
+    FoundAnew<Largest, C, D> const anew(Tensor<C, D>(abs(x.tensor())), axes, y.tensor().shape());
+    return select(LaneMask<D>(anew.found), sign(x) * over(g * L(Variable<C, D>(anew.share, false))), L(C(0)));
   }
 };
+template <class T, class D>
+using largest_norm_gradient = extreme_norm_gradient<T, D, true>;
+template <class T, class D>
+using smallest_norm_gradient = extreme_norm_gradient<T, D, false>;
 
 template <class E, class Axes>
 auto recorded_sum(E const& x, Axes axes, bool keep) {
@@ -309,11 +331,11 @@ auto recorded_with_result(char const* name, Tensor<T, D> const& y, E const& x, u
 }
 template <class E, class Axes>
 auto recorded_max(E const& x, Axes axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
+  return recorded_with_result<max_gradient>("Max", reduce<reducers::max<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E, class Axes>
 auto recorded_min(E const& x, Axes axes, bool keep) {
-  return recorded_with_result<extremum_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
+  return recorded_with_result<min_gradient>("Min", reduce<reducers::min<value_of<E>>>(x, axes, keep), x, axes);
 }
 template <class E, class Axes>
 auto recorded_prod(E const& x, Axes axes, bool keep) {
@@ -332,7 +354,8 @@ auto recorded_p_norm(E const& x, Axes axes, bool keep, norm_options const& optio
   using T = value_of<E>;
   using D = result_device_t<device_of<E>>;
   auto const y = p_norm_of(values_of(x), axes, keep, options);
-  if (math::isinf(options.p)) return recorded_with_result<extreme_norm_gradient>("Norm", y, x, axes);
+  if (math::isinf(options.p) && options.p > 0) return recorded_with_result<largest_norm_gradient>("Norm", y, x, axes);
+  if (math::isinf(options.p)) return recorded_with_result<smallest_norm_gradient>("Norm", y, x, axes);
   return record_on<true>("Norm", y, x, p_norm_gradient<T, D>{{x.shape(), axes}, Saved<T, D>(y), options.p});
 }
 template <class E, class Axes>

@@ -185,17 +185,18 @@ SITU_NOINLINE inline void await_copies(StorageHead& head, bool writes) {
         }
         link = &copy->next;
         if (copy->end.known_to_have_passed() || (here && copy->end.state()->stream == here)) continue;
-        if (!writes && !copy->writes) others.push_back(copy->end);
-        else if (!next) next = copy->end;
+        if (writes || copy->writes) {
+          if (!next) next = copy->end;
+        } else if (!here) {
+          others.push_back(copy->end);
+        }
       }
     }
     if (next) {
       next.wait();
       continue;
     }
-    if (!here) {  // the next who comes lets go of them
-      for (Moment const& each : others) (void)each.passed();
-    }
+    for (Moment const& each : others) (void)each.passed();  // the next who comes lets go of them
     return;
   }
 }

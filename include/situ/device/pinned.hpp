@@ -43,7 +43,8 @@ SITU_PROCESS_STATE PinnedCache& pinned_cache() {
 }
 inline KeptPages* take_kept_pages(std::size_t bytes) noexcept {
   SpinLock const guard(pinned_cache().lock);
-  for (KeptPages** link = &pinned_cache().first; *link; link = &(*link)->next) {
+  int tries = 256;  // of the latest ones
+  for (KeptPages** link = &pinned_cache().first; *link && tries-- > 0; link = &(*link)->next) {
     if ((*link)->bytes != bytes) continue;
     pinned_cache().bytes -= static_cast<int64_t>(bytes);
     return std::exchange(*link, (*link)->next);
@@ -131,18 +132,18 @@ inline std::size_t page_locked_size(std::size_t bytes) {
   while (step < bytes / 32) step *= 2;
   return bytes > SIZE_MAX - step ? bytes : (bytes + step - 1) / step * step;
 }
-/// Locks pages with a device current that has been used, if there is one: on any other the driver would make a context, which takes its memory.
-inline cudaError_t lock_pages(void** memory, std::size_t bytes) {
+/// A device that has been used, the current one first: to lock or unlock pages the driver makes a context where there is none, which takes its memory.
+inline int used_device() noexcept {
   int current = 0, used = -1;
-  if (cudaError_t const code = cudaGetDevice(&current); code != cudaSuccess) return code;
+  if (cudaGetDevice(&current) != cudaSuccess) (void)cudaGetLastError();
   for (int device = 0; device < device_count(); ++device) {
     if (__atomic_load_n(&process_state().devices[device].ready, __ATOMIC_ACQUIRE) && (used < 0 || device == current)) used = device;
   }
-  if (used < 0 || used == current) return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-  cudaError_t code = cudaSetDevice(used);
-  if (code == cudaSuccess) code = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-  return_to(current);
-  return code;
+  return used < 0 ? current : used;
+}
+inline cudaError_t lock_pages(void** memory, std::size_t bytes) noexcept {
+  DeviceSwitch const there(used_device());
+  return cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
 }
 inline void* allocate_page_locked(std::size_t bytes) {
   if (device_count() == 0) return nullptr;
@@ -162,7 +163,10 @@ inline void* allocate_page_locked(std::size_t bytes) {
   fail<CudaError>("pinned: cudaHostAlloc of ", size, " bytes failed: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ")");
 }
 
-inline void unlock_pages(void* memory) noexcept { report(-1, "cudaFreeHost", cudaFreeHost(memory)); }
+inline void unlock_pages(void* memory) noexcept {
+  DeviceSwitch const there(used_device());
+  report(-1, "cudaFreeHost", cudaFreeHost(memory));
+}
 inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
   if (!keep_pages(memory, page_locked_size(bytes))) unlock_pages(memory);
 }

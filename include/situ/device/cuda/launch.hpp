@@ -99,8 +99,11 @@ class ObservedWork {
     if (known && steady_now() - known->host < int64_t{10'000'000'000}) return known;
     auto* const made = new (std::nothrow) ClockOrigin;
     if (!made) return known;
-    bool const is_known = cudaEventCreate(&made->event) == cudaSuccess && cudaEventRecord(made->event, stream_) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
+    cudaStream_t own = nullptr;  // nothing of the program's is waited for
+    bool const is_known = cudaStreamCreateWithPriority(&own, cudaStreamNonBlocking, 0) == cudaSuccess && cudaEventCreate(&made->event) == cudaSuccess &&
+                          cudaEventRecord(made->event, own) == cudaSuccess && cudaEventSynchronize(made->event) == cudaSuccess;
     made->host = steady_now();
+    if (own) (void)cudaStreamDestroy(own);
     made->earlier = known;
     if (is_known && __atomic_compare_exchange_n(&latest, &known, made, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) return made;
     if (made->event) (void)cudaEventDestroy(made->event);

@@ -162,7 +162,12 @@ class CublasCall {
       int major = 0;
       cuda::check(device, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
       std::size_t const bytes = std::size_t{major < 9 ? 4u : major < 12 ? 32u : 12u} << 20;
-      check_cublas(device, state.blas.set_workspace(handle, workspace_.allocate(device, bytes), bytes), "cublasSetWorkspace");
+      void* memory = nullptr;
+      try {
+        memory = workspace_.allocate(device, bytes);
+      } catch (OutOfMemory const&) {  // then the handle's own
+      }
+      if (memory) check_cublas(device, state.blas.set_workspace(handle, memory, bytes), "cublasSetWorkspace");
     }
   }
 
