@@ -1,4 +1,4 @@
-// error: dropout_and_bernoulli_take_floating_tensors__use_cast<int>
+// error: dropout_and_bernoulli_take_floating_tensors__use_cast<(int|int32_t)>
 #include <situ/ops/random_ops.hpp>
 
 void misuse(situ::Tensor<float>& x) {
