@@ -8,7 +8,7 @@
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
-///     is_near(s, t, n)     whether s and t serve, although c was only a guess; without it none is made
+///     is_near(s, t, n)     whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
 #pragma once
 
 #include <situ/ops/reducers.hpp>
@@ -91,9 +91,10 @@ struct variance : centred_base<variance<T>, double> {
   }
   /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
   /// square, and so is the beginning of a straight line.
-  SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
-    double const off = t / n, square = s / n - off * off;
-    return off * off <= 4 * square && square < __builtin_huge_val();
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, double n) {
+    X const off = t * X(1 / n), square = s * X(1 / n) - off * off;
+    return (off * off <= X(4) * square) & (square < X(__builtin_huge_val()));
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>

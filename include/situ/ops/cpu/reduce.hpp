@@ -43,8 +43,7 @@ struct BoundReduction : ReducePlaces<Leaves + 1> {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = std::conditional_t<indexed, void (*)(void const* code, void const* tree, void const* run, Found* result),
-                                 void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
+  using Row = void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows);
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -268,7 +267,8 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
+          int64_t const row_bytes[operands] = {};
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found, row_bytes, 1);
           found.index += row * rows.length + i;
           totals.add(widened(found));
           i += count;
@@ -295,7 +295,7 @@ struct ReduceKernel {
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
   int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
     constexpr int64_t most = 64, longest = 4096;
-    if (indexed || parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
+    if (parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
     if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
     for (int o = 1; o < operands; ++o) {
       if (space.stride(o, space.kept) != 1) return 1;
@@ -303,23 +303,21 @@ struct ReduceKernel {
     int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
     return rows < most ? rows : most;
   }
-  void run_rows_side_by_side([[maybe_unused]] ReduceSpace const& space, [[maybe_unused]] int64_t output, [[maybe_unused]] int64_t rows) const {
-    if constexpr (!indexed) {
-      char* place[max_operands];
-      int64_t row_bytes[operands] = {};
-      Run<operands> run{};
-      for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
-      space.advance(place, 0, space.kept, output);
-      for (int o = 1; o < operands; ++o) {
-        run.data[o] = place[o];
-        run.mask[o] = -1;
-        row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
-      }
-      run.count = space.sizes[space.kept];
-      A results[64];
-      bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
-      for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
+  void run_rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t rows) const {
+    char* place[max_operands];
+    int64_t row_bytes[operands] = {};
+    Run<operands> run{};
+    for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
+    space.advance(place, 0, space.kept, output);
+    for (int o = 1; o < operands; ++o) {
+      run.data[o] = place[o];
+      run.mask[o] = -1;
+      row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
     }
+    run.count = space.sizes[space.kept];
+    typename P::Found results[64];
+    bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+    for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {

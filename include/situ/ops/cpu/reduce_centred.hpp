@@ -143,45 +143,25 @@ struct CentredStrip {
 
   template <class Isa>
   SITU_INLINE static int run(E const* const* rows, int count, int64_t columns, C* centres, C* spreads, C before, int64_t ahead) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E)), line = 64 / static_cast<int>(sizeof(E));
     E const* from[most_rows];
     for (int r = 0; r < count; ++r) from[r] = rows[r];
-    alignas(64) E last[most_rows][N];
+    alignas(64) E last[most_rows][line];
     int64_t i = 0, n = columns;
     for (;;) {
-      for (; i + N <= n; i += N) join<Isa, N>(from, count, i, centres, spreads, before, ahead);
+      int64_t const stop = n / line * line;
+      if (count == most_rows) {
+        for (; i < stop; i += line) join_all<Isa, N>(from, i, centres, spreads, before, ahead);
+      } else {
+        for (; i < stop; i += N) join<Isa, N>(from, count, i, centres, spreads, before);
+      }
       if (i >= n) return 0;
       for (int r = 0; r < count; ++r) {
-        for (int k = 0; k < N; ++k) last[r][k] = i + k < n ? from[r][i + k] : E(0);
+        for (int k = 0; k < line; ++k) last[r][k] = i + k < n ? from[r][i + k] : E(0);
         from[r] = last[r];
       }
       centres += i, spreads += i;
-      i = 0, n = N, ahead = 0;
-    }
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void join(E const* const* rows, int count, int64_t i, C* centres, C* spreads, C before, int64_t ahead) {
-    using P = pack<E, N, Isa>;
-    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
-    P first(R::none());
-    for (int r = 0; r < count; ++r) {
-      __builtin_prefetch(reinterpret_cast<char const*>(rows[r] + i) + ahead, 0, 2);
-      first = R::gather(first, P::load(rows[r] + i));
-    }
-    P const c = R::centre(first, static_cast<E>(count));
-    P s(E(0)), t(E(0));
-    for (int r = 0; r < count; ++r) R::spread(s, t, P::load(rows[r] + i), c);
-    if constexpr (M == N) {
-      settle<Isa, M>(c, s, t, count, centres + i, spreads + i, before);
-    } else {
-      alignas(64) E found[3][N];
-      c.store(found[0]), s.store(found[1]), t.store(found[2]);
-      for (int k = 0; k < N; k += M) {
-        using H = pack<E, M, Isa>;
-        settle<Isa, M>(H::load(found[0] + k), H::load(found[1] + k), H::load(found[2] + k), count, centres + i + k, spreads + i + k, before);
-      }
+      i = 0, n = line, ahead = 0;
     }
   }
 
@@ -201,6 +181,151 @@ struct CentredStrip {
       spread.store(spreads);
     }
   }
+
+ private:
+  /// A line of the cache of as many rows as there can be. Each line is read once, and copied: rows a power of two apart push each other out of the nearest
+  /// cache. Sums do not wait for each other.
+  template <class Isa, int N>
+  SITU_INLINE static void join_all(E const* const* rows, int64_t i, C* centres, C* spreads, C before, int64_t ahead) {
+    using P = pack<E, N, Isa>;
+    constexpr int packs = 64 / static_cast<int>(sizeof(E)) / N;
+    alignas(64) E near[packs][most_rows][N];
+    P first[4];
+    gather_all(first, rows, i, near, ahead, std::make_integer_sequence<int, 4>{});
+    P const together[] = {R::gather(first[0], first[1]), R::gather(first[2], first[3])};
+    for (int k = 0; k < packs; ++k) {
+      P const c = R::centre(packs == 1 ? R::gather(together[0], together[1]) : packs == 2 ? together[k] : first[k], static_cast<E>(most_rows));
+      P s(E(0)), t(E(0));
+      spread_all(s, t, near[k], c, std::make_integer_sequence<int, CentredRow<R>::guesses ? 2 : 1>{});
+      settle_all<Isa, N>(c, s, t, most_rows, centres + i + k * N, spreads + i + k * N, before);
+    }
+  }
+  template <class P, int N, int packs, int... K>
+  SITU_INLINE static void gather_all(P (&first)[4], E const* const* rows, int64_t i, E (&near)[packs][most_rows][N], int64_t ahead, std::integer_sequence<int, K...>) {
+    constexpr int chains = 4 / packs;
+    P sums[] = {((void)K, P(R::none()))...};
+    for (int r = 0; r < most_rows; r += chains) {
+      if (ahead > 0) {
+        for (int k = 0; k < chains; ++k) __builtin_prefetch(reinterpret_cast<char const*>(rows[r + k] + i) + ahead, 0, 2);
+      }
+      ((sums[K] = R::gather(sums[K], kept(P::load(rows[r + K % chains] + i + K / chains * N), near[K / chains][r + K % chains]))), ...);
+    }
+    ((first[K] = sums[K]), ...);
+  }
+  template <class P>
+  SITU_INLINE static P kept(P const& x, E* place) {
+    x.store(place);
+    return x;
+  }
+  template <class P, int N, int... K>
+  SITU_INLINE static void spread_all(P& all_s, P& all_t, E const (&near)[most_rows][N], P const& c, std::integer_sequence<int, K...>) {
+    P s[] = {((void)K, all_s)...}, t[] = {((void)K, all_t)...};
+    for (int r = 0; r < most_rows; r += sizeof...(K)) (R::spread(s[K], t[K], P::load(near[r + K]), c), ...);
+    if constexpr (sizeof...(K) == 1) all_s = s[0], all_t = t[0];
+    else all_s = s[0] + s[1], all_t = t[0] + t[1];
+  }
+
+  template <class Isa, int N>
+  SITU_INLINE static void join(E const* const* rows, int count, int64_t i, C* centres, C* spreads, C before) {
+    using P = pack<E, N, Isa>;
+    P first(R::none());
+    for (int r = 0; r < count; ++r) first = R::gather(first, P::load(rows[r] + i));
+    P const c = R::centre(first, static_cast<E>(count));
+    P s(E(0)), t(E(0));
+    for (int r = 0; r < count; ++r) R::spread(s, t, P::load(rows[r] + i), c);
+    settle_all<Isa, N>(c, s, t, count, centres + i, spreads + i, before);
+  }
+
+  template <class Isa, int N, class P>
+  SITU_INLINE static void settle_all(P const& c, P const& s, P const& t, int count, C* centres, C* spreads, C before) {
+    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
+    if constexpr (M == N) {
+      settle<Isa, M>(c, s, t, count, centres, spreads, before);
+    } else {
+      alignas(64) E found[3][N];
+      c.store(found[0]), s.store(found[1]), t.store(found[2]);
+      for (int k = 0; k < N; k += M) {
+        using H = pack<E, M, Isa>;
+        settle<Isa, M>(H::load(found[0] + k), H::load(found[1] + k), H::load(found[2] + k), count, centres + k, spreads + k, before);
+      }
+    }
+  }
+};
+
+/// Many rows of elements, `bytes` apart, joined to the numbers of every column: about a guess, the mean of an eighth of them, so that most rows are read once
+/// and the numbers are joined seldom. `work` has room for three strips. Where the guess does not serve nothing is changed, and 1 comes back.
+template <class R>
+struct CentredBlock {
+  using E = typename R::element;
+  using C = typename R::component;
+  static constexpr int rows = 64;
+
+  template <class Isa>
+  SITU_INLINE static int run(E const* from, int64_t bytes, int64_t columns, E* work, int64_t room, C* centres, C* spreads, C before) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    constexpr int together = Isa::bytes == 64 ? 8 : 4;  // rows a power of two apart fill the sets of the nearest cache
+    Strips const strips{work, work + room, work + 2 * room};
+    each_pack<Isa, N, Guess>(row_of(from, 3 * bytes), 8 * bytes, columns, strips, std::make_integer_sequence<int, 8>{});
+    for (int row = 0; row < rows; row += together) each_pack<Isa, N, Spread>(row_of(from, row * bytes), bytes, columns, strips, std::make_integer_sequence<int, together>{});
+    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
+    auto near = is_near<Isa, M>(strips, 0);
+    for (int64_t i = M; i < columns; i += M) near = near & is_near<Isa, M>(strips, i);
+    if (SITU_UNLIKELY(any_of(!near))) return 1;
+    for (int64_t i = 0; i < columns; i += M) {
+      using H = pack<E, M, Isa>;
+      CentredStrip<R>::template settle<Isa, M>(H::load(strips.c + i), H::load(strips.s + i), H::load(strips.t + i), rows, centres + i, spreads + i, before);
+    }
+    return 0;
+  }
+
+ private:
+  struct Strips {
+    E *c, *s, *t;
+  };
+  SITU_INLINE static E const* row_of(E const* from, int64_t bytes) { return reinterpret_cast<E const*>(reinterpret_cast<char const*>(from) + bytes); }
+
+  template <class Isa, int M>
+  SITU_INLINE static auto is_near(Strips const& strips, int64_t i) {
+    using H = pack<E, M, Isa>;
+    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), static_cast<C>(rows));
+  }
+
+  struct Guess {
+    template <class P, int... Row>
+    SITU_INLINE static void join(E const* const* at, int64_t i, Strips const& strips, int64_t place, std::integer_sequence<int, Row...>) {
+      P first(R::none());
+      ((first = R::gather(first, P::load(at[Row] + i))), ...);
+      R::centre(first, static_cast<E>(sizeof...(Row))).store(strips.c + place);
+      P(E(0)).store(strips.s + place);
+      P(E(0)).store(strips.t + place);
+    }
+  };
+  struct Spread {
+    template <class P, int... Row>
+    SITU_INLINE static void join(E const* const* at, int64_t i, Strips const& strips, int64_t place, std::integer_sequence<int, Row...>) {
+      P const c = P::load(strips.c + place);
+      P s = P::load(strips.s + place), t = P::load(strips.t + place);
+      (R::spread(s, t, P::load(at[Row] + i), c), ...);
+      s.store(strips.s + place);
+      t.store(strips.t + place);
+    }
+  };
+
+  /// Some rows, pack by pack; the last columns from copies, padded with 0.
+  template <class Isa, int N, class Step, int... Row>
+  SITU_INLINE static void each_pack(E const* from, int64_t bytes, int64_t columns, Strips const& strips, std::integer_sequence<int, Row...> all) {
+    using P = pack<E, N, Isa>;
+    E const* const at[] = {row_of(from, Row * bytes)...};
+    int64_t i = 0;
+    for (; i + N <= columns; i += N) Step::template join<P>(at, i, strips, i, all);
+    if (i == columns) return;
+    E last[sizeof...(Row)][N];
+    for (int r = 0; r < static_cast<int>(sizeof...(Row)); ++r) {
+      for (int k = 0; k < N; ++k) last[r][k] = i + k < columns ? at[r][i + k] : E(0);
+    }
+    E const* const copies[] = {last[Row]...};
+    Step::template join<P>(copies, 0, strips, i, all);
+  }
 };
 
 /// The kernel of a centred reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
@@ -213,7 +338,7 @@ struct CentredKernel {
   using C = typename R::component;
   using Total = typename R::accumulator;
   static constexpr int operands = P::leaves + 1;
-  static constexpr int64_t strip_columns = 1024;
+  static constexpr int64_t strip_columns = 1024, padded_columns = strip_columns + 64;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
   static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once
   /// A dense tensor of the right type is read where it lies.
@@ -234,7 +359,7 @@ struct CentredKernel {
     int64_t gathered = 64;
     for (int o = 1; o < operands; ++o) gathered += tile_columns * space.element_sizes[o] + 64;
     int64_t const elements = plan.by_strips ? CentredStrip<R>::most_rows * strip_columns : tile;
-    int64_t const numbers = plan.by_strips ? 2 * (strip_columns + 64) : 0;
+    int64_t const numbers = plan.by_strips ? 2 * padded_columns : 0;
     std::size_t const bytes = static_cast<std::size_t>(elements) * sizeof(E) + static_cast<std::size_t>(numbers) * sizeof(C) + static_cast<std::size_t>(gathered);
     Scratch const memory(static_cast<int64_t>(bytes));
     E* const buffer = reinterpret_cast<E*>(memory.get());
@@ -310,8 +435,20 @@ struct CentredKernel {
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, E* buffer, C* centres, unsigned char* scratch, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
-    C* const spreads = centres + strip_columns + 64;
-    for (int64_t row = first; row < end;) {
+    C* const spreads = centres + padded_columns;
+    for (int64_t row = first, guessed = first; row < end;) {
+      if constexpr (in_place && CentredRow<R>::guesses) {
+        constexpr int block = CentredBlock<R>::rows;
+        if (row >= guessed && end - row >= block && space.rank - space.kept == 1 && space.stride(1, axis) == 1) {
+          int64_t const bytes = space.stride(1, space.kept) * static_cast<int64_t>(sizeof(E));
+          E const* const from = reinterpret_cast<E const*>(base[1] + row * bytes);
+          guessed = row + block;
+          if (dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first)) == 0) {
+            row += block;
+            continue;
+          }
+        }
+      }
       constexpr int most = CentredStrip<R>::most_rows;
       int const rows = end - row < most ? static_cast<int>(end - row) : most;
       E const* from[most];

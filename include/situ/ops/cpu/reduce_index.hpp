@@ -41,58 +41,72 @@ struct IndexBody {
     else return false;
   }
 
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number and its place each.
   struct Row {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* results, int64_t const* row_bytes, int rows) {
+      Tree const tree = *tree_;
+      Run<Operands> run = CombineBody<Best, Tree, Operands>::bound(run_);
+      for (int row = 0; row < rows; ++row) {
+        results[row] = one<Isa>(tree, run);
+        if (row + 1 == rows) return;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa>
+    SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> run) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       using Q = pack<I, N, Isa>;
-      Tree const tree = *tree_;
-      Run<Operands> run = CombineBody<Best, Tree, Operands>::bound(run_);
+      alignas(64) unsigned char buffers[Operands][64];
+      if (run.count < N) {  // repeats lose: they come later
+        buffer_tail<Tree>(run, buffers, 0, static_cast<int>(run.count));
+        run.count = N;
+      }
       reducers::indexed<A> found{A(0), -1};
       int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       P best = none;   // of the blocks in which all numbers are finite, lane by lane
       Q where(I(0));  // and the first elements of the blocks that they are from
-      while (i + 4 * N <= run.count) {
+      while (i < run.count) {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
-        P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
-        for (; i < stop; i += 4 * N) {
-          ask_ahead<Isa, Tree, 4 * N>(run, i);
-          quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-          quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
-          quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
-          quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+        P b = none, odd = zero;
+        if (i + 4 * N <= stop) {
+          P c = none, d = none, e = none, odd2 = zero, odd3 = zero, odd4 = zero;
+          for (; i < stop; i += 4 * N) {
+            ask_ahead<Isa, Tree, 4 * N>(run, i);
+            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+          }
+          odd = (odd + odd2) + (odd3 + odd4);
+          quickly(b, odd2, c, zero);
+          quickly(d, odd2, e, zero);
+          quickly(b, odd2, d, zero);
+        } else {  // the end of a row, whose last pack may begin before it
+          for (; i < stop; i += N) quickly(b, odd, value<Isa, N>(tree, run, i + N <= stop ? i : stop - N), zero);
         }
-        if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
+        if (SITU_UNLIKELY(is_odd(odd))) {
           auto const odd_one = search<Isa, N>(tree, run, start, stop);
           if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one;
           continue;
         }
-        quickly(b, odd, c, zero);
-        quickly(d, odd, e, zero);
-        quickly(b, odd, d, zero);
         where = blocks++ == 0 ? Q(static_cast<I>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<I>(start)), where);
         quickly(best, odd, b, zero);
       }
-      if (i < run.count) {
-        auto const last = search<Isa, N>(tree, run, i, run.count);
-        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last;
-      }
-      if (blocks > 0) {
-        A const value = folded<Best>(best);
-        int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
-        bool const ties = found.index > block && found.value == value;
-        if (found.index < 0 || ties || Wide::beats(value, found.value)) found = located<Isa, N>(tree, run, value, block);
-      }
-      *result = found;
+      if (blocks == 0) return found;
+      A const value = folded<Best>(best);
+      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
+      bool const ties = found.index > block && found.value == value;
+      return found.index < 0 || ties || Wide::beats(value, found.value) ? located<Isa, N>(tree, run, value, block) : found;
     }
-
-   private:
-    /// Where a block of whole packs ends that begins with element `start` of n.
+    /// Where the block ends that begins with element `start` of n: one of groups of packs, or what is left of them.
     SITU_INLINE static int64_t end_of_block(int64_t start, int64_t n, int lanes) {
       int64_t const whole = (n - start) / (4 * lanes) * (4 * lanes), longest = 256 * lanes;
-      return start + (whole < longest ? whole : longest);
+      return whole == 0 ? n : start + (whole < longest ? whole : longest);
     }
     /// The first element of the block from `start` on that is the best one of it. Values that are computed anew may differ from those before, under
     /// -ffast-math: then none equals it.
@@ -101,11 +115,23 @@ struct IndexBody {
       pack<A, N, Isa> const best(value_);
       int64_t const stop = end_of_block(start, run.count, N);
       int64_t i = start;
-      while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
-                                 (value<Isa, N>(tree, run, i + 3 * N) == best))) {
+      while (i + 4 * N <= stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) |
+                                          (value<Isa, N>(tree, run, i + 2 * N) == best) | (value<Isa, N>(tree, run, i + 3 * N) == best))) {
         i += 4 * N;
       }
-      return i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, start, stop);
+      for (; i < stop; i += N) {
+        int64_t const at = i + N <= stop ? i : stop - N;
+        auto const here = value<Isa, N>(tree, run, at) == best;
+        if (any_of(here)) return {value_, at + first_lane<Isa, N>(here)};
+      }
+      return search<Isa, N>(tree, run, start, stop);
+    }
+    template <class Isa, int N, class M>
+    SITU_INLINE static I first_lane(M const& here) {
+      using Q = pack<I, N, Isa>;
+      Q lanes;
+      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<I>(k));
+      return folded<reducers::min<I>>(select(here, lanes, Q(static_cast<I>(N))));
     }
     /// Elements [i, n), where any of them may be NaN.
     template <class Isa, int N>
