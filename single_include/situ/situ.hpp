@@ -23289,7 +23289,7 @@ struct ReduceFeed {
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
-///     is_near(s, t, n)     whether s and t serve, although c was only a guess; without it none is made
+///     is_near(s, t, n)     whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
 
 
 namespace situ::inline SITU_ABI {
@@ -23370,9 +23370,10 @@ struct variance : centred_base<variance<T>, double> {
   }
   /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
   /// square, and so is the beginning of a straight line.
-  SITU_HOST_DEVICE static bool is_near(double s, double t, double n) {
-    double const off = t / n, square = s / n - off * off;
-    return off * off <= 4 * square && square < __builtin_huge_val();
+  template <class X>
+  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, double n) {
+    X const off = t * X(1 / n), square = s * X(1 / n) - off * off;
+    return (off * off <= X(4) * square) & (square < X(__builtin_huge_val()));
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>
@@ -23592,45 +23593,25 @@ struct CentredStrip {
 
   template <class Isa>
   SITU_INLINE static int run(E const* const* rows, int count, int64_t columns, C* centres, C* spreads, C before, int64_t ahead) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E)), line = 64 / static_cast<int>(sizeof(E));
     E const* from[most_rows];
     for (int r = 0; r < count; ++r) from[r] = rows[r];
-    alignas(64) E last[most_rows][N];
+    alignas(64) E last[most_rows][line];
     int64_t i = 0, n = columns;
     for (;;) {
-      for (; i + N <= n; i += N) join<Isa, N>(from, count, i, centres, spreads, before, ahead);
+      int64_t const stop = n / line * line;
+      if (count == most_rows) {
+        for (; i < stop; i += line) join_all<Isa, N>(from, i, centres, spreads, before, ahead);
+      } else {
+        for (; i < stop; i += N) join<Isa, N>(from, count, i, centres, spreads, before);
+      }
       if (i >= n) return 0;
       for (int r = 0; r < count; ++r) {
-        for (int k = 0; k < N; ++k) last[r][k] = i + k < n ? from[r][i + k] : E(0);
+        for (int k = 0; k < line; ++k) last[r][k] = i + k < n ? from[r][i + k] : E(0);
         from[r] = last[r];
       }
       centres += i, spreads += i;
-      i = 0, n = N, ahead = 0;
-    }
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void join(E const* const* rows, int count, int64_t i, C* centres, C* spreads, C before, int64_t ahead) {
-    using P = pack<E, N, Isa>;
-    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
-    P first(R::none());
-    for (int r = 0; r < count; ++r) {
-      __builtin_prefetch(reinterpret_cast<char const*>(rows[r] + i) + ahead, 0, 2);
-      first = R::gather(first, P::load(rows[r] + i));
-    }
-    P const c = R::centre(first, static_cast<E>(count));
-    P s(E(0)), t(E(0));
-    for (int r = 0; r < count; ++r) R::spread(s, t, P::load(rows[r] + i), c);
-    if constexpr (M == N) {
-      settle<Isa, M>(c, s, t, count, centres + i, spreads + i, before);
-    } else {
-      alignas(64) E found[3][N];
-      c.store(found[0]), s.store(found[1]), t.store(found[2]);
-      for (int k = 0; k < N; k += M) {
-        using H = pack<E, M, Isa>;
-        settle<Isa, M>(H::load(found[0] + k), H::load(found[1] + k), H::load(found[2] + k), count, centres + i + k, spreads + i + k, before);
-      }
+      i = 0, n = line, ahead = 0;
     }
   }
 
@@ -23650,6 +23631,151 @@ struct CentredStrip {
       spread.store(spreads);
     }
   }
+
+ private:
+  /// A line of the cache of as many rows as there can be. Each line is read once, and copied: rows a power of two apart push each other out of the nearest
+  /// cache. Sums do not wait for each other.
+  template <class Isa, int N>
+  SITU_INLINE static void join_all(E const* const* rows, int64_t i, C* centres, C* spreads, C before, int64_t ahead) {
+    using P = pack<E, N, Isa>;
+    constexpr int packs = 64 / static_cast<int>(sizeof(E)) / N;
+    alignas(64) E near[packs][most_rows][N];
+    P first[4];
+    gather_all(first, rows, i, near, ahead, std::make_integer_sequence<int, 4>{});
+    P const together[] = {R::gather(first[0], first[1]), R::gather(first[2], first[3])};
+    for (int k = 0; k < packs; ++k) {
+      P const c = R::centre(packs == 1 ? R::gather(together[0], together[1]) : packs == 2 ? together[k] : first[k], static_cast<E>(most_rows));
+      P s(E(0)), t(E(0));
+      spread_all(s, t, near[k], c, std::make_integer_sequence<int, CentredRow<R>::guesses ? 2 : 1>{});
+      settle_all<Isa, N>(c, s, t, most_rows, centres + i + k * N, spreads + i + k * N, before);
+    }
+  }
+  template <class P, int N, int packs, int... K>
+  SITU_INLINE static void gather_all(P (&first)[4], E const* const* rows, int64_t i, E (&near)[packs][most_rows][N], int64_t ahead, std::integer_sequence<int, K...>) {
+    constexpr int chains = 4 / packs;
+    P sums[] = {((void)K, P(R::none()))...};
+    for (int r = 0; r < most_rows; r += chains) {
+      if (ahead > 0) {
+        for (int k = 0; k < chains; ++k) __builtin_prefetch(reinterpret_cast<char const*>(rows[r + k] + i) + ahead, 0, 2);
+      }
+      ((sums[K] = R::gather(sums[K], kept(P::load(rows[r + K % chains] + i + K / chains * N), near[K / chains][r + K % chains]))), ...);
+    }
+    ((first[K] = sums[K]), ...);
+  }
+  template <class P>
+  SITU_INLINE static P kept(P const& x, E* place) {
+    x.store(place);
+    return x;
+  }
+  template <class P, int N, int... K>
+  SITU_INLINE static void spread_all(P& all_s, P& all_t, E const (&near)[most_rows][N], P const& c, std::integer_sequence<int, K...>) {
+    P s[] = {((void)K, all_s)...}, t[] = {((void)K, all_t)...};
+    for (int r = 0; r < most_rows; r += sizeof...(K)) (R::spread(s[K], t[K], P::load(near[r + K]), c), ...);
+    if constexpr (sizeof...(K) == 1) all_s = s[0], all_t = t[0];
+    else all_s = s[0] + s[1], all_t = t[0] + t[1];
+  }
+
+  template <class Isa, int N>
+  SITU_INLINE static void join(E const* const* rows, int count, int64_t i, C* centres, C* spreads, C before) {
+    using P = pack<E, N, Isa>;
+    P first(R::none());
+    for (int r = 0; r < count; ++r) first = R::gather(first, P::load(rows[r] + i));
+    P const c = R::centre(first, static_cast<E>(count));
+    P s(E(0)), t(E(0));
+    for (int r = 0; r < count; ++r) R::spread(s, t, P::load(rows[r] + i), c);
+    settle_all<Isa, N>(c, s, t, count, centres + i, spreads + i, before);
+  }
+
+  template <class Isa, int N, class P>
+  SITU_INLINE static void settle_all(P const& c, P const& s, P const& t, int count, C* centres, C* spreads, C before) {
+    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
+    if constexpr (M == N) {
+      settle<Isa, M>(c, s, t, count, centres, spreads, before);
+    } else {
+      alignas(64) E found[3][N];
+      c.store(found[0]), s.store(found[1]), t.store(found[2]);
+      for (int k = 0; k < N; k += M) {
+        using H = pack<E, M, Isa>;
+        settle<Isa, M>(H::load(found[0] + k), H::load(found[1] + k), H::load(found[2] + k), count, centres + k, spreads + k, before);
+      }
+    }
+  }
+};
+
+/// Many rows of elements, `bytes` apart, joined to the numbers of every column: about a guess, the mean of an eighth of them, so that most rows are read once
+/// and the numbers are joined seldom. `work` has room for three strips. Where the guess does not serve nothing is changed, and 1 comes back.
+template <class R>
+struct CentredBlock {
+  using E = typename R::element;
+  using C = typename R::component;
+  static constexpr int rows = 64;
+
+  template <class Isa>
+  SITU_INLINE static int run(E const* from, int64_t bytes, int64_t columns, E* work, int64_t room, C* centres, C* spreads, C before) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
+    constexpr int together = Isa::bytes == 64 ? 8 : 4;  // rows a power of two apart fill the sets of the nearest cache
+    Strips const strips{work, work + room, work + 2 * room};
+    each_pack<Isa, N, Guess>(row_of(from, 3 * bytes), 8 * bytes, columns, strips, std::make_integer_sequence<int, 8>{});
+    for (int row = 0; row < rows; row += together) each_pack<Isa, N, Spread>(row_of(from, row * bytes), bytes, columns, strips, std::make_integer_sequence<int, together>{});
+    constexpr int M = sizeof(C) > sizeof(E) ? N / 2 : N;
+    auto near = is_near<Isa, M>(strips, 0);
+    for (int64_t i = M; i < columns; i += M) near = near & is_near<Isa, M>(strips, i);
+    if (SITU_UNLIKELY(any_of(!near))) return 1;
+    for (int64_t i = 0; i < columns; i += M) {
+      using H = pack<E, M, Isa>;
+      CentredStrip<R>::template settle<Isa, M>(H::load(strips.c + i), H::load(strips.s + i), H::load(strips.t + i), rows, centres + i, spreads + i, before);
+    }
+    return 0;
+  }
+
+ private:
+  struct Strips {
+    E *c, *s, *t;
+  };
+  SITU_INLINE static E const* row_of(E const* from, int64_t bytes) { return reinterpret_cast<E const*>(reinterpret_cast<char const*>(from) + bytes); }
+
+  template <class Isa, int M>
+  SITU_INLINE static auto is_near(Strips const& strips, int64_t i) {
+    using H = pack<E, M, Isa>;
+    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), static_cast<C>(rows));
+  }
+
+  struct Guess {
+    template <class P, int... Row>
+    SITU_INLINE static void join(E const* const* at, int64_t i, Strips const& strips, int64_t place, std::integer_sequence<int, Row...>) {
+      P first(R::none());
+      ((first = R::gather(first, P::load(at[Row] + i))), ...);
+      R::centre(first, static_cast<E>(sizeof...(Row))).store(strips.c + place);
+      P(E(0)).store(strips.s + place);
+      P(E(0)).store(strips.t + place);
+    }
+  };
+  struct Spread {
+    template <class P, int... Row>
+    SITU_INLINE static void join(E const* const* at, int64_t i, Strips const& strips, int64_t place, std::integer_sequence<int, Row...>) {
+      P const c = P::load(strips.c + place);
+      P s = P::load(strips.s + place), t = P::load(strips.t + place);
+      (R::spread(s, t, P::load(at[Row] + i), c), ...);
+      s.store(strips.s + place);
+      t.store(strips.t + place);
+    }
+  };
+
+  /// Some rows, pack by pack; the last columns from copies, padded with 0.
+  template <class Isa, int N, class Step, int... Row>
+  SITU_INLINE static void each_pack(E const* from, int64_t bytes, int64_t columns, Strips const& strips, std::integer_sequence<int, Row...> all) {
+    using P = pack<E, N, Isa>;
+    E const* const at[] = {row_of(from, Row * bytes)...};
+    int64_t i = 0;
+    for (; i + N <= columns; i += N) Step::template join<P>(at, i, strips, i, all);
+    if (i == columns) return;
+    E last[sizeof...(Row)][N];
+    for (int r = 0; r < static_cast<int>(sizeof...(Row)); ++r) {
+      for (int k = 0; k < N; ++k) last[r][k] = i + k < columns ? at[r][i + k] : E(0);
+    }
+    E const* const copies[] = {last[Row]...};
+    Step::template join<P>(copies, 0, strips, i, all);
+  }
 };
 
 /// The kernel of a centred reduction: units [first, last) of its plan. Several units of one output leave their parts in `parts`.
@@ -23662,7 +23788,7 @@ struct CentredKernel {
   using C = typename R::component;
   using Total = typename R::accumulator;
   static constexpr int operands = P::leaves + 1;
-  static constexpr int64_t strip_columns = 1024;
+  static constexpr int64_t strip_columns = 1024, padded_columns = strip_columns + 64;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
   static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once
   /// A dense tensor of the right type is read where it lies.
@@ -23683,7 +23809,7 @@ struct CentredKernel {
     int64_t gathered = 64;
     for (int o = 1; o < operands; ++o) gathered += tile_columns * space.element_sizes[o] + 64;
     int64_t const elements = plan.by_strips ? CentredStrip<R>::most_rows * strip_columns : tile;
-    int64_t const numbers = plan.by_strips ? 2 * (strip_columns + 64) : 0;
+    int64_t const numbers = plan.by_strips ? 2 * padded_columns : 0;
     std::size_t const bytes = static_cast<std::size_t>(elements) * sizeof(E) + static_cast<std::size_t>(numbers) * sizeof(C) + static_cast<std::size_t>(gathered);
     Scratch const memory(static_cast<int64_t>(bytes));
     E* const buffer = reinterpret_cast<E*>(memory.get());
@@ -23759,8 +23885,20 @@ struct CentredKernel {
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, E* buffer, C* centres, unsigned char* scratch, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
-    C* const spreads = centres + strip_columns + 64;
-    for (int64_t row = first; row < end;) {
+    C* const spreads = centres + padded_columns;
+    for (int64_t row = first, guessed = first; row < end;) {
+      if constexpr (in_place && CentredRow<R>::guesses) {
+        constexpr int block = CentredBlock<R>::rows;
+        if (row >= guessed && end - row >= block && space.rank - space.kept == 1 && space.stride(1, axis) == 1) {
+          int64_t const bytes = space.stride(1, space.kept) * static_cast<int64_t>(sizeof(E));
+          E const* const from = reinterpret_cast<E const*>(base[1] + row * bytes);
+          guessed = row + block;
+          if (dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first)) == 0) {
+            row += block;
+            continue;
+          }
+        }
+      }
       constexpr int most = CentredStrip<R>::most_rows;
       int const rows = end - row < most ? static_cast<int>(end - row) : most;
       E const* from[most];
@@ -24255,58 +24393,72 @@ struct IndexBody {
     else return false;
   }
 
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number and its place each.
   struct Row {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* result) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, reducers::indexed<A>* results, int64_t const* row_bytes, int rows) {
+      Tree const tree = *tree_;
+      Run<Operands> run = CombineBody<Best, Tree, Operands>::bound(run_);
+      for (int row = 0; row < rows; ++row) {
+        results[row] = one<Isa>(tree, run);
+        if (row + 1 == rows) return;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa>
+    SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> run) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       using Q = pack<I, N, Isa>;
-      Tree const tree = *tree_;
-      Run<Operands> run = CombineBody<Best, Tree, Operands>::bound(run_);
+      alignas(64) unsigned char buffers[Operands][64];
+      if (run.count < N) {  // repeats lose: they come later
+        buffer_tail<Tree>(run, buffers, 0, static_cast<int>(run.count));
+        run.count = N;
+      }
       reducers::indexed<A> found{A(0), -1};
       int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       P best = none;   // of the blocks in which all numbers are finite, lane by lane
       Q where(I(0));  // and the first elements of the blocks that they are from
-      while (i + 4 * N <= run.count) {
+      while (i < run.count) {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
-        P b = none, c = none, d = none, e = none, odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
-        for (; i < stop; i += 4 * N) {
-          ask_ahead<Isa, Tree, 4 * N>(run, i);
-          quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-          quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
-          quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
-          quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+        P b = none, odd = zero;
+        if (i + 4 * N <= stop) {
+          P c = none, d = none, e = none, odd2 = zero, odd3 = zero, odd4 = zero;
+          for (; i < stop; i += 4 * N) {
+            ask_ahead<Isa, Tree, 4 * N>(run, i);
+            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+          }
+          odd = (odd + odd2) + (odd3 + odd4);
+          quickly(b, odd2, c, zero);
+          quickly(d, odd2, e, zero);
+          quickly(b, odd2, d, zero);
+        } else {  // the end of a row, whose last pack may begin before it
+          for (; i < stop; i += N) quickly(b, odd, value<Isa, N>(tree, run, i + N <= stop ? i : stop - N), zero);
         }
-        if (SITU_UNLIKELY(is_odd((odd + odd2) + (odd3 + odd4)))) {
+        if (SITU_UNLIKELY(is_odd(odd))) {
           auto const odd_one = search<Isa, N>(tree, run, start, stop);
           if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one;
           continue;
         }
-        quickly(b, odd, c, zero);
-        quickly(d, odd, e, zero);
-        quickly(b, odd, d, zero);
         where = blocks++ == 0 ? Q(static_cast<I>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<I>(start)), where);
         quickly(best, odd, b, zero);
       }
-      if (i < run.count) {
-        auto const last = search<Isa, N>(tree, run, i, run.count);
-        if (found.index < 0 || Wide::beats(last.value, found.value)) found = last;
-      }
-      if (blocks > 0) {
-        A const value = folded<Best>(best);
-        int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
-        bool const ties = found.index > block && found.value == value;
-        if (found.index < 0 || ties || Wide::beats(value, found.value)) found = located<Isa, N>(tree, run, value, block);
-      }
-      *result = found;
+      if (blocks == 0) return found;
+      A const value = folded<Best>(best);
+      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
+      bool const ties = found.index > block && found.value == value;
+      return found.index < 0 || ties || Wide::beats(value, found.value) ? located<Isa, N>(tree, run, value, block) : found;
     }
-
-   private:
-    /// Where a block of whole packs ends that begins with element `start` of n.
+    /// Where the block ends that begins with element `start` of n: one of groups of packs, or what is left of them.
     SITU_INLINE static int64_t end_of_block(int64_t start, int64_t n, int lanes) {
       int64_t const whole = (n - start) / (4 * lanes) * (4 * lanes), longest = 256 * lanes;
-      return start + (whole < longest ? whole : longest);
+      return whole == 0 ? n : start + (whole < longest ? whole : longest);
     }
     /// The first element of the block from `start` on that is the best one of it. Values that are computed anew may differ from those before, under
     /// -ffast-math: then none equals it.
@@ -24315,11 +24467,23 @@ struct IndexBody {
       pack<A, N, Isa> const best(value_);
       int64_t const stop = end_of_block(start, run.count, N);
       int64_t i = start;
-      while (i < stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) | (value<Isa, N>(tree, run, i + 2 * N) == best) |
-                                 (value<Isa, N>(tree, run, i + 3 * N) == best))) {
+      while (i + 4 * N <= stop && !any_of((value<Isa, N>(tree, run, i) == best) | (value<Isa, N>(tree, run, i + N) == best) |
+                                          (value<Isa, N>(tree, run, i + 2 * N) == best) | (value<Isa, N>(tree, run, i + 3 * N) == best))) {
         i += 4 * N;
       }
-      return i < stop ? search<Isa, N>(tree, run, i, i + 4 * N) : search<Isa, N>(tree, run, start, stop);
+      for (; i < stop; i += N) {
+        int64_t const at = i + N <= stop ? i : stop - N;
+        auto const here = value<Isa, N>(tree, run, at) == best;
+        if (any_of(here)) return {value_, at + first_lane<Isa, N>(here)};
+      }
+      return search<Isa, N>(tree, run, start, stop);
+    }
+    template <class Isa, int N, class M>
+    SITU_INLINE static I first_lane(M const& here) {
+      using Q = pack<I, N, Isa>;
+      Q lanes;
+      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<I>(k));
+      return folded<reducers::min<I>>(select(here, lanes, Q(static_cast<I>(N))));
     }
     /// Elements [i, n), where any of them may be NaN.
     template <class Isa, int N>
@@ -24479,8 +24643,7 @@ struct BoundReduction : ReducePlaces<Leaves + 1> {
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
   using I = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
-  using Row = std::conditional_t<indexed, void (*)(void const* code, void const* tree, void const* run, Found* result),
-                                 void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows)>;
+  using Row = void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows);
   using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
@@ -24704,7 +24867,8 @@ struct ReduceKernel {
         start(run, feed, count);
         if constexpr (indexed) {
           reducers::indexed<A> found;
-          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found);
+          int64_t const row_bytes[operands] = {};
+          bound.code->row(bound.code, bound.tree, evaluation.read(run), &found, row_bytes, 1);
           found.index += row * rows.length + i;
           totals.add(widened(found));
           i += count;
@@ -24731,7 +24895,7 @@ struct ReduceKernel {
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
   int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
     constexpr int64_t most = 64, longest = 4096;
-    if (indexed || parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
+    if (parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
     if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
     for (int o = 1; o < operands; ++o) {
       if (space.stride(o, space.kept) != 1) return 1;
@@ -24739,23 +24903,21 @@ struct ReduceKernel {
     int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
     return rows < most ? rows : most;
   }
-  void run_rows_side_by_side([[maybe_unused]] ReduceSpace const& space, [[maybe_unused]] int64_t output, [[maybe_unused]] int64_t rows) const {
-    if constexpr (!indexed) {
-      char* place[max_operands];
-      int64_t row_bytes[operands] = {};
-      Run<operands> run{};
-      for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
-      space.advance(place, 0, space.kept, output);
-      for (int o = 1; o < operands; ++o) {
-        run.data[o] = place[o];
-        run.mask[o] = -1;
-        row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
-      }
-      run.count = space.sizes[space.kept];
-      A results[64];
-      bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
-      for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
+  void run_rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t rows) const {
+    char* place[max_operands];
+    int64_t row_bytes[operands] = {};
+    Run<operands> run{};
+    for (int o = 1; o < operands; ++o) place[o] = static_cast<char*>(space.data[o]);
+    space.advance(place, 0, space.kept, output);
+    for (int o = 1; o < operands; ++o) {
+      run.data[o] = place[o];
+      run.mask[o] = -1;
+      row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
     }
+    run.count = space.sizes[space.kept];
+    typename P::Found results[64];
+    bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
+    for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
 
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {

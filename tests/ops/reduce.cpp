@@ -260,6 +260,33 @@ TEST_CASE("argmax and argmin find what a loop finds among few values, infinities
   });
 }
 
+TEST_CASE("argmax and argmin of many rows find what a loop finds in each, however short the rows are") {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  for_each_instruction_set([] {
+    std::mt19937 random(11);
+    for (int64_t const columns : {1, 2, 3, 7, 8, 10, 15, 16, 17, 31, 33, 63, 64, 65, 100, 130, 400}) {
+      constexpr int64_t rows = 150;
+      std::vector<float> values(static_cast<std::size_t>(rows * columns));
+      for (float& value : values) value = random() % 50 == 0 ? (random() % 3 == 0 ? std::nanf("") : random() % 2 == 0 ? inf : -inf) : static_cast<float>(random() % 9) - 4;
+      Tensor<float> const x(values, {rows, columns});
+      Tensor<int64_t> const most = argmax(x, 1), least = argmin(x, 1), of_formula = argmin(-x, 1);
+      int wrong = 0;
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int const sign : {1, -1}) {
+          int64_t first = 0;
+          for (int64_t k = 1; k < columns && !std::isnan(x(row, first)); ++k) {
+            if (std::isnan(x(row, k)) || (sign > 0 ? x(row, k) > x(row, first) : x(row, k) < x(row, first))) first = k;
+          }
+          wrong += (sign > 0 ? most : least)(row) != first;
+          wrong += sign > 0 && of_formula(row) != first;
+        }
+      }
+      CAPTURE(columns);
+      CHECK(wrong == 0);
+    }
+  });
+}
+
 TEST_CASE("the first of equal extrema is found in every block of a long tensor") {
   int const threads = num_threads();
   constexpr int64_t n = 1'600'003;

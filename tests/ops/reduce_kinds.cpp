@@ -350,6 +350,38 @@ TEST_CASE("variances of every length near the end of a block agree with plain lo
   }
 }
 
+TEST_CASE("variances of columns agree with plain loops, whatever a column's first rows say of the rest") {
+  for (int64_t const rows : {2, 15, 16, 63, 64, 65, 127, 128, 200, 1000}) {
+    for (int64_t const columns : {8, 9, 31, 67, 1100}) {
+      // A column of noise far from 0, one that rises, one of equal numbers, one that is 0 but for an outlier in a row in which no guess looks, one with a step.
+      Tensor<float> x = empty({rows, columns});
+      std::vector<double> mean(static_cast<std::size_t>(columns)), squares(mean);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) {
+          double const noise = std::sin(static_cast<double>(i * columns + j) * 1.7), of[] = {1000 + noise, static_cast<double>(i) * 0.25, 0.1, i % 64 == 4 ? 1e4 : 0, i < 32 ? noise : 500 + noise};
+          x(i, j) = static_cast<float>(of[j % 5]);
+          mean[static_cast<std::size_t>(j)] += static_cast<double>(x(i, j)) / static_cast<double>(rows);
+        }
+      }
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < columns; ++j) squares[static_cast<std::size_t>(j)] += std::pow(static_cast<double>(x(i, j)) - mean[static_cast<std::size_t>(j)], 2);
+      }
+      for_each_instruction_set([&] {
+        Tensor<float> const found = var(x, 0), of_formula = var(x + 0.f, 0);
+        int wrong = 0;
+        for (int64_t j = 0; j < columns; ++j) {
+          double const expected = squares[static_cast<std::size_t>(j)] / static_cast<double>(rows - 1), bound = 2e-6 * expected + 1e-13;
+          wrong += std::abs(static_cast<double>(found(j)) - expected) > bound;
+          wrong += std::abs(static_cast<double>(of_formula(j)) - expected) > bound;
+        }
+        CAPTURE(rows);
+        CAPTURE(columns);
+        CHECK(wrong == 0);
+      });
+    }
+  }
+}
+
 TEST_CASE("logsumexp neither overflows nor loses small terms") {
   for_each_instruction_set([] {
     CHECK(agree(static_cast<double>(logsumexp(full({100000}, 1000.f)).item()), 1000 + std::log(100000.0), 1e-7));
