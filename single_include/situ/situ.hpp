@@ -260,6 +260,10 @@ template <class Number>
 struct a_number_is_not_a_tensor__use_assign_to_write_it_or_full_to_make_one {};
 template <class Index>
 struct an_index_is_an_integer {};
+template <class Index>
+struct one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices {};
+template <class Written>
+struct a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
 template <class Number>
@@ -1175,6 +1179,9 @@ struct Viewed {
 /// A number that x[...] does not take for an index, though it would become one.
 template <class I>
 concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
+/// A tensor, or a formula of tensors.
+template <class I>
+concept index_tensor = requires { typename I::value_type; I::dtype(); };
 
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {
@@ -2838,7 +2845,7 @@ struct MemoryShortage {
   add_to(message, ": ", Bytes{s.free}, " of ", Bytes{s.total}, " are free");
   if (s.largest_free >= 0) add_to(message, ", the largest free block has ", Bytes{s.largest_free});
   if (limit > 0) add_to(message, ", this process is limited to ", Bytes{limit}, " by set_memory_fraction");
-  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, "; the largest live allocations are ");
+  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, allocated > 0 ? "; the largest live allocations are " : "; live allocations: ");
   append_largest(message, counters);
   add_to(message, ". ", s.advice);
   OutOfMemory error(message.c_str());
@@ -9533,6 +9540,8 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
+  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
   template <class Stop>
@@ -16505,13 +16514,15 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
 }
 
+/// Refuses to write a tensor's elements in place, if they may not be.
+inline void check_write(Body const& body, char const* who) {
+  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
+  if (StorageHead const* const head = body.storage.head(); SITU_UNLIKELY(head && head->read_only)) fail_read_only(who);
+}
 /// Notes that a tensor's elements are written in place, if they may be.
 SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
-  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
-  StorageHead* const head = body.storage.head();
-  if (!head) return;
-  if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
-  head->note_write(who);
+  check_write(body, who);
+  if (StorageHead* const head = body.storage.head()) head->note_write(who);
 }
 
 }  // namespace detail
@@ -16765,6 +16776,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
+  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -16923,10 +16936,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
       }
       detail::check_expands(from, shape(), who);
     }
-    begin_write(who);
     if (overlaps_differently(e)) {
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
+      detail::check_write(*handle_.body(), who);
+      Tensor const apart = computed_apart(who, e);  // before the write counts as one: there may be no memory for it
+      begin_write(who);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), apart);
     } else {
+      begin_write(who);
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;
@@ -27740,12 +27756,14 @@ inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d 
   if (padding.height < 0 || padding.width < 0) refuse("a padding", padding, 0);
   auto const axis = [&](int64_t extent, int64_t k, int64_t s, int64_t p, int64_t d) {
     int64_t reach, padded;
+    if (k == 1) d = 1;
     bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
                           __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
     if (overflow || padded < reach) {
       fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
                        by(padding), ": pad more, or take a smaller kernel");
     }
+    if (s > padded) s = padded + 1;  // to the first window alone, in either case
     int64_t windows = (padded - reach) / s + 1;
     if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;
     return WindowAxis{extent, windows, k, s, p, d};
@@ -27948,7 +27966,7 @@ struct PadFlatBody {
         if (low > high) low = high;
         T const* from = image + shift * step_x;
         if constexpr (InPacks) {
-          if (together) {
+          if (together && low < high) {  // else nothing of the image is read
             plane<Isa>(to, from + begin * width, end, begin, behind, rows, width, low, high);
             to += rows * width;
             continue;
@@ -30720,7 +30738,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
   auto const value = [&] {
-    if constexpr (!expression<S>) return full<T>({}, src, D{});
+    if constexpr (!expression<S>) return full<T>({}, detail::fitting<T>(src, who), D{});
     else if constexpr (std::is_same_v<value_of<S>, T>) return evaluated(src);
     else return evaluated(cast<T>(src));
   }();
@@ -34776,8 +34794,9 @@ struct Padding {
       int const k = shape.rank() - 1 - p;
       int64_t const b = widths[static_cast<std::size_t>(2 * p)], a = widths[static_cast<std::size_t>(2 * p + 1)];
       before[k] = b, after[k] = a;
-      kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
-      if (b < -shape[k] || a < -shape[k] || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
+      bool const fits = b >= -shape[k] && a >= -shape[k];
+      if (fits) kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
+      if (!fits || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
           __builtin_add_overflow(padded[k], a, &padded[k])) {
         fail<ShapeError>("pad: widths ", b, " and ", a, " do not fit axis ", k, " of shape ", shape);
       }
@@ -34876,14 +34895,15 @@ Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& con
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
-/// Dtype     that of x, which the value becomes: an integer that it does not hold wraps; floating values of integers and bools do not compile.
+/// Dtype     that of x, which the value becomes; floating values of integers and bools do not compile.
+/// Throws    ShapeError for widths that do not fit; TypeError for an integer that the element type does not hold.
 /// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
 template <class E, number V = int>
   requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   using T = value_of<E>;
   detail::Padding const padding(x.shape(), widths);
-  T const filling = detail::convert_scalar<T>(value);
+  T const filling = detail::convert_scalar<T>(detail::fitting<T>(value, "pad"));
   detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
   if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
@@ -39497,13 +39517,14 @@ Tensor<int64_t, D> indices_of_ones(Tensor<bool, D> const& mask) {
 
 /// x with `value` where the mask is true: where(mask, value, x), of x's element type. A formula: fuses with what it is part of.
 /// Shape     x and the mask broadcast.
+/// Throws    TypeError for an integer that the element type does not hold.
 /// Gradient  that of x: g where the mask is false, 0 elsewhere.
 template <class X, class M, class V>
   requires(expression<X> && expression<M> && std::is_same_v<value_of<M>, bool> && number<V> && on_same_device<X, M> &&
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(detail::fitting<T>(value, "masked_fill")))}, x);
 }
 template <class X, class M, class V, class Error = detail::apart_t<X, M>>
 void masked_fill(X const&, M const&, V) = delete;
@@ -40955,6 +40976,8 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -40979,8 +41002,10 @@ class Variable {
     return (*this)(static_cast<int64_t>(indices)..., ellipsis());
   }
 
-  /// v += e is recorded: v becomes the Variable of v + e. Without anything to record, as in the scope of a no_grad, the value is written in place.
-  /// Throws    GradientError for a leaf that requires a gradient, where gradients are recorded: `{ no_grad guard; w -= 0.1f * w.grad(); }`.
+  /// v += e is recorded: v becomes the Variable of v + e, and copies of it keep what they were. Without anything to record, as in the scope of a no_grad,
+  /// the value is written in place.
+  /// Throws    GradientError where gradients are recorded, for a leaf that requires one (`{ no_grad guard; w -= 0.1f * w.grad(); }`), and for a view
+  ///           of another Variable, which would not know of e.
 #define SITU_RECORDED_IN_PLACE(SYMBOL)                                                                        \
   template <class X>                                                                                          \
     requires detail::written_to<decltype(std::declval<Variable const&>() SYMBOL std::declval<X const&>()), T, D> \
@@ -40991,12 +41016,21 @@ class Variable {
   }                                                                                                           \
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
-  Variable& operator SYMBOL##=(E const&)& = delete;
+  Variable& operator SYMBOL##=(E const&)& = delete;                                                           \
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>    \
+    requires(any_formula<X> || number<X>)                                                                     \
+  void operator SYMBOL##=(X const&) const&& = delete;
   SITU_RECORDED_IN_PLACE(+)
   SITU_RECORDED_IN_PLACE(-)
   SITU_RECORDED_IN_PLACE(*)
   SITU_RECORDED_IN_PLACE(/)
 #undef SITU_RECORDED_IN_PLACE
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+    requires(any_formula<X> || number<X>)
+  void operator=(X const&) const&& = delete;
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+    requires(any_formula<X> || number<X>)
+  void assign(X const&) const = delete;
 
   // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
 
@@ -44257,6 +44291,9 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
   if (v.is_leaf() && v.requires_grad()) {
     fail<GradientError>(who, ": this Variable of shape ", v.shape(),
                         " is a leaf that requires a gradient: it cannot be changed where gradients are recorded; do it inside of a no_grad, or name the result differently");
+  }
+  if (v.state()->is_view) {
+    fail<GradientError>(who, ": this Variable of shape ", v.shape(), " is itself a view of another one, which would not know of the change; change a part of that one, or name the result differently");
   }
   auto const formula = recorded(v, x);
   if (!(formula.shape() == v.shape())) expanded(Layout(formula.shape()), v.shape(), who);
@@ -59816,6 +59853,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   [[maybe_unused]] L* const labels = result.labels.data();
   [[maybe_unused]] bool const by_name = options.label_names || !options.classes.empty();
   [[maybe_unused]] WordList words(options.classes);
+  std::vector<int64_t> numbers;  // of the words, which L need not hold before they are sorted
   int64_t rows = 0;
   for (; !text.at_end(); ++rows, values += width) {
     int64_t const line = text.line();
@@ -59837,7 +59875,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
           std::string_view const word = text.take();
           int64_t const number = options.classes.empty() ? words.add(word) : words.find(word);
           if (number < 0) text.fail(line, detail::text(plan.column(k), ": ", quoted_column(word), " found; one of the classes is needed"));
-          labels[rows] = convert_scalar<L>(number);
+          numbers.push_back(number);
         }
       }
       if (!text.row_ended()) continue;
@@ -59853,14 +59891,20 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   }
   if constexpr (WithLabels) {
     result.classes = words.words();
-    if (by_name && options.classes.empty()) {
-      std::vector<L> number_of(words.sorted().size());
+    if (by_name) {
+      std::vector<L> number_of(result.classes.size());
       for (std::size_t k = 0; k < number_of.size(); ++k) {
-        number_of[words.sorted()[k]] = convert_scalar<L>(static_cast<int64_t>(k));
-        result.classes[k] = words.words()[words.sorted()[k]];
+        std::size_t const word = options.classes.empty() ? words.sorted()[k] : k;
+        auto const number = static_cast<int64_t>(k);
+        L const label = convert_scalar<L>(number);
+        number_of[word] = label;
+        if (convert_scalar<int64_t>(label) != number) {
+          text.context().fail(detail::text(number_of.size(), " classes do not fit labels of type ", name(dtype_of<L>), ": number ", number, " is none; take a wider type"));
+        }
+        result.classes[k] = words.words()[word];
       }
       L* const written = result.labels.data();
-      for (int64_t i = 0; i < rows; ++i) written[i] = number_of[static_cast<std::size_t>(convert_scalar<int64_t>(written[i]))];
+      for (int64_t i = 0; i < rows; ++i) written[i] = number_of[static_cast<std::size_t>(numbers[static_cast<std::size_t>(i)])];
     }
   }
   return result;
@@ -62356,7 +62400,7 @@ class Safetensors {
   /// A tensor on the host whose elements are the file's own memory: nothing is read before it is used, and nothing twice. It keeps the file open, and is read-only: name it
   /// const; writing to it, and data() and a(i, j) of a handle that is not const, throw TypeError.
   ///
-  /// What does not lie in the file as a T must is read instead: elements that are not aligned, and bools that are neither 0 nor 1.
+  /// What does not lie in the file as a T must is read instead: elements that are not aligned, and bools that are neither 0 nor 1. That is read-only, too.
   /// Throws    as load.
   template <element T>
   Tensor<T> view(std::string_view key) const {
@@ -62371,7 +62415,9 @@ class Safetensors {
       }
       if (fits) return from_blob(reinterpret_cast<T const*>(first), shape, Layout(shape).strides, KeepOpen{file_});
     }
-    return load<T>(key);
+    Tensor<T> read = load<T>(key);
+    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true;  // as the others are
+    return read;
   }
 
  private:
@@ -62979,19 +63025,22 @@ class TrainingRun {
     SafetensorsFile const file("Trainer", options_.checkpoint);
     SafetensorsEntry const* const entry = file.header.find("history");
     if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    for (auto const& pair : file.header.metadata) {
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
+      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
+    }
+    if (history.best_epoch < 0 || history.best_epoch > entry->shape[0]) {
+      file.context.fail(message({"holds no training run: its best epoch is number ", history.best_epoch, " of ", entry->shape[0]}));
+    }
     auto const table = Tensor<double>::uninitialized(entry->shape, "Trainer");
     auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
     load_tensors(options_.checkpoint, parts(table, generator), {});
     default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
     double const* at = table.data();
     for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
-      auto const measured = static_cast<int>(at[8]);
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
+      auto const measured = convert_scalar<int>(at[8]);
+      history.epochs.push_back({convert_scalar<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], convert_scalar<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
                                 (measured & 4) != 0});
-    }
-    for (auto const& pair : file.header.metadata) {
-      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
-      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
   }
   /// Handles: what is loaded through them is loaded into the parts.
@@ -63201,6 +63250,10 @@ class Trainer {
     data::DataLoader batches{training,
                              {.batch_size = options_.batch_size, .shuffle = options_.shuffle, .seed = options_.seed, .drop_last = options_.drop_last, .workers = options_.workers},
                              device};
+    if (batches.size() == 0) {
+      detail::fail<ShapeError>("Trainer: the training data has no batches: ", static_cast<int64_t>(training.size()), training.size() == 1 ? " sample" : " samples", ", in batches of ", options_.batch_size,
+                               options_.drop_last ? ", of which the last one is dropped; give more samples, or smaller batches" : "; give some samples");
+    }
     int64_t const steps = (batches.size() + options_.accumulate - 1) / options_.accumulate;
     auto schedule = schedule_of(make_schedule, optimizer, steps);
     optim::GradScaler scaler;

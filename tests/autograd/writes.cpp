@@ -173,6 +173,10 @@ TEST_CASE("a write that others would not know of is refused") {
   CHECK(situ_test::thrown<GradientError>([&] { view[0] = 1; },
                                          "operator=: this Variable of shape [3, 2] is itself a view of another one, which would not know of the write; write to a part of "
                                          "that one, or to a clone()") == "");
+  CHECK(situ_test::thrown<GradientError>([&] { view += 1; },
+                                         "operator+=: this Variable of shape [3, 2] is itself a view of another one, which would not know of the change; change a part of that "
+                                         "one, or name the result differently") == "");
+  CHECK(view.to_vector() == Row{2, 8, 4, 10, 6, 12});
   y[0] = e;
   CHECK(situ_test::thrown<GradientError>([&] { V const z = view * 2; },
                                          "a view of shape [3, 2] is used after the Variable that it is a view of was written: its gradient would go astray; take the view "
@@ -184,6 +188,23 @@ TEST_CASE("a write that others would not know of is refused") {
   CHECK(sum(y.t()).item() == 24 + 30);
   y(all()) = y * 3;  // its own history may be held by what is written
   CHECK(y.to_vector() == Row{21, 24, 27, 24, 30, 36});
+}
+
+TEST_CASE("a write for which there is no memory is none to a backward") {
+  emulated::configure({.devices = 1, .memory = 1 << 20});
+  {
+    using D = Emulated<0>;
+    Variable<float, D> const w{ones<float, D>({300, 300})};
+    Variable<float, D> const total = sum(w * w);
+    Tensor<float, D> t = w.value();
+    {
+      auto const filler = zeros<float, D>({130000});
+      CHECK_THROWS_AS(t.assign(t.t()), OutOfMemory);
+    }
+    total.backward();
+    CHECK(w.grad().item(7, 11) == 2);
+  }
+  emulated::configure({});
 }
 
 TEST_CASE("a backward notices that what it needs was written") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <locale>
 #include <string>
@@ -44,6 +46,17 @@ std::string message_of(char const* text) {
   }
   return "nothing was thrown";
 }
+
+struct TextFile {
+  std::string path = "situ_csv_test_" + std::to_string(::getpid()) + ".csv";
+  explicit TextFile(std::string const& text) {
+    std::FILE* const out = std::fopen(path.c_str(), "w");
+    REQUIRE(out != nullptr);
+    std::fwrite(text.data(), 1, text.size(), out);
+    std::fclose(out);
+  }
+  ~TextFile() { std::remove(path.c_str()); }
+};
 
 using Floats = std::vector<float>;
 using Names = std::vector<std::string>;
@@ -154,6 +167,15 @@ TEST_CASE("a CsvDataset has rows with labels, which may be words") {
   options.classes.pop_back();
   CHECK(thrown<IoError>([&] { (CsvDataset<double, int32_t>(flowers, options)); },
                         "CsvDataset: " + flowers + ": line 3, column 3 (\"species\"): \"versicolor\" found; one of the classes is needed") == "");
+  std::string many = "x,y\n";
+  for (int k = 0; k < 300; ++k) many += std::to_string(k) + ",c" + std::to_string(1000 + k * 7 % 300) + "\n";
+  TextFile const file(many);
+  CsvDataset<float, int16_t> const short_labels{file.path, {.label = "y", .label_names = true}};
+  std::vector<int16_t> const numbers_of_names = std::get<1>(short_labels.tensors()).to_vector();
+  for (std::size_t k = 0; k < 300; ++k) CHECK(numbers_of_names[k] == static_cast<int16_t>(k * 7 % 300));
+  CHECK(thrown<IoError>([&] { (CsvDataset<float, int8_t>(file.path, {.label = "y", .label_names = true})); },
+                        "CsvDataset: " + file.path + ": 300 classes do not fit labels of type int8: number 128 is none; take a wider type") == "");
+  CHECK_THROWS_AS((CsvDataset<float, bfloat16>(file.path, {.label = "y", .label_names = true})), IoError);
   CsvDataset<float, float> const numbers{flowers, {.columns = {"sepal width"}, .label = "sepal length"}};
   CHECK(std::get<1>(numbers.tensors()).to_vector() == Floats{5.1f, 7, 6.3f, 5.8f});
   CHECK(thrown<IoError>([] { CsvDataset<>(flowers, {}); }, "CsvDataset: " + flowers + ": no column of labels is named; {.label = \"...\"} is needed") == "");

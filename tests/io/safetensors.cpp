@@ -307,7 +307,9 @@ TEST_CASE("a view's elements are the file's memory, read-only, which stays when 
 TEST_CASE("what does not lie in the file as it should is copied by a view") {
   io::Safetensors const file{given("foreign.safetensors")};
   CHECK(holds(file.view<float>("odd"), {2}, {1.5, -2}));
-  CHECK(!file.view<float>("odd").storage_head()->read_only);
+  Tensor<float> copy = file.view<float>("odd");
+  CHECK(reinterpret_cast<std::uintptr_t>(std::as_const(copy).data()) % alignof(float) == 0);
+  CHECK(thrown<TypeError>([&] { copy += 1.f; }, "operator+=: the storage is read-only: it was given as a pointer to const; write to a clone() of it") == "");
   CHECK(holds(file.view<bool>("bools"), {3}, {0, 1, 1}));
   CHECK(holds(file.load<bool>("bools", Gpu{}), {3}, {0, 1, 1}));
   CHECK(holds(file.load<int32_t>("bools", Cpu{}, {.cast = true}), {3}, {0, 1, 1}));

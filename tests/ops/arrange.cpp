@@ -351,6 +351,8 @@ TEST_CASE("what cannot be arranged is named") {
   says([&] { repeat(x, {1, 2}, 1); }, "repeat: 2 counts were given for axis 1 of shape [2, 3]: one for each of its 3 indices is needed");
   says([&] { pad(x, {1}); }, "pad: 1 width was given for shape [2, 3]: a pair for each axis is needed, from the last axis on, at most 4");
   says([&] { pad(x, {-2, -2}); }, "pad: widths -2 and -2 do not fit axis 1 of shape [2, 3]");
+  says([&] { pad(x, {INT64_MIN, INT64_MIN}); }, "pad: widths -9223372036854775808 and -9223372036854775808 do not fit axis 1 of shape [2, 3]");
+  CHECK_THROWS_WITH_AS(pad(Tensor<uint8_t>{1}, {1, 1}, 300), "pad: 300 is no uint8: these are 0 to 255; take a wider element type", TypeError);
   says([&] { pad(x, {3, 0}, pad_mode::reflect); }, "pad: a width of 3 is too much for mode reflect: axis 1 has 3 elements; at most 2 can be added");
   says([&] { pad(x, {0, 4}, pad_mode::circular); }, "pad: a width of 4 is too much for mode circular: axis 1 has 3 elements; at most 3 can be added");
   says([&] { pad(zeros({0}), {0, 1}, pad_mode::replicate); }, "pad: a width of 1 is too much for mode replicate: axis 0 has 0 elements");
@@ -377,8 +379,9 @@ template <class X, class V>
 concept padded_with = requires(X const& x, V v) { pad(x, {1, 1}, v); };
 }  // namespace
 
-TEST_CASE("what is padded with becomes an element of x: integers wrap, and nothing else is lost") {
-  CHECK(pad(Tensor<uint8_t>{7}, {1, 1}, -1).to_vector() == std::vector<uint8_t>{255, 7, 255});
+TEST_CASE("what is padded with becomes an element of x, which must be able to hold it") {
+  CHECK(pad(Tensor<uint8_t>{7}, {1, 1}, 255).to_vector() == std::vector<uint8_t>{255, 7, 255});
+  CHECK_THROWS_AS(pad(Tensor<uint8_t>{7}, {1, 1}, -1), TypeError);
   CHECK(pad(Tensor<int32_t>{7}, {1, 1}).to_vector() == std::vector<int32_t>{0, 7, 0});
   CHECK(pad(Tensor<float>{7}, {1, 0}, 0.5).to_vector() == std::vector<float>{0.5, 7});
   static_assert(padded_with<Tensor<float16>, double> && padded_with<Tensor<bool>, int> && padded_with<Tensor<uint8_t>, int64_t>);

@@ -53,6 +53,24 @@ void check(Case const& c, double allowed) {
 
 }  // namespace
 
+TEST_CASE("padding that is wider than the image reads nothing beside it") {  // as AddressSanitizer tells, to which the vector's ends are known
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t width : {1, 2, 3}) {
+      for (int64_t padding : {1, 3, 6}) {
+        std::vector<float> pixels(static_cast<std::size_t>(16 * width), 1.f);
+        Tensor<float> const x = from_blob(pixels.data(), {1, 1, 16, width});
+        Tensor<float> const y = conv2d(x, ones({4, 1, 1, 2 * padding + 1}), {.padding = {0, padding}});
+        for (int64_t column = 0; column < width; ++column) {  // a window of ones counts the columns that it covers
+          int64_t const first = column < padding ? 0 : column - padding, last = column + padding < width ? column + padding : width - 1;
+          CHECK(sum(y.select(3, column)).item() == static_cast<float>(4 * 16 * (last - first + 1)));
+        }
+      }
+    }
+  });
+  CHECK(conv2d(ones({1, 3, 3}), ones({1, 1, 2, 2}), {.stride = INT64_MAX, .padding = 1}).to_vector() == std::vector<float>{1});
+  CHECK(sum(conv2d(ones({1, 3, 3}), ones({1, 1, 1, 1}), {.dilation = INT64_MAX})).item() == 9);
+}
+
 TEST_CASE_TEMPLATE("sums of shifted rows", D, Cpu, Emulated<0>) {
   situ_test::with_every_instruction_set<D>([] {
     for (Case const& c : {Case{{2, 3, 20, 32}, {16, 3, 3, 3}, 1, 1, 1, 1}, Case{{1, 3, 9, 19}, {5, 3, 3, 3}, 1, 0, 1, 1}, Case{{2, 6, 11, 40}, {8, 3, 2, 5}, {2, 1}, {1, 2}, 1, 2},

@@ -143,7 +143,8 @@ TEST_CASE_TEMPLATE("masked_fill writes a value where the mask is true, as part o
   CHECK((masked_fill(x, x > 2, -1) * 2).to_vector() == std::vector<float>{2, 4, -2, -2});
   CHECK(masked_fill(x, x[0] > 1, 0.5).to_vector() == std::vector<float>{1, 0.5, 3, 0.5});
   CHECK(masked_fill(x.template to<float16>(), x > 3, 1 + 0x1p-11 + 0x1p-40).item(1, 1).bits == 0x3c01);  // rounded once
-  static_assert(std::is_same_v<value_of<decltype(masked_fill(cast<int8_t>(x), x > 2, 300))>, int8_t>);
+  static_assert(std::is_same_v<value_of<decltype(masked_fill(cast<int8_t>(x), x > 2, 30))>, int8_t>);
+  CHECK_THROWS_WITH_AS(masked_fill(cast<int8_t>(x), x > 2, 300), "masked_fill: 300 is no int8: these are -128 to 127; take a wider element type", TypeError);
   CHECK(masked_fill(cast<bool>(x - 1), x > 3, false).to_vector() == std::vector<bool>{false, true, true, false});
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -402,12 +403,35 @@ TEST_CASE("bad options, a checkpoint of something else") {
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: a checkpoint that a Trainer has written is needed") == "");
   CHECK(same_bits(net, before));
 
+  // The best epoch of a file that was changed.
+  train::Trainer<Cpu>{{.epochs = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.fit(net, samples, train::none, loss, adam);
+  {
+    std::fstream file(folder.file("run.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
+    std::string const head = [&] {
+      std::string bytes(4096, ' ');
+      file.read(bytes.data(), 4096);
+      file.clear();
+      return bytes;
+    }();
+    std::size_t const at = head.find("\"best_epoch\":\"1\"");
+    REQUIRE(at != std::string::npos);
+    file.seekp(static_cast<std::streamoff>(at) + 14);
+    file.put('9');
+  }
+  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, train::none, loss, adam); },
+                        "Trainer: " + folder.file("run.safetensors") + ": holds no training run: its best epoch is number 9 of 1") == "");
+  Net<float, Cpu> const trained = clone(net);
+  data::TensorDataset const no_samples{points.x.slice(0, 0, 0), points.y.slice(0, 0, 0)};
+  CHECK(thrown<ShapeError>([&] { train::Trainer<Cpu>{{.progress = nullptr}}.fit(net, no_samples, train::none, loss, adam); },
+                           "Trainer: the training data has no batches: 0 samples, in batches of 64; give some samples") == "");
+  CHECK(same_bits(net, trained));
+
   // Before the first step, not after the first epoch.
   for (auto const& options : {train::TrainerOptions{.checkpoint = "no_such_folder/x", .progress = nullptr}, train::TrainerOptions{.csv = "no_such_folder/x", .progress = nullptr},
                               train::TrainerOptions{.svg = "no_such_folder/x", .progress = nullptr}}) {
     CHECK(thrown<IoError>([&] { train::Trainer<Cpu>{options}.fit(net, samples, train::none, loss, adam); },
                           "Trainer: no_such_folder/x: cannot be written: No such file or directory; a writable folder is needed") == "");
-    CHECK(same_bits(net, before));
+    CHECK(same_bits(net, trained));
   }
 }
 

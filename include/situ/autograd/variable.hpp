@@ -261,6 +261,8 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -285,8 +287,10 @@ class Variable {
     return (*this)(static_cast<int64_t>(indices)..., ellipsis());
   }
 
-  /// v += e is recorded: v becomes the Variable of v + e. Without anything to record, as in the scope of a no_grad, the value is written in place.
-  /// Throws    GradientError for a leaf that requires a gradient, where gradients are recorded: `{ no_grad guard; w -= 0.1f * w.grad(); }`.
+  /// v += e is recorded: v becomes the Variable of v + e, and copies of it keep what they were. Without anything to record, as in the scope of a no_grad,
+  /// the value is written in place.
+  /// Throws    GradientError where gradients are recorded, for a leaf that requires one (`{ no_grad guard; w -= 0.1f * w.grad(); }`), and for a view
+  ///           of another Variable, which would not know of e.
 #define SITU_RECORDED_IN_PLACE(SYMBOL)                                                                        \
   template <class X>                                                                                          \
     requires detail::written_to<decltype(std::declval<Variable const&>() SYMBOL std::declval<X const&>()), T, D> \
@@ -297,12 +301,21 @@ class Variable {
   }                                                                                                           \
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
-  Variable& operator SYMBOL##=(E const&)& = delete;
+  Variable& operator SYMBOL##=(E const&)& = delete;                                                           \
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>    \
+    requires(any_formula<X> || number<X>)                                                                     \
+  void operator SYMBOL##=(X const&) const&& = delete;
   SITU_RECORDED_IN_PLACE(+)
   SITU_RECORDED_IN_PLACE(-)
   SITU_RECORDED_IN_PLACE(*)
   SITU_RECORDED_IN_PLACE(/)
 #undef SITU_RECORDED_IN_PLACE
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+    requires(any_formula<X> || number<X>)
+  void operator=(X const&) const&& = delete;
+  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+    requires(any_formula<X> || number<X>)
+  void assign(X const&) const = delete;
 
   // ---- transfers and conversions, recorded ---------------------------------------------------------------------------
 

@@ -166,6 +166,9 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
     fail<GradientError>(who, ": this Variable of shape ", v.shape(),
                         " is a leaf that requires a gradient: it cannot be changed where gradients are recorded; do it inside of a no_grad, or name the result differently");
   }
+  if (v.state()->is_view) {
+    fail<GradientError>(who, ": this Variable of shape ", v.shape(), " is itself a view of another one, which would not know of the change; change a part of that one, or name the result differently");
+  }
   auto const formula = recorded(v, x);
   if (!(formula.shape() == v.shape())) expanded(Layout(formula.shape()), v.shape(), who);
   v = recorded_as<T, D>(formula);

@@ -204,7 +204,7 @@ struct MemoryShortage {
   add_to(message, ": ", Bytes{s.free}, " of ", Bytes{s.total}, " are free");
   if (s.largest_free >= 0) add_to(message, ", the largest free block has ", Bytes{s.largest_free});
   if (limit > 0) add_to(message, ", this process is limited to ", Bytes{limit}, " by set_memory_fraction");
-  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, "; the largest live allocations are ");
+  add_to(message, "; situ has allocated ", Bytes{allocated}, " and holds ", Bytes{s.reserved}, allocated > 0 ? "; the largest live allocations are " : "; live allocations: ");
   append_largest(message, counters);
   add_to(message, ". ", s.advice);
   OutOfMemory error(message.c_str());

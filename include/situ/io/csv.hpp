@@ -123,6 +123,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   [[maybe_unused]] L* const labels = result.labels.data();
   [[maybe_unused]] bool const by_name = options.label_names || !options.classes.empty();
   [[maybe_unused]] WordList words(options.classes);
+  std::vector<int64_t> numbers;  // of the words, which L need not hold before they are sorted
   int64_t rows = 0;
   for (; !text.at_end(); ++rows, values += width) {
     int64_t const line = text.line();
@@ -144,7 +145,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
           std::string_view const word = text.take();
           int64_t const number = options.classes.empty() ? words.add(word) : words.find(word);
           if (number < 0) text.fail(line, detail::text(plan.column(k), ": ", quoted_column(word), " found; one of the classes is needed"));
-          labels[rows] = convert_scalar<L>(number);
+          numbers.push_back(number);
         }
       }
       if (!text.row_ended()) continue;
@@ -160,14 +161,20 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   }
   if constexpr (WithLabels) {
     result.classes = words.words();
-    if (by_name && options.classes.empty()) {
-      std::vector<L> number_of(words.sorted().size());
+    if (by_name) {
+      std::vector<L> number_of(result.classes.size());
       for (std::size_t k = 0; k < number_of.size(); ++k) {
-        number_of[words.sorted()[k]] = convert_scalar<L>(static_cast<int64_t>(k));
-        result.classes[k] = words.words()[words.sorted()[k]];
+        std::size_t const word = options.classes.empty() ? words.sorted()[k] : k;
+        auto const number = static_cast<int64_t>(k);
+        L const label = convert_scalar<L>(number);
+        number_of[word] = label;
+        if (convert_scalar<int64_t>(label) != number) {
+          text.context().fail(detail::text(number_of.size(), " classes do not fit labels of type ", name(dtype_of<L>), ": number ", number, " is none; take a wider type"));
+        }
+        result.classes[k] = words.words()[word];
       }
       L* const written = result.labels.data();
-      for (int64_t i = 0; i < rows; ++i) written[i] = number_of[static_cast<std::size_t>(convert_scalar<int64_t>(written[i]))];
+      for (int64_t i = 0; i < rows; ++i) written[i] = number_of[static_cast<std::size_t>(numbers[static_cast<std::size_t>(i)])];
     }
   }
   return result;

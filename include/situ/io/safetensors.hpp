@@ -288,7 +288,7 @@ class Safetensors {
   /// A tensor on the host whose elements are the file's own memory: nothing is read before it is used, and nothing twice. It keeps the file open, and is read-only: name it
   /// const; writing to it, and data() and a(i, j) of a handle that is not const, throw TypeError.
   ///
-  /// What does not lie in the file as a T must is read instead: elements that are not aligned, and bools that are neither 0 nor 1.
+  /// What does not lie in the file as a T must is read instead: elements that are not aligned, and bools that are neither 0 nor 1. That is read-only, too.
   /// Throws    as load.
   template <element T>
   Tensor<T> view(std::string_view key) const {
@@ -303,7 +303,9 @@ class Safetensors {
       }
       if (fits) return from_blob(reinterpret_cast<T const*>(first), shape, Layout(shape).strides, KeepOpen{file_});
     }
-    return load<T>(key);
+    Tensor<T> read = load<T>(key);
+    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true;  // as the others are
+    return read;
   }
 
  private:

@@ -293,7 +293,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   auto const indices = scatter_indices<D>(index);
   Shape source_steps = Shape::filled(shape.rank(), 0);
   auto const value = [&] {
-    if constexpr (!expression<S>) return full<T>({}, src, D{});
+    if constexpr (!expression<S>) return full<T>({}, detail::fitting<T>(src, who), D{});
     else if constexpr (std::is_same_v<value_of<S>, T>) return evaluated(src);
     else return evaluated(cast<T>(src));
   }();

@@ -39,8 +39,9 @@ struct Padding {
       int const k = shape.rank() - 1 - p;
       int64_t const b = widths[static_cast<std::size_t>(2 * p)], a = widths[static_cast<std::size_t>(2 * p + 1)];
       before[k] = b, after[k] = a;
-      kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
-      if (b < -shape[k] || a < -shape[k] || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
+      bool const fits = b >= -shape[k] && a >= -shape[k];
+      if (fits) kept[k] = shape[k] + (b < 0 ? b : 0) + (a < 0 ? a : 0);
+      if (!fits || kept[k] < 0 || __builtin_add_overflow(shape[k], b, &padded[k]) ||
           __builtin_add_overflow(padded[k], a, &padded[k])) {
         fail<ShapeError>("pad: widths ", b, " and ", a, " do not fit axis ", k, " of shape ", shape);
       }
@@ -139,14 +140,15 @@ Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& con
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
-/// Dtype     that of x, which the value becomes: an integer that it does not hold wraps; floating values of integers and bools do not compile.
+/// Dtype     that of x, which the value becomes; floating values of integers and bools do not compile.
+/// Throws    ShapeError for widths that do not fit; TypeError for an integer that the element type does not hold.
 /// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
 template <class E, number V = int>
   requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   using T = value_of<E>;
   detail::Padding const padding(x.shape(), widths);
-  T const filling = detail::convert_scalar<T>(value);
+  T const filling = detail::convert_scalar<T>(detail::fitting<T>(value, "pad"));
   detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
   if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {

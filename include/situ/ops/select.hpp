@@ -77,13 +77,14 @@ Tensor<int64_t, D> indices_of_ones(Tensor<bool, D> const& mask) {
 
 /// x with `value` where the mask is true: where(mask, value, x), of x's element type. A formula: fuses with what it is part of.
 /// Shape     x and the mask broadcast.
+/// Throws    TypeError for an integer that the element type does not hold.
 /// Gradient  that of x: g where the mask is false, 0 elsewhere.
 template <class X, class M, class V>
   requires(expression<X> && expression<M> && std::is_same_v<value_of<M>, bool> && number<V> && on_same_device<X, M> &&
            implicitly_converts_to<weak_t<value_of<X>, typename detail::canonical<V>::type>, value_of<X>>)
 auto masked_fill(X const& x, M const& mask, V value) {
   using T = value_of<X>;
-  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(value))}, x);
+  return detail::make_map(functions::where{}, mask, detail::Constant<T>{detail::convert_scalar<compute_t<T>>(detail::convert_scalar<T>(detail::fitting<T>(value, "masked_fill")))}, x);
 }
 template <class X, class M, class V, class Error = detail::apart_t<X, M>>
 void masked_fill(X const&, M const&, V) = delete;

@@ -44,12 +44,14 @@ inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d 
   if (padding.height < 0 || padding.width < 0) refuse("a padding", padding, 0);
   auto const axis = [&](int64_t extent, int64_t k, int64_t s, int64_t p, int64_t d) {
     int64_t reach, padded;
+    if (k == 1) d = 1;
     bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
                           __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
     if (overflow || padded < reach) {
       fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
                        by(padding), ": pad more, or take a smaller kernel");
     }
+    if (s > padded) s = padded + 1;  // to the first window alone, in either case
     int64_t windows = (padded - reach) / s + 1;
     if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;
     return WindowAxis{extent, windows, k, s, p, d};

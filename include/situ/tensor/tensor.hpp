@@ -35,13 +35,15 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
 }
 
+/// Refuses to write a tensor's elements in place, if they may not be.
+inline void check_write(Body const& body, char const* who) {
+  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
+  if (StorageHead const* const head = body.storage.head(); SITU_UNLIKELY(head && head->read_only)) fail_read_only(who);
+}
 /// Notes that a tensor's elements are written in place, if they may be.
 SITU_NOINLINE inline void begin_write(Body const& body, char const* who) {
-  if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
-  StorageHead* const head = body.storage.head();
-  if (!head) return;
-  if (SITU_UNLIKELY(head->read_only)) fail_read_only(who);
-  head->note_write(who);
+  check_write(body, who);
+  if (StorageHead* const head = body.storage.head()) head->note_write(who);
 }
 
 }  // namespace detail
@@ -295,6 +297,8 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
+  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -453,10 +457,13 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
       }
       detail::check_expands(from, shape(), who);
     }
-    begin_write(who);
     if (overlaps_differently(e)) {
-      detail::evaluate<D>(raw(), layout(), is_contiguous(), computed_apart(who, e));
+      detail::check_write(*handle_.body(), who);
+      Tensor const apart = computed_apart(who, e);  // before the write counts as one: there may be no memory for it
+      begin_write(who);
+      detail::evaluate<D>(raw(), layout(), is_contiguous(), apart);
     } else {
+      begin_write(who);
       detail::evaluate<D>(raw(), layout(), is_contiguous(), e);
     }
     return *this;

@@ -107,19 +107,22 @@ class TrainingRun {
     SafetensorsFile const file("Trainer", options_.checkpoint);
     SafetensorsEntry const* const entry = file.header.find("history");
     if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    for (auto const& pair : file.header.metadata) {
+      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
+      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
+    }
+    if (history.best_epoch < 0 || history.best_epoch > entry->shape[0]) {
+      file.context.fail(message({"holds no training run: its best epoch is number ", history.best_epoch, " of ", entry->shape[0]}));
+    }
     auto const table = Tensor<double>::uninitialized(entry->shape, "Trainer");
     auto const generator = Tensor<int64_t>::uninitialized({2}, "Trainer");
     load_tensors(options_.checkpoint, parts(table, generator), {});
     default_generator().restore(static_cast<uint64_t>(generator.data()[0]), static_cast<uint64_t>(generator.data()[1]));
     double const* at = table.data();
     for (int64_t k = 0; k < entry->shape[0]; ++k, at += columns) {
-      auto const measured = static_cast<int>(at[8]);
-      history.epochs.push_back({static_cast<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], static_cast<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
+      auto const measured = convert_scalar<int>(at[8]);
+      history.epochs.push_back({convert_scalar<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], convert_scalar<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
                                 (measured & 4) != 0});
-    }
-    for (auto const& pair : file.header.metadata) {
-      if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
-      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
   }
   /// Handles: what is loaded through them is loaded into the parts.

@@ -195,6 +195,10 @@ class Trainer {
     data::DataLoader batches{training,
                              {.batch_size = options_.batch_size, .shuffle = options_.shuffle, .seed = options_.seed, .drop_last = options_.drop_last, .workers = options_.workers},
                              device};
+    if (batches.size() == 0) {
+      detail::fail<ShapeError>("Trainer: the training data has no batches: ", static_cast<int64_t>(training.size()), training.size() == 1 ? " sample" : " samples", ", in batches of ", options_.batch_size,
+                               options_.drop_last ? ", of which the last one is dropped; give more samples, or smaller batches" : "; give some samples");
+    }
     int64_t const steps = (batches.size() + options_.accumulate - 1) / options_.accumulate;
     auto schedule = schedule_of(make_schedule, optimizer, steps);
     optim::GradScaler scaler;

@@ -148,7 +148,7 @@ struct PadFlatBody {
         if (low > high) low = high;
         T const* from = image + shift * step_x;
         if constexpr (InPacks) {
-          if (together) {
+          if (together && low < high) {  // else nothing of the image is read
             plane<Isa>(to, from + begin * width, end, begin, behind, rows, width, low, high);
             to += rows * width;
             continue;
