@@ -1179,9 +1179,6 @@ struct Viewed {
 /// A number that x[...] does not take for an index, though it would become one.
 template <class I>
 concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
-/// A tensor, or a formula of tensors.
-template <class I>
-concept index_tensor = requires { typename I::value_type; I::dtype(); };
 
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {
@@ -9540,7 +9537,7 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
-  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
@@ -16776,7 +16773,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
-  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   Tensor operator[](I) = delete;
@@ -23305,7 +23302,7 @@ struct ReduceFeed {
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
-///     is_near(s, t, n)     whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
+///     is_near(s, t, c, n)  whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
 
 
 namespace situ::inline SITU_ABI {
@@ -23385,11 +23382,11 @@ struct variance : centred_base<variance<T>, double> {
     t = t + d;
   }
   /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
-  /// square, and so is the beginning of a straight line.
+  /// square, and so is the beginning of a straight line; or it is the mean but for the rounding of c.
   template <class X>
-  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, double n) {
+  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, X const& c, double n) {
     X const off = t * X(1 / n), square = s * X(1 / n) - off * off;
-    return (off * off <= X(4) * square) & (square < X(__builtin_huge_val()));
+    return ((off * off <= X(4) * square) | (off * off <= c * c * X(sizeof(element) == 4 ? 0x1p-44 : 0x1p-102))) & (square < X(__builtin_huge_val()));
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>
@@ -23483,7 +23480,7 @@ struct CentredRow {
   using E = typename R::element;
   using C = typename R::component;
   /// Whether a centre is guessed from some elements first, so that most rows are read once.
-  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s, s); };
 
   template <class Isa>
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
@@ -23505,7 +23502,7 @@ struct CentredRow {
     for (;;) {
       sums_about<Isa>(x, count, c, s, t);
       if constexpr (guesses) {
-        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, n))) {
+        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, static_cast<C>(c), n))) {
           c = static_cast<E>(static_cast<C>(c) + t / n);
           guessed = false;
           continue;
@@ -23753,7 +23750,8 @@ struct CentredBlock {
   template <class Isa, int M>
   SITU_INLINE static auto is_near(Strips const& strips, int64_t i) {
     using H = pack<E, M, Isa>;
-    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), static_cast<C>(rows));
+    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), convert_unchecked<C>(H::load(strips.c + i)),
+                      static_cast<C>(rows));
   }
 
   struct Guess {
@@ -23909,7 +23907,8 @@ struct CentredKernel {
           int64_t const bytes = space.stride(1, space.kept) * static_cast<int64_t>(sizeof(E));
           E const* const from = reinterpret_cast<E const*>(base[1] + row * bytes);
           guessed = row + block;
-          if (dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first)) == 0) {
+          int const refused = dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first));
+          if (refused == 0) {
             row += block;
             continue;
           }
@@ -40976,7 +40975,7 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
-  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const& = delete;
@@ -41149,6 +41148,8 @@ class VariablePart : public Variable<T, D> {
   VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const {
@@ -44292,7 +44293,7 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
     fail<GradientError>(who, ": this Variable of shape ", v.shape(),
                         " is a leaf that requires a gradient: it cannot be changed where gradients are recorded; do it inside of a no_grad, or name the result differently");
   }
-  if (v.state()->is_view) {
+  if (auto const* const body = v.state()->value.body(); v.state()->is_view && body && body->storage.use_count() > 1) {  // a view of what has ended may change
     fail<GradientError>(who, ": this Variable of shape ", v.shape(), " is itself a view of another one, which would not know of the change; change a part of that one, or name the result differently");
   }
   auto const formula = recorded(v, x);
@@ -62416,7 +62417,7 @@ class Safetensors {
       if (fits) return from_blob(reinterpret_cast<T const*>(first), shape, Layout(shape).strides, KeepOpen{file_});
     }
     Tensor<T> read = load<T>(key);
-    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true;  // as the others are
+    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true, head->allocated_here = false;  // as the file's memory
     return read;
   }
 

@@ -177,6 +177,9 @@ TEST_CASE("a write that others would not know of is refused") {
                                          "operator+=: this Variable of shape [3, 2] is itself a view of another one, which would not know of the change; change a part of that "
                                          "one, or name the result differently") == "");
   CHECK(view.to_vector() == Row{2, 8, 4, 10, 6, 12});
+  V alone = (x * 3).t();  // nobody can see what it was a view of
+  alone += 1;
+  CHECK(alone.to_vector() == Row{4, 13, 7, 16, 10, 19});
   y[0] = e;
   CHECK(situ_test::thrown<GradientError>([&] { V const z = view * 2; },
                                          "a view of shape [3, 2] is used after the Variable that it is a view of was written: its gradient would go astray; take the view "

@@ -310,6 +310,9 @@ TEST_CASE("what does not lie in the file as it should is copied by a view") {
   Tensor<float> copy = file.view<float>("odd");
   CHECK(reinterpret_cast<std::uintptr_t>(std::as_const(copy).data()) % alignof(float) == 0);
   CHECK(thrown<TypeError>([&] { copy += 1.f; }, "operator+=: the storage is read-only: it was given as a pointer to const; write to a clone() of it") == "");
+  copy = copy * 2.f;  // in other memory
+  copy += 1.f;
+  CHECK(holds(copy, {2}, {4, -3}));
   CHECK(holds(file.view<bool>("bools"), {3}, {0, 1, 1}));
   CHECK(holds(file.load<bool>("bools", Gpu{}), {3}, {0, 1, 1}));
   CHECK(holds(file.load<int32_t>("bools", Cpu{}, {.cast = true}), {3}, {0, 1, 1}));

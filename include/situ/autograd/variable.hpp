@@ -261,7 +261,7 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
-  template <detail::index_tensor I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const& = delete;
@@ -434,6 +434,8 @@ class VariablePart : public Variable<T, D> {
   VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
+  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
+  void operator[](I const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const {

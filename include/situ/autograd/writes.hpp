@@ -166,7 +166,7 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
     fail<GradientError>(who, ": this Variable of shape ", v.shape(),
                         " is a leaf that requires a gradient: it cannot be changed where gradients are recorded; do it inside of a no_grad, or name the result differently");
   }
-  if (v.state()->is_view) {
+  if (auto const* const body = v.state()->value.body(); v.state()->is_view && body && body->storage.use_count() > 1) {  // a view of what has ended may change
     fail<GradientError>(who, ": this Variable of shape ", v.shape(), " is itself a view of another one, which would not know of the change; change a part of that one, or name the result differently");
   }
   auto const formula = recorded(v, x);

@@ -82,9 +82,6 @@ struct Viewed {
 /// A number that x[...] does not take for an index, though it would become one.
 template <class I>
 concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
-/// A tensor, or a formula of tensors.
-template <class I>
-concept index_tensor = requires { typename I::value_type; I::dtype(); };
 
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {

@@ -304,7 +304,7 @@ class Safetensors {
       if (fits) return from_blob(reinterpret_cast<T const*>(first), shape, Layout(shape).strides, KeepOpen{file_});
     }
     Tensor<T> read = load<T>(key);
-    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true;  // as the others are
+    if (detail::StorageHead* const head = read.storage().head()) head->read_only = true, head->allocated_here = false;  // as the file's memory
     return read;
   }
 

@@ -8,7 +8,7 @@
 ///     component       what the two numbers are kept in
 ///     none()          what gather starts from; absent(c): an element that spreads nothing
 ///     spread(s, t, x, c)   adds x to the sums s and t
-///     is_near(s, t, n)     whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
+///     is_near(s, t, c, n)  whether s and t serve, although c was only a guess (of a pack: for each lane); without it none is made
 #pragma once
 
 #include <situ/ops/reducers.hpp>
@@ -90,11 +90,11 @@ struct variance : centred_base<variance<T>, double> {
     t = t + d;
   }
   /// Whether sums about a guess have lost no more than a bit or two: it is at most twice as far from the mean as the elements are in their root mean
-  /// square, and so is the beginning of a straight line.
+  /// square, and so is the beginning of a straight line; or it is the mean but for the rounding of c.
   template <class X>
-  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, double n) {
+  SITU_HOST_DEVICE SITU_INLINE static auto is_near(X const& s, X const& t, X const& c, double n) {
     X const off = t * X(1 / n), square = s * X(1 / n) - off * off;
-    return (off * off <= X(4) * square) & (square < X(__builtin_huge_val()));
+    return ((off * off <= X(4) * square) | (off * off <= c * c * X(sizeof(element) == 4 ? 0x1p-44 : 0x1p-102))) & (square < X(__builtin_huge_val()));
   }
   /// The centre was rounded, or guessed: t tells by how much.
   template <class X>

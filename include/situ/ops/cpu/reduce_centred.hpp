@@ -17,7 +17,7 @@ struct CentredRow {
   using E = typename R::element;
   using C = typename R::component;
   /// Whether a centre is guessed from some elements first, so that most rows are read once.
-  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s); };
+  static constexpr bool guesses = requires(C s) { R::is_near(s, s, s, s); };
 
   template <class Isa>
   SITU_INLINE static int run(E const* x, int64_t count, C* centre, C* spread) {
@@ -39,7 +39,7 @@ struct CentredRow {
     for (;;) {
       sums_about<Isa>(x, count, c, s, t);
       if constexpr (guesses) {
-        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, n))) {
+        if (SITU_UNLIKELY(guessed && !R::is_near(s, t, static_cast<C>(c), n))) {
           c = static_cast<E>(static_cast<C>(c) + t / n);
           guessed = false;
           continue;
@@ -287,7 +287,8 @@ struct CentredBlock {
   template <class Isa, int M>
   SITU_INLINE static auto is_near(Strips const& strips, int64_t i) {
     using H = pack<E, M, Isa>;
-    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), static_cast<C>(rows));
+    return R::is_near(convert_unchecked<C>(H::load(strips.s + i)), convert_unchecked<C>(H::load(strips.t + i)), convert_unchecked<C>(H::load(strips.c + i)),
+                      static_cast<C>(rows));
   }
 
   struct Guess {
@@ -443,7 +444,8 @@ struct CentredKernel {
           int64_t const bytes = space.stride(1, space.kept) * static_cast<int64_t>(sizeof(E));
           E const* const from = reinterpret_cast<E const*>(base[1] + row * bytes);
           guessed = row + block;
-          if (dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first)) == 0) {
+          int const refused = dispatch<CentredBlock<R>>(from, bytes, columns, buffer, padded_columns, centres, spreads, static_cast<C>(row - first));
+          if (refused == 0) {
             row += block;
             continue;
           }
