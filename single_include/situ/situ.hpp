@@ -19347,6 +19347,7 @@ class AttentionMask {
   int kind() const { return kind_; }
   Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
   void const* data() const { return kind_ == 1 ? static_cast<void const*>(keep_.data()) : static_cast<void const*>(added_.data()); }
+  detail::StorageHead const* storage_head() const { return kind_ == 1 ? keep_.storage_head() : added_.storage_head(); }
   Tensor<bool, D> const& keep() const { return keep_; }
   Tensor<T, D> const& added() const { return added_; }
 
@@ -26181,12 +26182,18 @@ inline namespace SITU_ABI_COMPILER {
 template <class T, class D>
 Tensor<T, D> run_attention(cuda_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
                            Tensor<T, D> const& k, Tensor<T, D> const& v, Tensor<T, D>& out) {
-  Tensor<T, D> weights = product<T>(q, k.transpose(-2, -1), "scaled_dot_product_attention"), dropped = weights;
+  AttentionSettings<T> scores = settings;
+  Tensor<T, D> queries = q;
+  if constexpr (std::is_same_v<T, float16>) {  // whose products may be out of range before they are scaled
+    queries = Tensor<T, D>(q * settings.scale);
+    scores.scale = 1;
+  }
+  Tensor<T, D> weights = product<T>(queries, k.transpose(-2, -1), "scaled_dot_product_attention"), dropped = weights;
   if (weights.size() > 0) {
     cuda::ScoreArguments<T> a{};
     if (settings.dropout.row_words != 0) dropped = Tensor<T, D>::uninitialized(weights.shape(), "scaled_dot_product_attention"), a.dropped = dropped.data();
     a.x = weights.data();
-    a.settings = settings;
+    a.settings = scores;
     a.mask_kind = mask.kind();
     if (mask.kind() != 0) {
       Layout const layout = expanded(mask.layout(), weights.shape());
@@ -41182,6 +41189,9 @@ SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t vers
                       " has written to it in place since; write to a clone() of it, or after the backward");
 }
 
+/// What check_unchanged compares with.
+inline uint32_t version_of(StorageHead const* head) { return head ? head->version : 0; }
+
 /// The writer of a storage that the write of a Variable's part was recorded in.
 inline constexpr char recorded_write[] = "a recorded write";
 
@@ -45473,10 +45483,12 @@ struct AttentionRule {
   AttentionPlan plan;
   AttentionSettings<T> settings;
   AttentionMask<T, D> mask;
+  uint32_t mask_version;
 
   template <class IntoQ, class IntoK, class IntoV>
   void operator()(Tensor<T, D> const& g, IntoQ const& into_q, IntoK const& into_k, IntoV const& into_v) const {
     Tensor<T, D> const queries(q.tensor()), keys(k.tensor()), values(v.tensor());
+    check_unchanged(mask.storage_head(), mask_version, mask.layout().shape);
     Shape const of_q = plan.with(plan.rows, plan.depth), of_k = plan.with(plan.keys, plan.depth), of_v = plan.with(plan.keys, plan.width);
     AttentionGradients<T, D> to;
     if (into_q.needed()) to.q = uninitialized_in_order_of<T, D>(queries.layout(), of_q, "backward");
@@ -45509,12 +45521,14 @@ struct PackedAttentionRule {
   AttentionPlan plan;
   AttentionSettings<T> settings;
   AttentionMask<T, D> mask;
+  uint32_t mask_version;
   PackedHeads<T, D> heads;
 
   template <class IntoX>
   void operator()(Tensor<T, D> const& g, IntoX const& into) const {
     if (!into.needed()) return;
     Tensor<T, D> const& packed = x.tensor();
+    check_unchanged(mask.storage_head(), mask_version, mask.layout().shape);
     auto result = Tensor<T, D>::uninitialized(packed.shape(), "backward");
     AttentionGradients<T, D> to{heads.part(result, 0), heads.part(result, 1), heads.part(result, 2)};
     run_attention_gradient<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, heads.part(packed, 0), heads.part(packed, 1), heads.part(packed, 2), memory,
@@ -45541,7 +45555,7 @@ template <class T, class D>
 Variable<T, D> packed_attention(Variable<T, D> const& x, int64_t heads, attention_options<T, D> const& options) {
   return packed_attention<T, D>(x.value(), heads, options, [&](Tensor<T, D> value, auto const& memory, auto const& plan, auto const& settings) {
     if (!is_recording(x)) return Variable<T, D>(std::move(value), false);
-    return record("PackedAttention", std::move(value), PackedAttentionRule<T, D>{Saved<T, D>(x), memory, plan, settings, options.mask, {heads}}, x);
+    return record("PackedAttention", std::move(value), PackedAttentionRule<T, D>{Saved<T, D>(x), memory, plan, settings, options.mask, version_of(options.mask.storage_head()), {heads}}, x);
   });
 }
 
@@ -45565,7 +45579,9 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   if (!detail::is_recording(q, k, v)) return Variable<T, D>(std::move(result.value), false);
   using Rule = detail::AttentionRule<T, D, device_of<decltype(q)>, device_of<decltype(k)>, device_of<decltype(v)>>;
   return detail::record("ScaledDotProductAttention", std::move(result.value),
-                        Rule{detail::saved_input(q), detail::saved_input(k), detail::saved_input(v), result.memory, plan, settings, options.mask}, q, k, v);
+                        Rule{detail::saved_input(q), detail::saved_input(k), detail::saved_input(v), result.memory, plan, settings, options.mask,
+                             detail::version_of(options.mask.storage_head())},
+                        q, k, v);
 }
 template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
   requires detail::strange_recorded_operands<Q, K, V>
@@ -48089,7 +48105,11 @@ struct ProductRule {
     if (into_b.needed()) {
       auto const a_matrix = a_rank == 1 ? a.beside(g).unsqueeze(0) : a.beside(g);
       bool const folds = a_rank > 2 && b_rank <= 2;  // all batches meet the same B: one product
-      auto const rows_of = [&](auto const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
+      auto const rows_of = [&](auto const& x) {
+        int64_t rows_in_all = 1;
+        for (int k = 0; k + 1 < x.shape().rank(); ++k) rows_in_all *= x.shape()[k];
+        return folds ? x.reshape({rows_in_all, x.shape().back()}) : x;
+      };
       auto const gradient = gradient_product(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
       into_b.add(b_rank == 1 ? gradient.squeeze(-1) : gradient);
     }
@@ -52466,7 +52486,7 @@ struct ProbabilityProgram {
   reduction how;
   double divisor;    ///< of the sum of the losses
   T* losses;         ///< [rows] for reduction::none; else the result
-  C* sums;           ///< [rows]: log of a row's sum of exponentials; or null
+  C* sums;           ///< [rows, 2]: a row's largest score m, and the log of its sum of exp(x - m); or null
 
   SITU_HOST_DEVICE void finish(LossPart const& all) const {
     if (how != reduction::none) *losses = convert_scalar<T>(static_cast<C>(all.loss / divisor));
@@ -53019,7 +53039,7 @@ struct ProbabilityRows {
   T const *x, *targets, *weight;
   int64_t rows, classes, readable;
   C keep, share;             ///< targets are taken as keep t + share
-  C* sums;                   ///< forward: takes log Σ exp of each row, or null; backward: holds it
+  C* sums;                   ///< forward: takes of each row m = max x and log Σ exp(x - m), or null; backward: holds them
   C* losses;                 ///< takes the losses, or null
   double total;              ///< of the losses
   C const* slopes;           ///< backward: one for each row, or one where `same_slope`
@@ -53066,7 +53086,7 @@ struct ProbabilityForwardBody {
       }
       C const log_sum = math::log(static_cast<C>(sum));
       double const loss = weights * static_cast<double>(log_sum) - products;
-      if (a.sums) a.sums[row] = m + log_sum;
+      if (a.sums) a.sums[2 * row] = m, a.sums[2 * row + 1] = log_sum;
       if (a.losses) a.losses[row] = static_cast<C>(loss);
       all += loss;
     }
@@ -53114,9 +53134,9 @@ struct ProbabilityBackwardBody {
         }
         weights += static_cast<double>(sum_of_lanes(w));
       }
-      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), log_sum(a.sums[row]), kept(g * a.keep);
+      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), m(a.sums[2 * row]), log_sum(a.sums[2 * row + 1]), kept(g * a.keep);
       for (int64_t i = 0; i < n; i += N) {
-        P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - log_sum;
+        P const d = keep_order(P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - m) - log_sum;
         if (a.out) store<Isa>(exp_of_score(d) * factor - target<Isa>(a, targets, i, readable, keep, share) * slope, a.out + row * n + i, n - i);
         if (a.target_out) {
           P h = -(d * kept);
@@ -53163,7 +53183,7 @@ struct ProbabilityForward {
         int64_t const count = end - row < label_rows ? end - row : label_rows;
         C losses[label_rows];
         ProbabilityRows<T> a = rows_of(p, row, count);
-        a.sums = p.sums ? p.sums + row : nullptr;
+        a.sums = p.sums ? p.sums + 2 * row : nullptr;
         a.losses = p.how == reduction::none ? losses : nullptr;
         dispatch<ProbabilityForwardBody<T>>(&a);
         part.loss += a.total;
@@ -53196,7 +53216,7 @@ struct ProbabilityBackward {
       C slopes[label_rows];
       for (int64_t k = 0; k < (same ? 1 : count); ++k) slopes[k] = static_cast<C>(static_cast<double>(static_cast<C>(g[same ? 0 : row + k])) / p.divisor);
       ProbabilityRows<T> a = ProbabilityForward<T>::rows_of(p, row, count);
-      a.sums = p.sums + row;
+      a.sums = p.sums + 2 * row;
       a.slopes = slopes, a.same_slope = same;
       a.out = out ? out + row * p.classes : nullptr, a.target_out = target_out ? target_out + row * p.classes : nullptr;
       dispatch<ProbabilityBackwardBody<T>>(const_cast<ProbabilityRows<T> const*>(&a));
@@ -53452,7 +53472,7 @@ __global__ void __launch_bounds__(block_threads) probability_loss_kernel(const _
   products = join_team<true>(teams, products, sum_of_two{});
   C const log_sum = math::log(all.sum), loss = weights * log_sum - products;
   bool const first = teams.lane() == 0 && row < p.rows;
-  if (first && p.sums) p.sums[row] = all.maximum + log_sum;
+  if (first && p.sums) p.sums[2 * row] = all.maximum, p.sums[2 * row + 1] = log_sum;
   if (p.how == reduction::none) {
     if (first) put_number(p.losses, row, loss);
     return;
@@ -53476,10 +53496,10 @@ __global__ void __launch_bounds__(block_threads) probability_gradient_kernel(con
   weights = join_team<true>(teams, weights, sum_of_two{});
   if (row >= p.rows) return;
   C const g = static_cast<C>(static_cast<double>(number_at(arguments.g, p.how == reduction::none ? row : 0)) / p.divisor);
-  C const log_sum = p.sums[row], kept = g * static_cast<C>(1 - p.smoothing);
+  C const m = p.sums[2 * row], log_sum = p.sums[2 * row + 1], kept = g * static_cast<C>(1 - p.smoothing);
 #pragma unroll 4
   for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const d = number_at(x, c) - log_sum;
+    C const d = number_at(x, c) - m - log_sum;
     if (arguments.out) put_number(arguments.out + at, c, g * (math::exp(d) * weights - arguments.target(targets, c)));
     if (arguments.target_out) put_number(arguments.target_out + at, c, -kept * d * (p.weight ? number_at(p.weight, c) : C(1)));
   }
@@ -53683,6 +53703,7 @@ struct LabelLoss {
   Tensor<I, DI> labels;  // contiguous
   uint32_t version;      // of the labels
   Tensor<T, D> weight;
+  uint32_t weight_version;
   int64_t ignored;
   double smoothing;
   reduction how;
@@ -53725,6 +53746,7 @@ struct LabelLoss {
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
     check_unchanged(labels.storage_head(), version, labels.shape());
+    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> result;
@@ -53749,11 +53771,11 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
   using I = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
-  uint32_t const version = labels.storage_head() ? labels.storage_head()->version : 0;
+  uint32_t const version = version_of(labels.storage_head()), weight_version = version_of(weights.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
     using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
-    Loss loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    Loss loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
     if (!records) return Variable<T, D>(std::move(value), false);
@@ -53761,7 +53783,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }
@@ -53821,9 +53843,10 @@ template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
   using C = compute_t<T>;
   Tensor<T, D> weight;
+  uint32_t weight_version;
   double smoothing;
   reduction how;
-  Tensor<C, D> sums;
+  Tensor<C, D> sums;  // saved for the gradients: of each row the largest score, and log Σ exp about it
   Saved<T, DX> x;
   Saved<T, DP> targets;
 
@@ -53842,7 +53865,7 @@ struct ProbabilityLoss {
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
     if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
-    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows}, who);
+    if (records) sums = Tensor<C, D>::uninitialized(Shape{2 * space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     Tensor<T, DP> const target_rows = class_rows(probabilities);
@@ -53854,6 +53877,7 @@ struct ProbabilityLoss {
   }
   template <class IntoX, class IntoTargets>
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
+    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> dx, dt;
@@ -53892,7 +53916,7 @@ auto cross_entropy(S const& scores, P const& probabilities, detail::cross_entrop
   using DX = device_of<decltype(x)>;
   using DP = device_of<decltype(t)>;
   Tensor<T, D> const weight = options.weight.body() ? options.weight.contiguous() : options.weight;
-  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, options.label_smoothing, options.reduction, {}, {}, {}};
+  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, detail::version_of(weight.storage_head()), options.label_smoothing, options.reduction, {}, {}, {}};
   if constexpr (differentiable<S> || differentiable<P>) {
     bool const records = detail::is_recording(x, t);
     Tensor<T, D> value = loss.value(x.value(), t.value(), records);
@@ -54456,6 +54480,7 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
   Tensor<T, D> a, b;  // of the shape of x, or empty
+  uint32_t a_version, b_version;
   double parameter;
   reduction how;
   Saved<T, DX> x;
@@ -54485,6 +54510,8 @@ struct PairLoss {
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoY const& into_y) const {
     bool const wants_x = into_x.needed(), wants_y = into_y.needed();
     if (!wants_x && !wants_y) return;
+    check_unchanged(a.storage_head(), a_version, a.shape());
+    check_unchanged(b.storage_head(), b_version, b.shape());
     auto const xs = x.tensor().contiguous();
     auto const ys = y.tensor().contiguous();
     Tensor<T, D> dx, dy;
@@ -54509,7 +54536,8 @@ auto pair_loss(X const& given_x, Y const& given_y, reduction how, double paramet
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
   auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), parameter, how, {}, {}};
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), 0, 0, parameter, how, {}, {}};
+  loss.a_version = version_of(loss.a.storage_head()), loss.b_version = version_of(loss.b.storage_head());
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);
@@ -55784,7 +55812,8 @@ struct TransformerEncoderLayer {
 /// of parameter, gradient and state is moved once; it allocates nothing, and waits for nothing.
 ///
 /// *Parameters* that have no gradient are skipped, and their count of steps stays as it is. State is computed and kept in float for float16 and
-/// bfloat16; with `.master_weights = true` the parameters too, and what the model sees are rounded copies of them.
+/// bfloat16; with `.master_weights = true` the parameters too, and what the model sees are rounded copies of them
+/// that each step writes anew: load or initialise parameters before the optimiser is made.
 /// *Copies* of an optimiser share parameters, state and learning rates, as copies of a module do.
 /// A step writes in place: a backward through what was recorded before it throws GradientError.
 /// What a gpu::Graph captures replays the numbers of the step that was captured: capture forward and backward, and call step() outside.

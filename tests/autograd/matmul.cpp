@@ -57,6 +57,16 @@ TEST_CASE("what a product needs may not be written before its backward") {
   CHECK(thrown<ShapeError>([&] { einsum("ij,jk->il", a, b); }, "einsum: \"ij,jk->il\": index 'l' of the result is in no operand") == "");
 }
 
+TEST_CASE("products of nothing have gradients of zeros, or of nothing") {
+  Variable<float> const a = leaf<float>({2, 3, 0}), b = leaf<float>({0, 4}), c = leaf<float>({2, 3, 4}), d = leaf<float>({4, 0});
+  sum(matmul(a, b)).backward();
+  sum(matmul(c, d)).backward();
+  CHECK(a.grad().shape() == Shape{2, 3, 0});
+  CHECK(b.grad().shape() == Shape{0, 4});
+  CHECK(c.grad().to_vector() == std::vector<float>(24, 0.f));
+  CHECK(d.grad().shape() == Shape{4, 0});
+}
+
 TEST_CASE("products on a device with a memory of its own, and of other types") {
   auto const run = []<class T, class D>(std::type_identity<T>, D) {
     auto const a = leaf<T, D>({5, 7}), b = leaf<T, D>({7, 3}, layout::transposed, 2), w = leaf<T, D>({4, 3}, layout::contiguous, 3);

@@ -46,6 +46,12 @@ TEST_CASE("attention on a GPU is that on the host, with its gradients") {
   check_attention<float>(33, 2500, false, 0, 0.3, 1e-4);
 }
 
+TEST_CASE("scores of float16 may be out of range before they are scaled on a GPU") {
+  Cuda<0> const device;
+  auto const q = full<float16>({1, 1, 2, 64}, 40, device), v = cast<float16>(arange<float>(8, device)).view({1, 1, 2, 4});
+  CHECK((scaled_dot_product_attention(q, q, v).to_vector()) == std::vector<float16>{float16(2.f), float16(3.f), float16(4.f), float16(5.f), float16(2.f), float16(3.f), float16(4.f), float16(5.f)});
+}
+
 TEST_CASE("a query that sees no key gives 0 on a GPU") {
   Cuda<0> const device;
   auto const x = randn({2, 3, 4}, device);

@@ -226,4 +226,12 @@ TEST_CASE("writing to what attention saved is noticed") {
   auto value = q.value();
   value += 1;
   CHECK_THROWS_AS(y.backward(pattern<float>(4, {2, 3, 4})), GradientError);
+  auto const p = leaf<float>(1, {2, 3, 4});
+  attention_options<float, Cpu> options{.mask = full<bool>({3, 3}, true)};
+  Tensor<bool> seen = options.mask.keep();
+  seen.assign(true);  // before the call: nothing has been saved yet
+  auto const masked = scaled_dot_product_attention(p, p, p, options), again = scaled_dot_product_attention(p, p, p, options);
+  masked.backward(pattern<float>(4, {2, 3, 4}));
+  seen.assign(false);
+  CHECK_THROWS_AS(again.backward(pattern<float>(4, {2, 3, 4})), GradientError);
 }

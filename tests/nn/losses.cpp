@@ -219,4 +219,19 @@ TEST_CASE("a backward notices labels and scores that were written since") {
   auto const loss = cross_entropy(x, y);
   y.assign(zeros<std::int64_t>({2}));
   CHECK_THROWS_AS(loss.backward(), GradientError);
+  Tensor<float> weight = ones({3});
+  for (bool const by_labels : {true, false}) {
+    auto const weighted = by_labels ? nll_loss(x, y, {.weight = weight}) : cross_entropy(x, full({2, 3}, 1.f / 3), {.weight = weight});
+    weight.assign(2.f);
+    CHECK_THROWS_AS(weighted.backward(), GradientError);
+  }
+}
+
+TEST_CASE("gradients of probabilities are right for scores that are all far from 0") {  // softmax of equal scores; log 3 less the score about them
+  Variable<float> const x{full({2, 3}, 1e7f)}, t{full({2, 3}, 1.f / 3)};
+  auto const loss = cross_entropy(x, t);
+  CHECK(loss.item() == doctest::Approx(std::log(3.)));
+  loss.backward();
+  for (float const found : x.grad().to_vector()) CHECK(std::abs(found) < 1e-7f);
+  for (float const found : t.grad().to_vector()) CHECK(found == doctest::Approx(std::log(3.) / 2));
 }

@@ -85,6 +85,14 @@ TEST_CASE("a formula is a part of the pass over a loss") {
   CHECK(apart(v.grad(), {0, 4. / 3, 8. / 3, 16. / 3, 6, 10. / 3}, 1e-6) == "");
 }
 
+TEST_CASE("a backward notices weights that were written since") {
+  Variable<float> const x{ones({2, 3})};
+  Tensor<float> weight = ones({2, 3});
+  auto const loss = binary_cross_entropy_with_logits(x, ones({2, 3}), {.weight = weight});
+  weight.assign(2.f);
+  CHECK_THROWS_AS(loss.backward(), GradientError);
+}
+
 TEST_CASE("pairs that do not fit are refused in words") {
   Tensor<float> const x = ones({2, 3});
   CHECK(thrown<ShapeError>([&] { (void)mse_loss(x, ones({2, 1})); }, "mse_loss: shapes [2, 3] and [2, 1] differ; a loss broadcasts nothing: expand() or reshape() one of them") == "");

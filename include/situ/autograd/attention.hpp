@@ -61,10 +61,12 @@ struct AttentionRule {
   AttentionPlan plan;
   AttentionSettings<T> settings;
   AttentionMask<T, D> mask;
+  uint32_t mask_version;
 
   template <class IntoQ, class IntoK, class IntoV>
   void operator()(Tensor<T, D> const& g, IntoQ const& into_q, IntoK const& into_k, IntoV const& into_v) const {
     Tensor<T, D> const queries(q.tensor()), keys(k.tensor()), values(v.tensor());
+    check_unchanged(mask.storage_head(), mask_version, mask.layout().shape);
     Shape const of_q = plan.with(plan.rows, plan.depth), of_k = plan.with(plan.keys, plan.depth), of_v = plan.with(plan.keys, plan.width);
     AttentionGradients<T, D> to;
     if (into_q.needed()) to.q = uninitialized_in_order_of<T, D>(queries.layout(), of_q, "backward");
@@ -97,12 +99,14 @@ struct PackedAttentionRule {
   AttentionPlan plan;
   AttentionSettings<T> settings;
   AttentionMask<T, D> mask;
+  uint32_t mask_version;
   PackedHeads<T, D> heads;
 
   template <class IntoX>
   void operator()(Tensor<T, D> const& g, IntoX const& into) const {
     if (!into.needed()) return;
     Tensor<T, D> const& packed = x.tensor();
+    check_unchanged(mask.storage_head(), mask_version, mask.layout().shape);
     auto result = Tensor<T, D>::uninitialized(packed.shape(), "backward");
     AttentionGradients<T, D> to{heads.part(result, 0), heads.part(result, 1), heads.part(result, 2)};
     run_attention_gradient<T, D>(typename device_traits<D>::kernels{}, plan, settings, mask, heads.part(packed, 0), heads.part(packed, 1), heads.part(packed, 2), memory,
@@ -129,7 +133,7 @@ template <class T, class D>
 Variable<T, D> packed_attention(Variable<T, D> const& x, int64_t heads, attention_options<T, D> const& options) {
   return packed_attention<T, D>(x.value(), heads, options, [&](Tensor<T, D> value, auto const& memory, auto const& plan, auto const& settings) {
     if (!is_recording(x)) return Variable<T, D>(std::move(value), false);
-    return record("PackedAttention", std::move(value), PackedAttentionRule<T, D>{Saved<T, D>(x), memory, plan, settings, options.mask, {heads}}, x);
+    return record("PackedAttention", std::move(value), PackedAttentionRule<T, D>{Saved<T, D>(x), memory, plan, settings, options.mask, version_of(options.mask.storage_head()), {heads}}, x);
   });
 }
 
@@ -153,7 +157,9 @@ auto scaled_dot_product_attention(Q const& q_, K const& k_, V const& v_,
   if (!detail::is_recording(q, k, v)) return Variable<T, D>(std::move(result.value), false);
   using Rule = detail::AttentionRule<T, D, device_of<decltype(q)>, device_of<decltype(k)>, device_of<decltype(v)>>;
   return detail::record("ScaledDotProductAttention", std::move(result.value),
-                        Rule{detail::saved_input(q), detail::saved_input(k), detail::saved_input(v), result.memory, plan, settings, options.mask}, q, k, v);
+                        Rule{detail::saved_input(q), detail::saved_input(k), detail::saved_input(v), result.memory, plan, settings, options.mask,
+                             detail::version_of(options.mask.storage_head())},
+                        q, k, v);
 }
 template <class Q, class K, class V, class Error = detail::different_devices_of<Q, K, V>>
   requires detail::strange_recorded_operands<Q, K, V>

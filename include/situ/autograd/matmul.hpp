@@ -58,7 +58,11 @@ struct ProductRule {
     if (into_b.needed()) {
       auto const a_matrix = a_rank == 1 ? a.beside(g).unsqueeze(0) : a.beside(g);
       bool const folds = a_rank > 2 && b_rank <= 2;  // all batches meet the same B: one product
-      auto const rows_of = [&](auto const& x) { return folds ? x.reshape({product(x.shape()) / (x.shape().back() > 0 ? x.shape().back() : 1), x.shape().back()}) : x; };
+      auto const rows_of = [&](auto const& x) {
+        int64_t rows_in_all = 1;
+        for (int k = 0; k + 1 < x.shape().rank(); ++k) rows_in_all *= x.shape()[k];
+        return folds ? x.reshape({rows_in_all, x.shape().back()}) : x;
+      };
       auto const gradient = gradient_product(rows_of(a_matrix).transpose(-2, -1), rows_of(g));
       into_b.add(b_rank == 1 ? gradient.squeeze(-1) : gradient);
     }

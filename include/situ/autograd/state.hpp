@@ -15,6 +15,9 @@ SITU_NOINLINE inline void check_unchanged(StorageHead const* head, uint32_t vers
                       " has written to it in place since; write to a clone() of it, or after the backward");
 }
 
+/// What check_unchanged compares with.
+inline uint32_t version_of(StorageHead const* head) { return head ? head->version : 0; }
+
 /// The writer of a storage that the write of a Variable's part was recorded in.
 inline constexpr char recorded_write[] = "a recorded write";
 

@@ -159,6 +159,7 @@ struct LabelLoss {
   Tensor<I, DI> labels;  // contiguous
   uint32_t version;      // of the labels
   Tensor<T, D> weight;
+  uint32_t weight_version;
   int64_t ignored;
   double smoothing;
   reduction how;
@@ -201,6 +202,7 @@ struct LabelLoss {
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
     check_unchanged(labels.storage_head(), version, labels.shape());
+    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> result;
@@ -225,11 +227,11 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
   using I = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
-  uint32_t const version = labels.storage_head() ? labels.storage_head()->version : 0;
+  uint32_t const version = version_of(labels.storage_head()), weight_version = version_of(weights.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
     using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
-    Loss loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    Loss loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
     if (!records) return Variable<T, D>(std::move(value), false);
@@ -237,7 +239,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }
@@ -297,9 +299,10 @@ template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
   using C = compute_t<T>;
   Tensor<T, D> weight;
+  uint32_t weight_version;
   double smoothing;
   reduction how;
-  Tensor<C, D> sums;
+  Tensor<C, D> sums;  // saved for the gradients: of each row the largest score, and log Σ exp about it
   Saved<T, DX> x;
   Saved<T, DP> targets;
 
@@ -318,7 +321,7 @@ struct ProbabilityLoss {
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
     if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
-    if (records) sums = Tensor<C, D>::uninitialized(Shape{space.rows}, who);
+    if (records) sums = Tensor<C, D>::uninitialized(Shape{2 * space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     Tensor<T, DP> const target_rows = class_rows(probabilities);
@@ -330,6 +333,7 @@ struct ProbabilityLoss {
   }
   template <class IntoX, class IntoTargets>
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
+    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> dx, dt;
@@ -368,7 +372,7 @@ auto cross_entropy(S const& scores, P const& probabilities, detail::cross_entrop
   using DX = device_of<decltype(x)>;
   using DP = device_of<decltype(t)>;
   Tensor<T, D> const weight = options.weight.body() ? options.weight.contiguous() : options.weight;
-  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, options.label_smoothing, options.reduction, {}, {}, {}};
+  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, detail::version_of(weight.storage_head()), options.label_smoothing, options.reduction, {}, {}, {}};
   if constexpr (differentiable<S> || differentiable<P>) {
     bool const records = detail::is_recording(x, t);
     Tensor<T, D> value = loss.value(x.value(), t.value(), records);

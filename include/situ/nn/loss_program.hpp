@@ -84,7 +84,7 @@ struct ProbabilityProgram {
   reduction how;
   double divisor;    ///< of the sum of the losses
   T* losses;         ///< [rows] for reduction::none; else the result
-  C* sums;           ///< [rows]: log of a row's sum of exponentials; or null
+  C* sums;           ///< [rows, 2]: a row's largest score m, and the log of its sum of exp(x - m); or null
 
   SITU_HOST_DEVICE void finish(LossPart const& all) const {
     if (how != reduction::none) *losses = convert_scalar<T>(static_cast<C>(all.loss / divisor));

@@ -63,6 +63,7 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
   Tensor<T, D> a, b;  // of the shape of x, or empty
+  uint32_t a_version, b_version;
   double parameter;
   reduction how;
   Saved<T, DX> x;
@@ -92,6 +93,8 @@ struct PairLoss {
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoY const& into_y) const {
     bool const wants_x = into_x.needed(), wants_y = into_y.needed();
     if (!wants_x && !wants_y) return;
+    check_unchanged(a.storage_head(), a_version, a.shape());
+    check_unchanged(b.storage_head(), b_version, b.shape());
     auto const xs = x.tensor().contiguous();
     auto const ys = y.tensor().contiguous();
     Tensor<T, D> dx, dy;
@@ -116,7 +119,8 @@ auto pair_loss(X const& given_x, Y const& given_y, reduction how, double paramet
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
   auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), parameter, how, {}, {}};
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), 0, 0, parameter, how, {}, {}};
+  loss.a_version = version_of(loss.a.storage_head()), loss.b_version = version_of(loss.b.storage_head());
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);

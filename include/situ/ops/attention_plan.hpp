@@ -26,6 +26,7 @@ class AttentionMask {
   int kind() const { return kind_; }
   Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
   void const* data() const { return kind_ == 1 ? static_cast<void const*>(keep_.data()) : static_cast<void const*>(added_.data()); }
+  detail::StorageHead const* storage_head() const { return kind_ == 1 ? keep_.storage_head() : added_.storage_head(); }
   Tensor<bool, D> const& keep() const { return keep_; }
   Tensor<T, D> const& added() const { return added_; }
 

@@ -11,7 +11,8 @@
 /// of parameter, gradient and state is moved once; it allocates nothing, and waits for nothing.
 ///
 /// *Parameters* that have no gradient are skipped, and their count of steps stays as it is. State is computed and kept in float for float16 and
-/// bfloat16; with `.master_weights = true` the parameters too, and what the model sees are rounded copies of them.
+/// bfloat16; with `.master_weights = true` the parameters too, and what the model sees are rounded copies of them
+/// that each step writes anew: load or initialise parameters before the optimiser is made.
 /// *Copies* of an optimiser share parameters, state and learning rates, as copies of a module do.
 /// A step writes in place: a backward through what was recorded before it throws GradientError.
 /// What a gpu::Graph captures replays the numbers of the step that was captured: capture forward and backward, and call step() outside.

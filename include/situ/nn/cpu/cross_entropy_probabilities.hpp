@@ -13,7 +13,7 @@ struct ProbabilityRows {
   T const *x, *targets, *weight;
   int64_t rows, classes, readable;
   C keep, share;             ///< targets are taken as keep t + share
-  C* sums;                   ///< forward: takes log Σ exp of each row, or null; backward: holds it
+  C* sums;                   ///< forward: takes of each row m = max x and log Σ exp(x - m), or null; backward: holds them
   C* losses;                 ///< takes the losses, or null
   double total;              ///< of the losses
   C const* slopes;           ///< backward: one for each row, or one where `same_slope`
@@ -60,7 +60,7 @@ struct ProbabilityForwardBody {
       }
       C const log_sum = math::log(static_cast<C>(sum));
       double const loss = weights * static_cast<double>(log_sum) - products;
-      if (a.sums) a.sums[row] = m + log_sum;
+      if (a.sums) a.sums[2 * row] = m, a.sums[2 * row + 1] = log_sum;
       if (a.losses) a.losses[row] = static_cast<C>(loss);
       all += loss;
     }
@@ -108,9 +108,9 @@ struct ProbabilityBackwardBody {
         }
         weights += static_cast<double>(sum_of_lanes(w));
       }
-      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), log_sum(a.sums[row]), kept(g * a.keep);
+      P const slope(g), factor(static_cast<C>(weights * static_cast<double>(g))), m(a.sums[2 * row]), log_sum(a.sums[2 * row + 1]), kept(g * a.keep);
       for (int64_t i = 0; i < n; i += N) {
-        P const d = P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - log_sum;
+        P const d = keep_order(P(load_last<T, N, Isa>(x + i, n - i < N ? n - i : N, readable - i)) - m) - log_sum;
         if (a.out) store<Isa>(exp_of_score(d) * factor - target<Isa>(a, targets, i, readable, keep, share) * slope, a.out + row * n + i, n - i);
         if (a.target_out) {
           P h = -(d * kept);
@@ -157,7 +157,7 @@ struct ProbabilityForward {
         int64_t const count = end - row < label_rows ? end - row : label_rows;
         C losses[label_rows];
         ProbabilityRows<T> a = rows_of(p, row, count);
-        a.sums = p.sums ? p.sums + row : nullptr;
+        a.sums = p.sums ? p.sums + 2 * row : nullptr;
         a.losses = p.how == reduction::none ? losses : nullptr;
         dispatch<ProbabilityForwardBody<T>>(&a);
         part.loss += a.total;
@@ -190,7 +190,7 @@ struct ProbabilityBackward {
       C slopes[label_rows];
       for (int64_t k = 0; k < (same ? 1 : count); ++k) slopes[k] = static_cast<C>(static_cast<double>(static_cast<C>(g[same ? 0 : row + k])) / p.divisor);
       ProbabilityRows<T> a = ProbabilityForward<T>::rows_of(p, row, count);
-      a.sums = p.sums + row;
+      a.sums = p.sums + 2 * row;
       a.slopes = slopes, a.same_slope = same;
       a.out = out ? out + row * p.classes : nullptr, a.target_out = target_out ? target_out + row * p.classes : nullptr;
       dispatch<ProbabilityBackwardBody<T>>(const_cast<ProbabilityRows<T> const*>(&a));

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(block_threads) probability_loss_kernel(const _
   products = join_team<true>(teams, products, sum_of_two{});
   C const log_sum = math::log(all.sum), loss = weights * log_sum - products;
   bool const first = teams.lane() == 0 && row < p.rows;
-  if (first && p.sums) p.sums[row] = all.maximum + log_sum;
+  if (first && p.sums) p.sums[2 * row] = all.maximum, p.sums[2 * row + 1] = log_sum;
   if (p.how == reduction::none) {
     if (first) put_number(p.losses, row, loss);
     return;
@@ -197,10 +197,10 @@ __global__ void __launch_bounds__(block_threads) probability_gradient_kernel(con
   weights = join_team<true>(teams, weights, sum_of_two{});
   if (row >= p.rows) return;
   C const g = static_cast<C>(static_cast<double>(number_at(arguments.g, p.how == reduction::none ? row : 0)) / p.divisor);
-  C const log_sum = p.sums[row], kept = g * static_cast<C>(1 - p.smoothing);
+  C const m = p.sums[2 * row], log_sum = p.sums[2 * row + 1], kept = g * static_cast<C>(1 - p.smoothing);
 #pragma unroll 4
   for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const d = number_at(x, c) - log_sum;
+    C const d = number_at(x, c) - m - log_sum;
     if (arguments.out) put_number(arguments.out + at, c, g * (math::exp(d) * weights - arguments.target(targets, c)));
     if (arguments.target_out) put_number(arguments.target_out + at, c, -kept * d * (p.weight ? number_at(p.weight, c) : C(1)));
   }

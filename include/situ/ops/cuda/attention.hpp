@@ -143,12 +143,18 @@ inline namespace SITU_ABI_COMPILER {
 template <class T, class D>
 Tensor<T, D> run_attention(cuda_kernels, AttentionPlan const& plan, AttentionSettings<T> const& settings, AttentionMask<T, D> const& mask, Tensor<T, D> const& q,
                            Tensor<T, D> const& k, Tensor<T, D> const& v, Tensor<T, D>& out) {
-  Tensor<T, D> weights = product<T>(q, k.transpose(-2, -1), "scaled_dot_product_attention"), dropped = weights;
+  AttentionSettings<T> scores = settings;
+  Tensor<T, D> queries = q;
+  if constexpr (std::is_same_v<T, float16>) {  // whose products may be out of range before they are scaled
+    queries = Tensor<T, D>(q * settings.scale);
+    scores.scale = 1;
+  }
+  Tensor<T, D> weights = product<T>(queries, k.transpose(-2, -1), "scaled_dot_product_attention"), dropped = weights;
   if (weights.size() > 0) {
     cuda::ScoreArguments<T> a{};
     if (settings.dropout.row_words != 0) dropped = Tensor<T, D>::uninitialized(weights.shape(), "scaled_dot_product_attention"), a.dropped = dropped.data();
     a.x = weights.data();
-    a.settings = settings;
+    a.settings = scores;
     a.mask_kind = mask.kind();
     if (mask.kind() != 0) {
       Layout const layout = expanded(mask.layout(), weights.shape());
