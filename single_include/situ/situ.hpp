@@ -1668,6 +1668,7 @@ struct StorageHead {
   bool read_only = false;
   uint32_t version = 0;          ///< how often its elements were written in place
   char const* writer = nullptr;  ///< by which function last
+  uint32_t recorded = 0;         ///< the version that the last write gave it which was recorded as one of a Variable's part
   void* uses = nullptr;          ///< what is in flight: StreamUses on an asynchronous device, CopyInFlight in page-locked memory
 
   void note_write(char const* who) noexcept {
@@ -15999,7 +16000,7 @@ SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
 /// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor(a / b))
+SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
 SITU_BINARY_NAME(remainder, remainder)
 /// floor(a / b); an integer divisor of 0 gives 0.
 SITU_BINARY(floor_divide, numeric, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
@@ -40027,6 +40028,19 @@ template <>
 inline constexpr bool chooses<leaky_relu> = true;
 template <>
 inline constexpr bool chooses<elu> = true;
+// Steps: their derivative is 0, whatever comes.
+template <>
+inline constexpr bool chooses<sign> = true;
+template <>
+inline constexpr bool chooses<floor> = true;
+template <>
+inline constexpr bool chooses<ceil> = true;
+template <>
+inline constexpr bool chooses<round> = true;
+template <>
+inline constexpr bool chooses<trunc> = true;
+template <>
+inline constexpr bool chooses<floor_divide> = true;
 
 }  // namespace functions
 
@@ -41202,7 +41216,7 @@ struct State;
 template <class T, class D>
 void check_view(State<T, D> const& state) {
   StorageHead const* const head = state.value.storage_head();
-  if (SITU_LIKELY(!state.is_view || !head || head->version == state.version || head->writer != recorded_write)) return;
+  if (SITU_LIKELY(!state.is_view || !head || static_cast<int32_t>(head->recorded - state.version) <= 0)) return;
   fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
 }
 template <class V>
@@ -41224,6 +41238,7 @@ struct State : Node {
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
   int hooks_called = 0;   ///< passes that call them now
+  int64_t hooks_added = 0;
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -41327,10 +41342,10 @@ struct State : Node {
 
   int64_t add_hook(Hook<T, D>* hook) {
     Hook<T, D>** last = &hooks;
-    while (*last) hook->number = (*last)->number, last = &(*last)->next;
+    while (*last) last = &(*last)->next;
     *last = hook;
     hooked = true;
-    return ++hook->number;
+    return hook->number = ++hooks_added;
   }
   void remove_hook(int64_t number) noexcept {
     for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
@@ -41393,7 +41408,7 @@ class Into {
     if (!needed()) return;
     Tensor<T, D>& all = state_->incoming;
     if (!state_->queued) all = zeros<T>(shape(), D{});
-    else if (all.use_count() != 1 || !all.is_contiguous()) all = all.clone();
+    else if (!State<T, D>::is_own(all)) all = all.clone();
     Tensor<T, D> part = view(all);
     part.assign(part + gradient);
     flow_.arrived(state_);
@@ -41643,6 +41658,19 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
   state->version = head ? head->version : 0;
   return result;
 }
+/// The same for one that may lie in that of any of several; what is not a Variable does not count.
+template <class T, class D, class... Es>
+Variable<T, D> noted_view_of_any(Variable<T, D> result, Es const&... of) {
+  auto* const state = result.state();
+  StorageHead const* const head = state->value.storage_head();
+  auto const note = [&](auto const& each) {
+    if constexpr (requires { each.state()->value; }) {
+      if (each.state() != state && head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
+    }
+  };
+  (note(of), ...);
+  return result;
+}
 /// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
 template <class T, class D>
 struct ViewRule {
@@ -41741,6 +41769,7 @@ inline constexpr bool reads_result = false;
   template <>                   \
   inline constexpr bool reads_result<NAME> = true;
 SITU_READS_RESULT(divide)
+SITU_READS_RESULT(remainder)
 SITU_READS_RESULT(pow)
 SITU_READS_RESULT(hypot)
 SITU_READS_RESULT(elu)
@@ -44228,8 +44257,11 @@ bool wants_gradient(X const& x) {
 
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
 template <class X, class T, class D>
-void check_write(Variable<T, D> const& whole, X const& x) {
+void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const& x) {
   auto const* const state = whole.state();
+  if (part.storage_head() != state->value.storage_head()) {
+    fail<GradientError>("operator=: this part of shape ", part.shape(), " is one of what the Variable was before it was assigned to; take the part again");
+  }
   if (whole.is_leaf() && whole.requires_grad()) {
     fail<GradientError>("operator=: this Variable of shape ", whole.shape(),
                         " is a leaf that requires a gradient: a part of it cannot be written where gradients are recorded; write inside of a no_grad, or to a clone() of it");
@@ -44246,19 +44278,9 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
-/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+/// target = x, which `whole` is told of: it becomes the result of the write.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
-  Tensor<T, D> target = part.value();
-  if constexpr (any_formula<X>) {
-    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
-  }
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
-    if constexpr (any_formula<X>) target.assign(values_of(x));
-    else target.assign(x);
-    return;
-  }
-  check_write<X>(whole, x);
+void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   Tensor<T, D> const value = whole.value();
   CopySlices const rule{Window::of(value.layout(), target.layout(), target.size() > 0 ? target.data() - const_cast<T*>(value.data()) : 0)};
   Variable<T, D> written = [&] {
@@ -44273,8 +44295,24 @@ void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool l
       return result;
     }
   }();
-  if (auto* const head = value.storage().head()) head->writer = recorded_write;
+  if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
   whole = std::move(written);
+}
+
+/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+template <class T, class D, class X>
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
+  Tensor<T, D> target = part.value();
+  if constexpr (any_formula<X>) {
+    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+  }
+  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+    if constexpr (any_formula<X>) target.assign(values_of(x));
+    else target.assign(x);
+    return;
+  }
+  check_write<X>(whole, target, x);
+  record_write(whole, target, x);
 }
 
 /// part = part ∘ x.
@@ -44285,8 +44323,10 @@ void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace cons
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
-    check_write<X>(whole, x);
-    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)), false);  // a clone, because x's gradient may need what is written over
+    Tensor<T, D> target = part.value();
+    check_write<X>(whole, target, x);
+    Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
+    record_write(whole, target, changed);
   }
 }
 
@@ -45654,6 +45694,7 @@ auto batch_norm(E const& x_, R const& running_mean, V const& running_var, W cons
   auto const b = detail::operation_input<value_of<B>>(bias);
   using Rule = detail::BatchNormRule<T, D, device_of<decltype(x)>, value_of<W>, device_of<decltype(w)>>;
   bool const records = detail::is_recording(x, w, b);
+  (detail::check_view(x), detail::check_view(w), detail::check_view(b));  // before running statistics move
   Tensor<double, D> statistics;
   if (records) statistics = Tensor<double, D>::uninitialized({2, plan.channels}, "batch_norm");
   Tensor<T, D> value = detail::batch_norm_values<T, D>(x.value().contiguous(), running_mean, running_var, w.value(), b.value(), plan, statistics);
@@ -46118,7 +46159,7 @@ auto apply_operation(As const&... arguments) {
         if constexpr (is_recorded_output<Y>) {
           constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
           node->shapes[place] = y.shape();
-          return Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node));
+          return noted_view_of_any(Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node)), arguments...);
         } else {
           return y;
         }
@@ -46307,7 +46348,7 @@ auto checkpoint(F const& f, Es const&... inputs) {
     if (!held.node) return finish(std::tuple(outputs));
     return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       auto const record = [&]<std::size_t K, class Y>(std::integral_constant<std::size_t, K>, Y const& y) {
-        return Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node));
+        return detail::noted_view_of_any(Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node)), vs...);
       };
       return finish(std::tuple(record(std::integral_constant<std::size_t, Ks>{}, std::get<Ks>(outputs))...));
     }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(outputs)>>>{});
@@ -48411,7 +48452,7 @@ struct EinsumRule {
 template <class A>
 auto einsum_step(EinsumStep const& step, A const& a) {
   auto value = einsum(step.forward(), a.value());
-  return record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a);
+  return noted_view_of_any(record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a), a);  // of one operand it may be a view
 }
 template <class A, class B>
 auto einsum_step(EinsumStep const& step, A const& a, B const& b) {

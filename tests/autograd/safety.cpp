@@ -245,6 +245,17 @@ TEST_CASE("hooks see gradients, and may replace them") {
   CHECK_THROWS_AS(V(constant_).register_hook([](Tensor<double> const&) {}), GradientError);
 }
 
+TEST_CASE("the number of a hook that was removed is not given to another one") {
+  Variable<double> const x{Tensor<double>{1., 2.}};
+  int calls = 0;
+  auto const first = x.register_hook([&](auto const&) { calls += 1; });
+  x.remove_hook(first);
+  x.register_hook([&](auto const&) { calls += 10; });
+  x.remove_hook(first);
+  sum(x).backward();
+  CHECK(calls == 10);
+}
+
 TEST_CASE("a hook may remove itself and others, and start a backward that comes by") {
   V x = row();
   std::vector<int> calls;

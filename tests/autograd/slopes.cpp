@@ -118,6 +118,17 @@ TEST_CASE("kinks, ties and NaN of what chooses have the gradients of PyTorch") {
   });
 }
 
+TEST_CASE("steps have the gradient 0, whatever comes, and a remainder that of the quotient which it belongs to") {
+  Variable<double> const x{Tensor<double>{0.5, 0.25}};
+  sum(sqrt(floor(x)) + log(round(x)) + 1 / trunc(x) + sqrt(ceil(x) - 1) + 1 / sign(x - x)).backward();
+  CHECK(x.grad().to_vector() == std::vector<double>{0, 0});
+  // PyTorch 1.13: a - floor(a / b) b, by b.
+  Variable<double> const a{Tensor<double>{1.0, 7., 7., -7.}}, b{Tensor<double>{0.1, 3., -3., 2.5}};
+  sum(a % b).backward();
+  CHECK(b.grad().to_vector() == std::vector<double>{-9, -2, 3, 3});
+  CHECK(a.grad().to_vector() == std::vector<double>{1, 1, 1, 1});
+}
+
 TEST_CASE("powers of 0 and angles of the origin have the gradients of PyTorch") {
   // torch 1.13: pow by its exponent, and torch 2: atan2, which gives NaN in 1.13; gradients of the sum
   using Row = std::vector<double>;

@@ -6,6 +6,7 @@
 #include <situ/autograd/concat.hpp>
 #include <situ/autograd/function.hpp>
 #include <situ/autograd/gradcheck.hpp>
+#include <situ/autograd/matmul.hpp>
 #include <situ/device/emulated/device.hpp>
 #include <support/compare.hpp>
 
@@ -22,6 +23,11 @@ V row() { return V(Tensor<double>{7., 8., 9.}); }
 struct Doubled {
   static auto forward(auto&, auto const& x) { return x * 2; }
   static auto backward(auto&, auto const& g) { return g * 2; }
+};
+
+struct Same {
+  static auto forward(auto&, auto const& x) { return x; }
+  static auto backward(auto&, auto const& g) { return g; }
 };
 
 }  // namespace
@@ -191,6 +197,50 @@ TEST_CASE("a write that others would not know of is refused") {
   CHECK(sum(y.t()).item() == 24 + 30);
   y(all()) = y * 3;  // its own history may be held by what is written
   CHECK(y.to_vector() == Row{21, 24, 27, 24, 30, 36});
+}
+
+TEST_CASE("a part of what a Variable was before it was assigned to is not written as one of what it is") {
+  V const x = matrix();
+  V y = x * 2;
+  auto part = y[1];
+  y *= 3;
+  for (auto const& write : std::initializer_list<std::function<void()>>{[&] { part[0] = 5; }, [&] { part[0] += 5; }}) {
+    CHECK(situ_test::thrown<GradientError>(write, "operator=: this part of shape [] is one of what the Variable was before it was assigned to; take the part again") == "");
+  }
+  CHECK(y.to_vector() == Row{6, 12, 18, 24, 30, 36});
+  y[1][0] = 5;
+  sum(y).backward();
+  CHECK(x.grad().to_vector() == Row{6, 6, 6, 0, 6, 6});
+}
+
+TEST_CASE("a part is changed by formulas of the whole") {
+  V const x = matrix();
+  V y = x * 2;
+  y(all()) += y * 3;
+  CHECK(y.to_vector() == Row{8, 16, 24, 32, 40, 48});
+  sum(y).backward();
+  CHECK(x.grad().to_vector() == Row(6, 8.));
+}
+
+TEST_CASE("views that operations give are known as views, and stay so whatever is written later") {
+  V const x = matrix();
+  V h = x * 2;
+  V const transposed = einsum("ij->ji", h), same = autograd::apply<Same>(h), viewed = h.view({6});
+  h[0] = 0;
+  {
+    no_grad guard;
+    h *= 1;
+  }
+  for (V const* view : {&transposed, &same, &viewed}) CHECK_THROWS_AS(sum(*view).backward(), GradientError);
+  V leaf = matrix();
+  V turned = einsum("ij->ji", leaf), given = autograd::apply<Same>(leaf);
+  CHECK_THROWS_AS(turned[0] = 7, GradientError);
+  CHECK_THROWS_AS(given[0] = 7, GradientError);
+  CHECK(leaf.to_vector() == Row{1, 2, 3, 4, 5, 6});
+  V sums = einsum("ij->i", leaf);
+  sums[0] = 7;  // which is not
+  sum(sums).backward();
+  CHECK(leaf.grad().to_vector() == Row{0, 0, 0, 1, 1, 1});
 }
 
 TEST_CASE("a write for which there is no memory is none to a backward") {

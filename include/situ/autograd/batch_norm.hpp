@@ -65,6 +65,7 @@ auto batch_norm(E const& x_, R const& running_mean, V const& running_var, W cons
   auto const b = detail::operation_input<value_of<B>>(bias);
   using Rule = detail::BatchNormRule<T, D, device_of<decltype(x)>, value_of<W>, device_of<decltype(w)>>;
   bool const records = detail::is_recording(x, w, b);
+  (detail::check_view(x), detail::check_view(w), detail::check_view(b));  // before running statistics move
   Tensor<double, D> statistics;
   if (records) statistics = Tensor<double, D>::uninitialized({2, plan.channels}, "batch_norm");
   Tensor<T, D> value = detail::batch_norm_values<T, D>(x.value().contiguous(), running_mean, running_var, w.value(), b.value(), plan, statistics);

@@ -64,6 +64,19 @@ template <>
 inline constexpr bool chooses<leaky_relu> = true;
 template <>
 inline constexpr bool chooses<elu> = true;
+// Steps: their derivative is 0, whatever comes.
+template <>
+inline constexpr bool chooses<sign> = true;
+template <>
+inline constexpr bool chooses<floor> = true;
+template <>
+inline constexpr bool chooses<ceil> = true;
+template <>
+inline constexpr bool chooses<round> = true;
+template <>
+inline constexpr bool chooses<trunc> = true;
+template <>
+inline constexpr bool chooses<floor_divide> = true;
 
 }  // namespace functions
 

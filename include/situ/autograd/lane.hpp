@@ -28,6 +28,7 @@ inline constexpr bool reads_result = false;
   template <>                   \
   inline constexpr bool reads_result<NAME> = true;
 SITU_READS_RESULT(divide)
+SITU_READS_RESULT(remainder)
 SITU_READS_RESULT(pow)
 SITU_READS_RESULT(hypot)
 SITU_READS_RESULT(elu)

@@ -127,6 +127,19 @@ Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
   state->version = head ? head->version : 0;
   return result;
 }
+/// The same for one that may lie in that of any of several; what is not a Variable does not count.
+template <class T, class D, class... Es>
+Variable<T, D> noted_view_of_any(Variable<T, D> result, Es const&... of) {
+  auto* const state = result.state();
+  StorageHead const* const head = state->value.storage_head();
+  auto const note = [&](auto const& each) {
+    if constexpr (requires { each.state()->value; }) {
+      if (each.state() != state && head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
+    }
+  };
+  (note(of), ...);
+  return result;
+}
 /// The rule of a view of every element: Back::of(g, whole, parameters) undoes it. One type for all views.
 template <class T, class D>
 struct ViewRule {

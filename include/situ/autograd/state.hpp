@@ -28,7 +28,7 @@ struct State;
 template <class T, class D>
 void check_view(State<T, D> const& state) {
   StorageHead const* const head = state.value.storage_head();
-  if (SITU_LIKELY(!state.is_view || !head || head->version == state.version || head->writer != recorded_write)) return;
+  if (SITU_LIKELY(!state.is_view || !head || static_cast<int32_t>(head->recorded - state.version) <= 0)) return;
   fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
 }
 template <class V>
@@ -50,6 +50,7 @@ struct State : Node {
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
   int hooks_called = 0;   ///< passes that call them now
+  int64_t hooks_added = 0;
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -153,10 +154,10 @@ struct State : Node {
 
   int64_t add_hook(Hook<T, D>* hook) {
     Hook<T, D>** last = &hooks;
-    while (*last) hook->number = (*last)->number, last = &(*last)->next;
+    while (*last) last = &(*last)->next;
     *last = hook;
     hooked = true;
-    return ++hook->number;
+    return hook->number = ++hooks_added;
   }
   void remove_hook(int64_t number) noexcept {
     for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
@@ -219,7 +220,7 @@ class Into {
     if (!needed()) return;
     Tensor<T, D>& all = state_->incoming;
     if (!state_->queued) all = zeros<T>(shape(), D{});
-    else if (all.use_count() != 1 || !all.is_contiguous()) all = all.clone();
+    else if (!State<T, D>::is_own(all)) all = all.clone();
     Tensor<T, D> part = view(all);
     part.assign(part + gradient);
     flow_.arrived(state_);

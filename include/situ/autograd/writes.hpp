@@ -91,8 +91,11 @@ bool wants_gradient(X const& x) {
 
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
 template <class X, class T, class D>
-void check_write(Variable<T, D> const& whole, X const& x) {
+void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const& x) {
   auto const* const state = whole.state();
+  if (part.storage_head() != state->value.storage_head()) {
+    fail<GradientError>("operator=: this part of shape ", part.shape(), " is one of what the Variable was before it was assigned to; take the part again");
+  }
   if (whole.is_leaf() && whole.requires_grad()) {
     fail<GradientError>("operator=: this Variable of shape ", whole.shape(),
                         " is a leaf that requires a gradient: a part of it cannot be written where gradients are recorded; write inside of a no_grad, or to a clone() of it");
@@ -109,19 +112,9 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
-/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+/// target = x, which `whole` is told of: it becomes the result of the write.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
-  Tensor<T, D> target = part.value();
-  if constexpr (any_formula<X>) {
-    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
-  }
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
-    if constexpr (any_formula<X>) target.assign(values_of(x));
-    else target.assign(x);
-    return;
-  }
-  check_write<X>(whole, x);
+void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   Tensor<T, D> const value = whole.value();
   CopySlices const rule{Window::of(value.layout(), target.layout(), target.size() > 0 ? target.data() - const_cast<T*>(value.data()) : 0)};
   Variable<T, D> written = [&] {
@@ -136,8 +129,24 @@ void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool l
       return result;
     }
   }();
-  if (auto* const head = value.storage().head()) head->writer = recorded_write;
+  if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
   whole = std::move(written);
+}
+
+/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+template <class T, class D, class X>
+void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
+  Tensor<T, D> target = part.value();
+  if constexpr (any_formula<X>) {
+    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+  }
+  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+    if constexpr (any_formula<X>) target.assign(values_of(x));
+    else target.assign(x);
+    return;
+  }
+  check_write<X>(whole, target, x);
+  record_write(whole, target, x);
 }
 
 /// part = part ∘ x.
@@ -148,8 +157,10 @@ void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace cons
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
-    check_write<X>(whole, x);
-    write_part(whole, part, recorded_as<T, D>(recorded(part.clone(), x)), false);  // a clone, because x's gradient may need what is written over
+    Tensor<T, D> target = part.value();
+    check_write<X>(whole, target, x);
+    Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
+    record_write(whole, target, changed);
   }
 }
 

@@ -71,6 +71,7 @@ struct StorageHead {
   bool read_only = false;
   uint32_t version = 0;          ///< how often its elements were written in place
   char const* writer = nullptr;  ///< by which function last
+  uint32_t recorded = 0;         ///< the version that the last write gave it which was recorded as one of a Variable's part
   void* uses = nullptr;          ///< what is in flight: StreamUses on an asynchronous device, CopyInFlight in page-locked memory
 
   void note_write(char const* who) noexcept {
