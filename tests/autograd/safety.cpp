@@ -246,7 +246,7 @@ TEST_CASE("hooks see gradients, and may replace them") {
 }
 
 TEST_CASE("the number of a hook that was removed is not given to another one") {
-  Variable<double> const x{Tensor<double>{1., 2.}};
+  Variable<double> x{Tensor<double>{1., 2.}};
   int calls = 0;
   auto const first = x.register_hook([&](auto const&) { calls += 1; });
   x.remove_hook(first);
