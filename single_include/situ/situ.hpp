@@ -263,7 +263,7 @@ struct an_index_is_an_integer {};
 template <class Index>
 struct one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices {};
 template <class Written>
-struct a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad {};
+struct a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
 template <class Number>
@@ -41037,7 +41037,7 @@ class Variable {
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
   Variable& operator SYMBOL##=(E const&)& = delete;                                                           \
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>    \
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>    \
     requires(any_formula<X> || number<X>)                                                                     \
   void operator SYMBOL##=(X const&) const&& = delete;
   SITU_RECORDED_IN_PLACE(+)
@@ -41045,10 +41045,10 @@ class Variable {
   SITU_RECORDED_IN_PLACE(*)
   SITU_RECORDED_IN_PLACE(/)
 #undef SITU_RECORDED_IN_PLACE
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>
     requires(any_formula<X> || number<X>)
   void operator=(X const&) const&& = delete;
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>
     requires(any_formula<X> || number<X>)
   void assign(X const&) const = delete;
 
@@ -41442,7 +41442,7 @@ class Saved {
     }
   }
   /// What is not differentiated: a constant, or the operation's own result.
-  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
+  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(version_of(t.storage_head())) {}
   Saved(Saved const& other) : value_(other.value_), version_(other.version_), state_(other.state_) {
     if (state_) count_up(state_->references);
   }
@@ -41478,6 +41478,21 @@ class Saved {
   Tensor<T, D> value_;
   uint32_t version_ = 0;
   State<T, D>* state_ = nullptr;
+};
+
+/// Indices, weights or a mask that a backward needs, as they are now: what has no history.
+template <class T, class D>
+class SavedConstant {
+ public:
+  explicit SavedConstant(Tensor<T, D> const& t) : value_(t), version_(version_of(t.storage_head())) {}
+  Tensor<T, D> const& tensor() const {
+    check_unchanged(value_.storage_head(), version_, value_.shape());
+    return value_;
+  }
+
+ private:
+  Tensor<T, D> value_;
+  uint32_t version_;
 };
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_second_derivative(char const* operation) {
@@ -41649,23 +41664,15 @@ Tensor<T, D> one_gradient(Shape const& shape) {
   }
 }
 
-/// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
-template <class T, class D>
-Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
-  auto* const state = result.state();
-  StorageHead const* const head = state->value.storage_head();
-  state->is_view = head && head == of.state()->value.storage_head();
-  state->version = head ? head->version : 0;
-  return result;
-}
-/// The same for one that may lie in that of any of several; what is not a Variable does not count.
+/// Notes where a Variable's value lies in that of one of others: where that one is written, its history no longer tells what it is made of. What is not
+/// a Variable does not count.
 template <class T, class D, class... Es>
-Variable<T, D> noted_view_of_any(Variable<T, D> result, Es const&... of) {
+Variable<T, D> noted_view(Variable<T, D> result, Es const&... of) {
   auto* const state = result.state();
   StorageHead const* const head = state->value.storage_head();
   auto const note = [&](auto const& each) {
     if constexpr (requires { each.state()->value; }) {
-      if (each.state() != state && head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
+      if (head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
     }
   };
   (note(of), ...);
@@ -46159,7 +46166,7 @@ auto apply_operation(As const&... arguments) {
         if constexpr (is_recorded_output<Y>) {
           constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
           node->shapes[place] = y.shape();
-          return noted_view_of_any(Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node)), arguments...);
+          return noted_view(Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node)), arguments...);
         } else {
           return y;
         }
@@ -46348,7 +46355,7 @@ auto checkpoint(F const& f, Es const&... inputs) {
     if (!held.node) return finish(std::tuple(outputs));
     return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       auto const record = [&]<std::size_t K, class Y>(std::integral_constant<std::size_t, K>, Y const& y) {
-        return detail::noted_view_of_any(Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node)), vs...);
+        return detail::noted_view(Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node)), vs...);
       };
       return finish(std::tuple(record(std::integral_constant<std::size_t, Ks>{}, std::get<Ks>(outputs))...));
     }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(outputs)>>>{});
@@ -47877,20 +47884,6 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src);
 
 namespace detail {
 
-/// Indices or a mask that a backward needs, as they are now.
-template <class T, class D>
-class SavedConstant {
- public:
-  explicit SavedConstant(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
-  Tensor<T, D> const& tensor() const {
-    check_unchanged(value_.storage_head(), version_, value_.shape());
-    return value_;
-  }
-
- private:
-  Tensor<T, D> value_;
-  uint32_t version_;
-};
 template <class E>
 auto saved_constant(E const& e) {
   Tensor<value_of<E>, result_device_t<device_of<E>>> const value = evaluated(e);
@@ -48452,7 +48445,7 @@ struct EinsumRule {
 template <class A>
 auto einsum_step(EinsumStep const& step, A const& a) {
   auto value = einsum(step.forward(), a.value());
-  return noted_view_of_any(record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a), a);  // of one operand it may be a view
+  return noted_view(record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a), a);  // of one operand it may be a view
 }
 template <class A, class B>
 auto einsum_step(EinsumStep const& step, A const& a, B const& b) {
@@ -53743,8 +53736,7 @@ struct LabelLoss {
   using C = compute_t<T>;
   Tensor<I, DI> labels;  // contiguous
   uint32_t version;      // of the labels
-  Tensor<T, D> weight;
-  uint32_t weight_version;
+  SavedConstant<T, D> weight;
   int64_t ignored;
   double smoothing;
   reduction how;
@@ -53755,7 +53747,7 @@ struct LabelLoss {
   LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
     LabelProgram<T, I> p{};
     p.x = rows.data(), p.labels = labels.data();
-    p.weight = weight.body() ? weight.data() : nullptr;
+    p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
     p.sums = const_cast<C*>(std::as_const(sums).data());
@@ -53766,11 +53758,11 @@ struct LabelLoss {
   Tensor<T, D> value(Tensor<T, DX> const& scores, bool records, char const* who) {
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
+    if (weight.tensor().body() || smoothing != 0) check_class_weights(weight.tensor().body() ? &weight.tensor().shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) {
       sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.tensor().body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
     }
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
@@ -53787,7 +53779,6 @@ struct LabelLoss {
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
     check_unchanged(labels.storage_head(), version, labels.shape());
-    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> result;
@@ -53812,11 +53803,11 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
   using I = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
-  uint32_t const version = version_of(labels.storage_head()), weight_version = version_of(weights.storage_head());
+  uint32_t const version = version_of(labels.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
     using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
-    Loss loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
+    Loss loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
     if (!records) return Variable<T, D>(std::move(value), false);
@@ -53824,7 +53815,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }
@@ -53883,8 +53874,7 @@ namespace detail {
 template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
   using C = compute_t<T>;
-  Tensor<T, D> weight;
-  uint32_t weight_version;
+  SavedConstant<T, D> weight;
   double smoothing;
   reduction how;
   Tensor<C, D> sums;  // saved for the gradients: of each row the largest score, and log Σ exp about it
@@ -53894,7 +53884,7 @@ struct ProbabilityLoss {
   ProbabilityProgram<T> program(Tensor<T, DX> const& rows, Tensor<T, DP> const& target_rows, ScoreSpace const& space) const {
     ProbabilityProgram<T> p{};
     p.x = rows.data(), p.targets = target_rows.data();
-    p.weight = weight.body() ? weight.data() : nullptr;
+    p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.smoothing = smoothing, p.how = how;
     p.divisor = loss_divisor(how, static_cast<double>(space.rows), space.batch);
     p.sums = const_cast<C*>(std::as_const(sums).data());
@@ -53904,7 +53894,7 @@ struct ProbabilityLoss {
     char const* const who = "cross_entropy";
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
+    if (weight.tensor().body() || smoothing != 0) check_class_weights(weight.tensor().body() ? &weight.tensor().shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{2 * space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;
@@ -53918,7 +53908,6 @@ struct ProbabilityLoss {
   }
   template <class IntoX, class IntoTargets>
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
-    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> dx, dt;
@@ -53957,7 +53946,7 @@ auto cross_entropy(S const& scores, P const& probabilities, detail::cross_entrop
   using DX = device_of<decltype(x)>;
   using DP = device_of<decltype(t)>;
   Tensor<T, D> const weight = options.weight.body() ? options.weight.contiguous() : options.weight;
-  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, detail::version_of(weight.storage_head()), options.label_smoothing, options.reduction, {}, {}, {}};
+  detail::ProbabilityLoss<T, D, DX, DP> loss{detail::SavedConstant<T, D>(weight), options.label_smoothing, options.reduction, {}, {}, {}};
   if constexpr (differentiable<S> || differentiable<P>) {
     bool const records = detail::is_recording(x, t);
     Tensor<T, D> value = loss.value(x.value(), t.value(), records);
@@ -54520,8 +54509,7 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
 /// A loss of pairs: what its kernels need, and its gradients.
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
-  Tensor<T, D> a, b;  // of the shape of x, or empty
-  uint32_t a_version, b_version;
+  SavedConstant<T, D> a, b;  // of the shape of x, or empty
   double parameter;
   reduction how;
   Saved<T, DX> x;
@@ -54530,8 +54518,8 @@ struct PairLoss {
   PairProgram<T> program(Tensor<T, DX> const& xs, Tensor<T, DY> const& ys) const {
     PairProgram<T> p{};
     p.x = xs.data(), p.y = ys.data();
-    p.a = a.body() ? a.data() : nullptr;
-    p.b = b.body() ? b.data() : nullptr;
+    p.a = a.tensor().body() ? a.tensor().data() : nullptr;
+    p.b = b.tensor().body() ? b.tensor().data() : nullptr;
     p.count = xs.size(), p.parameter = parameter, p.how = how;
     p.divisor = loss_divisor(how, static_cast<double>(p.count), xs.rank() > 0 ? static_cast<double>(xs.shape()[0]) : 1.0);
     return p;
@@ -54551,8 +54539,6 @@ struct PairLoss {
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoY const& into_y) const {
     bool const wants_x = into_x.needed(), wants_y = into_y.needed();
     if (!wants_x && !wants_y) return;
-    check_unchanged(a.storage_head(), a_version, a.shape());
-    check_unchanged(b.storage_head(), b_version, b.shape());
     auto const xs = x.tensor().contiguous();
     auto const ys = y.tensor().contiguous();
     Tensor<T, D> dx, dy;
@@ -54577,8 +54563,7 @@ auto pair_loss(X const& given_x, Y const& given_y, reduction how, double paramet
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
   auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), 0, 0, parameter, how, {}, {}};
-  loss.a_version = version_of(loss.a.storage_head()), loss.b_version = version_of(loss.b.storage_head());
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a)), SavedConstant<T, D>(expanded(b)), parameter, how, {}, {}};
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);

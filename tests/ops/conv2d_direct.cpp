@@ -1,6 +1,9 @@
 // Convolutions of few channels with windows that follow each other along a row, against plain loops in double.
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <situ/ops/conv2d.hpp>
 #include <situ/ops/random.hpp>
 #include <support/devices.hpp>
@@ -53,20 +56,32 @@ void check(Case const& c, double allowed) {
 
 }  // namespace
 
-TEST_CASE("padding that is wider than the image reads nothing beside it") {  // as AddressSanitizer tells, to which the vector's ends are known
-  situ_test::with_every_instruction_set<Cpu>([] {
+TEST_CASE("padding that is wider than the image reads nothing beside it") {
+  // The pixels lie at the beginning or at the end of a page, with pages before and behind it that may not be read.
+  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages = ::mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  char* const readable = static_cast<char*>(pages) + page;
+  REQUIRE(::mprotect(pages, page, PROT_NONE) == 0);
+  REQUIRE(::mprotect(readable + page, page, PROT_NONE) == 0);
+  situ_test::with_every_instruction_set<Cpu>([&] {
     for (int64_t width : {1, 2, 3}) {
       for (int64_t padding : {1, 3, 6}) {
-        std::vector<float> pixels(static_cast<std::size_t>(16 * width), 1.f);
-        Tensor<float> const x = from_blob(pixels.data(), {1, 1, 16, width});
-        Tensor<float> const y = conv2d(x, ones({4, 1, 1, 2 * padding + 1}), {.padding = {0, padding}});
-        for (int64_t column = 0; column < width; ++column) {  // a window of ones counts the columns that it covers
-          int64_t const first = column < padding ? 0 : column - padding, last = column + padding < width ? column + padding : width - 1;
-          CHECK(sum(y.select(3, column)).item() == static_cast<float>(4 * 16 * (last - first + 1)));
+        for (bool const at_end : {false, true}) {
+          std::size_t const bytes = static_cast<std::size_t>(16 * width) * sizeof(float);
+          auto* const pixels = reinterpret_cast<float*>(at_end ? readable + page - bytes : readable);
+          for (int64_t k = 0; k < 16 * width; ++k) pixels[k] = 1;
+          Tensor<float> const x = from_blob(pixels, {1, 1, 16, width});
+          Tensor<float> const y = conv2d(x, ones({4, 1, 1, 2 * padding + 1}), {.padding = {0, padding}});
+          for (int64_t column = 0; column < width; ++column) {  // a window of ones counts the columns that it covers
+            int64_t const first = column < padding ? 0 : column - padding, last = column + padding < width ? column + padding : width - 1;
+            CHECK(sum(y.select(3, column)).item() == static_cast<float>(4 * 16 * (last - first + 1)));
+          }
         }
       }
     }
   });
+  ::munmap(pages, 3 * page);
   CHECK(conv2d(ones({1, 3, 3}), ones({1, 1, 2, 2}), {.stride = INT64_MAX, .padding = 1}).to_vector() == std::vector<float>{1});
   CHECK(sum(conv2d(ones({1, 3, 3}), ones({1, 1, 1, 1}), {.dilation = INT64_MAX})).item() == 9);
 }

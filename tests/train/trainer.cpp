@@ -405,6 +405,7 @@ TEST_CASE("bad options, a checkpoint of something else") {
 
   // The best epoch of a file that was changed.
   train::Trainer<Cpu>{{.epochs = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.fit(net, samples, train::none, loss, adam);
+  Net<float, Cpu> const trained = clone(net);
   {
     std::fstream file(folder.file("run.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
     std::string const head = [&] {
@@ -420,7 +421,7 @@ TEST_CASE("bad options, a checkpoint of something else") {
   }
   CHECK(thrown<IoError>([&] { trainer.fit(net, samples, train::none, loss, adam); },
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: its best epoch is number 9 of 1") == "");
-  Net<float, Cpu> const trained = clone(net);
+  CHECK(same_bits(net, trained));
   data::TensorDataset const no_samples{points.x.slice(0, 0, 0), points.y.slice(0, 0, 0)};
   CHECK(thrown<ShapeError>([&] { train::Trainer<Cpu>{{.progress = nullptr}}.fit(net, no_samples, train::none, loss, adam); },
                            "Trainer: the training data has no batches: 0 samples, in batches of 64; give some samples") == "");

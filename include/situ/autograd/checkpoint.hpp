@@ -145,7 +145,7 @@ auto checkpoint(F const& f, Es const&... inputs) {
     if (!held.node) return finish(std::tuple(outputs));
     return [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
       auto const record = [&]<std::size_t K, class Y>(std::integral_constant<std::size_t, K>, Y const& y) {
-        return detail::noted_view_of_any(Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node)), vs...);
+        return detail::noted_view(Y::adopt(new detail::OutputOf<value_of<Y>, device_of<Y>, Node, K>(y.value(), held.node)), vs...);
       };
       return finish(std::tuple(record(std::integral_constant<std::size_t, Ks>{}, std::get<Ks>(outputs))...));
     }(std::make_index_sequence<std::tuple_size_v<std::remove_cvref_t<decltype(outputs)>>>{});

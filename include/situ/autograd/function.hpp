@@ -436,7 +436,7 @@ auto apply_operation(As const&... arguments) {
         if constexpr (is_recorded_output<Y>) {
           constexpr std::size_t place = recorded_place<K>(std::type_identity<Outputs>{});
           node->shapes[place] = y.shape();
-          return noted_view_of_any(Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node)), arguments...);
+          return noted_view(Variable<value_of<Y>, device_of<Y>>::adopt(new OutputOf<value_of<Y>, device_of<Y>, Made, place>(Y(y), node)), arguments...);
         } else {
           return y;
         }

@@ -29,20 +29,6 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src);
 
 namespace detail {
 
-/// Indices or a mask that a backward needs, as they are now.
-template <class T, class D>
-class SavedConstant {
- public:
-  explicit SavedConstant(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
-  Tensor<T, D> const& tensor() const {
-    check_unchanged(value_.storage_head(), version_, value_.shape());
-    return value_;
-  }
-
- private:
-  Tensor<T, D> value_;
-  uint32_t version_;
-};
 template <class E>
 auto saved_constant(E const& e) {
   Tensor<value_of<E>, result_device_t<device_of<E>>> const value = evaluated(e);

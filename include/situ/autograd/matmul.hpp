@@ -364,7 +364,7 @@ struct EinsumRule {
 template <class A>
 auto einsum_step(EinsumStep const& step, A const& a) {
   auto value = einsum(step.forward(), a.value());
-  return noted_view_of_any(record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a), a);  // of one operand it may be a view
+  return noted_view(record("Einsum", std::move(value), EinsumRule<>{step, {}, {a.shape(), {}}}, a), a);  // of one operand it may be a view
 }
 template <class A, class B>
 auto einsum_step(EinsumStep const& step, A const& a, B const& b) {

@@ -118,23 +118,15 @@ Tensor<T, D> one_gradient(Shape const& shape) {
   }
 }
 
-/// Notes that a Variable's value lies in another's: where that one is written, its history no longer tells what it is made of.
-template <class T, class D>
-Variable<T, D> noted_view(Variable<T, D> result, Variable<T, D> const& of) {
-  auto* const state = result.state();
-  StorageHead const* const head = state->value.storage_head();
-  state->is_view = head && head == of.state()->value.storage_head();
-  state->version = head ? head->version : 0;
-  return result;
-}
-/// The same for one that may lie in that of any of several; what is not a Variable does not count.
+/// Notes where a Variable's value lies in that of one of others: where that one is written, its history no longer tells what it is made of. What is not
+/// a Variable does not count.
 template <class T, class D, class... Es>
-Variable<T, D> noted_view_of_any(Variable<T, D> result, Es const&... of) {
+Variable<T, D> noted_view(Variable<T, D> result, Es const&... of) {
   auto* const state = result.state();
   StorageHead const* const head = state->value.storage_head();
   auto const note = [&](auto const& each) {
     if constexpr (requires { each.state()->value; }) {
-      if (each.state() != state && head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
+      if (head && head == each.state()->value.storage_head()) state->is_view = true, state->version = head->version;
     }
   };
   (note(of), ...);

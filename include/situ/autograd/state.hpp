@@ -254,7 +254,7 @@ class Saved {
     }
   }
   /// What is not differentiated: a constant, or the operation's own result.
-  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(t.storage_head() ? t.storage_head()->version : 0) {}
+  explicit Saved(Tensor<T, D> const& t) : value_(t), version_(version_of(t.storage_head())) {}
   Saved(Saved const& other) : value_(other.value_), version_(other.version_), state_(other.state_) {
     if (state_) count_up(state_->references);
   }
@@ -290,6 +290,21 @@ class Saved {
   Tensor<T, D> value_;
   uint32_t version_ = 0;
   State<T, D>* state_ = nullptr;
+};
+
+/// Indices, weights or a mask that a backward needs, as they are now: what has no history.
+template <class T, class D>
+class SavedConstant {
+ public:
+  explicit SavedConstant(Tensor<T, D> const& t) : value_(t), version_(version_of(t.storage_head())) {}
+  Tensor<T, D> const& tensor() const {
+    check_unchanged(value_.storage_head(), version_, value_.shape());
+    return value_;
+  }
+
+ private:
+  Tensor<T, D> value_;
+  uint32_t version_;
 };
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_second_derivative(char const* operation) {

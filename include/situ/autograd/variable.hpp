@@ -302,7 +302,7 @@ class Variable {
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>   \
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)                                                  \
   Variable& operator SYMBOL##=(E const&)& = delete;                                                           \
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>    \
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>    \
     requires(any_formula<X> || number<X>)                                                                     \
   void operator SYMBOL##=(X const&) const&& = delete;
   SITU_RECORDED_IN_PLACE(+)
@@ -310,10 +310,10 @@ class Variable {
   SITU_RECORDED_IN_PLACE(*)
   SITU_RECORDED_IN_PLACE(/)
 #undef SITU_RECORDED_IN_PLACE
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>
     requires(any_formula<X> || number<X>)
   void operator=(X const&) const&& = delete;
-  template <class X, class Error = error::a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad<X>>
+  template <class X, class Error = error::a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad<X>>
     requires(any_formula<X> || number<X>)
   void assign(X const&) const = delete;
 

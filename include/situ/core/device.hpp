@@ -123,7 +123,7 @@ struct an_index_is_an_integer {};
 template <class Index>
 struct one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices {};
 template <class Written>
-struct a_view_of_a_Variable_is_not_written_to__write_a_part_by_its_indices_as_in_y_of_1_or_the_value_in_a_no_grad {};
+struct a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
 template <class Number>

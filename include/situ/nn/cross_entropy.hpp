@@ -158,8 +158,7 @@ struct LabelLoss {
   using C = compute_t<T>;
   Tensor<I, DI> labels;  // contiguous
   uint32_t version;      // of the labels
-  Tensor<T, D> weight;
-  uint32_t weight_version;
+  SavedConstant<T, D> weight;
   int64_t ignored;
   double smoothing;
   reduction how;
@@ -170,7 +169,7 @@ struct LabelLoss {
   LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
     LabelProgram<T, I> p{};
     p.x = rows.data(), p.labels = labels.data();
-    p.weight = weight.body() ? weight.data() : nullptr;
+    p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
     p.sums = const_cast<C*>(std::as_const(sums).data());
@@ -181,11 +180,11 @@ struct LabelLoss {
   Tensor<T, D> value(Tensor<T, DX> const& scores, bool records, char const* who) {
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), space.kept, labels.shape(), "labels", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
+    if (weight.tensor().body() || smoothing != 0) check_class_weights(weight.tensor().body() ? &weight.tensor().shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) {
       sums = Tensor<C, D>::uninitialized(Shape{space.rows + 1}, who);
-      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
+      if (!Logarithms && loss_makes_gradient<D, T> && !(weight.tensor().body() && smoothing != 0)) gradient = Tensor<C, D>::uninitialized(class_rows_shape(scores.shape()), who);
     }
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
@@ -202,7 +201,6 @@ struct LabelLoss {
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (!into.needed()) return;
     check_unchanged(labels.storage_head(), version, labels.shape());
-    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> result;
@@ -227,11 +225,11 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
   using I = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
-  uint32_t const version = version_of(labels.storage_head()), weight_version = version_of(weights.storage_head());
+  uint32_t const version = version_of(labels.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
     using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
-    Loss loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
+    Loss loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
     if (!records) return Variable<T, D>(std::move(value), false);
@@ -239,7 +237,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, weights, weight_version, ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }
@@ -298,8 +296,7 @@ namespace detail {
 template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
   using C = compute_t<T>;
-  Tensor<T, D> weight;
-  uint32_t weight_version;
+  SavedConstant<T, D> weight;
   double smoothing;
   reduction how;
   Tensor<C, D> sums;  // saved for the gradients: of each row the largest score, and log Σ exp about it
@@ -309,7 +306,7 @@ struct ProbabilityLoss {
   ProbabilityProgram<T> program(Tensor<T, DX> const& rows, Tensor<T, DP> const& target_rows, ScoreSpace const& space) const {
     ProbabilityProgram<T> p{};
     p.x = rows.data(), p.targets = target_rows.data();
-    p.weight = weight.body() ? weight.data() : nullptr;
+    p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.smoothing = smoothing, p.how = how;
     p.divisor = loss_divisor(how, static_cast<double>(space.rows), space.batch);
     p.sums = const_cast<C*>(std::as_const(sums).data());
@@ -319,7 +316,7 @@ struct ProbabilityLoss {
     char const* const who = "cross_entropy";
     ScoreSpace const space = score_space(scores.shape(), who);
     check_loss_shapes(scores.shape(), scores.shape(), probabilities.shape(), "probabilities", who);
-    if (weight.body() || smoothing != 0) check_class_weights(weight.body() ? &weight.shape() : nullptr, space.classes, smoothing, who);
+    if (weight.tensor().body() || smoothing != 0) check_class_weights(weight.tensor().body() ? &weight.tensor().shape() : nullptr, space.classes, smoothing, who);
     auto result = Tensor<T, D>::uninitialized(how == reduction::none ? space.kept : Shape{}, who);
     if (records) sums = Tensor<C, D>::uninitialized(Shape{2 * space.rows}, who);
     if (space.rows == 0 && how == reduction::none) return result;
@@ -333,7 +330,6 @@ struct ProbabilityLoss {
   }
   template <class IntoX, class IntoTargets>
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
-    check_unchanged(weight.storage_head(), weight_version, weight.shape());
     Shape const shape = x.tensor().shape();
     ScoreSpace const space = score_space(shape, "cross_entropy");
     Tensor<T, D> dx, dt;
@@ -372,7 +368,7 @@ auto cross_entropy(S const& scores, P const& probabilities, detail::cross_entrop
   using DX = device_of<decltype(x)>;
   using DP = device_of<decltype(t)>;
   Tensor<T, D> const weight = options.weight.body() ? options.weight.contiguous() : options.weight;
-  detail::ProbabilityLoss<T, D, DX, DP> loss{weight, detail::version_of(weight.storage_head()), options.label_smoothing, options.reduction, {}, {}, {}};
+  detail::ProbabilityLoss<T, D, DX, DP> loss{detail::SavedConstant<T, D>(weight), options.label_smoothing, options.reduction, {}, {}, {}};
   if constexpr (differentiable<S> || differentiable<P>) {
     bool const records = detail::is_recording(x, t);
     Tensor<T, D> value = loss.value(x.value(), t.value(), records);

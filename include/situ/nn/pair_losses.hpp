@@ -62,8 +62,7 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
 /// A loss of pairs: what its kernels need, and its gradients.
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
-  Tensor<T, D> a, b;  // of the shape of x, or empty
-  uint32_t a_version, b_version;
+  SavedConstant<T, D> a, b;  // of the shape of x, or empty
   double parameter;
   reduction how;
   Saved<T, DX> x;
@@ -72,8 +71,8 @@ struct PairLoss {
   PairProgram<T> program(Tensor<T, DX> const& xs, Tensor<T, DY> const& ys) const {
     PairProgram<T> p{};
     p.x = xs.data(), p.y = ys.data();
-    p.a = a.body() ? a.data() : nullptr;
-    p.b = b.body() ? b.data() : nullptr;
+    p.a = a.tensor().body() ? a.tensor().data() : nullptr;
+    p.b = b.tensor().body() ? b.tensor().data() : nullptr;
     p.count = xs.size(), p.parameter = parameter, p.how = how;
     p.divisor = loss_divisor(how, static_cast<double>(p.count), xs.rank() > 0 ? static_cast<double>(xs.shape()[0]) : 1.0);
     return p;
@@ -93,8 +92,6 @@ struct PairLoss {
   void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoY const& into_y) const {
     bool const wants_x = into_x.needed(), wants_y = into_y.needed();
     if (!wants_x && !wants_y) return;
-    check_unchanged(a.storage_head(), a_version, a.shape());
-    check_unchanged(b.storage_head(), b_version, b.shape());
     auto const xs = x.tensor().contiguous();
     auto const ys = y.tensor().contiguous();
     Tensor<T, D> dx, dy;
@@ -119,8 +116,7 @@ auto pair_loss(X const& given_x, Y const& given_y, reduction how, double paramet
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
   auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{expanded(a), expanded(b), 0, 0, parameter, how, {}, {}};
-  loss.a_version = version_of(loss.a.storage_head()), loss.b_version = version_of(loss.b.storage_head());
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a)), SavedConstant<T, D>(expanded(b)), parameter, how, {}, {}};
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);
