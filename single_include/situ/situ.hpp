@@ -436,6 +436,15 @@ void MessageText::add_integer(unsigned long long magnitude, bool negative) noexc
 void MessageText::add_floating(double number, int digits, bool behind_point) noexcept {
   char buffer[48];
   __builtin_snprintf(buffer, sizeof buffer, behind_point ? "%.*f" : "%.*g", digits, number);
+  char* to = buffer;
+  bool in_point = false;  // the locale's, which may have several bytes
+  for (char const* at = buffer; *at; ++at) {
+    bool const word = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '-' || *at == '+';
+    if (word) *to++ = *at;
+    else if (!in_point) *to++ = '.';
+    in_point = !word;
+  }
+  *to = '\0';
   add(buffer);
 }
 
@@ -1041,9 +1050,9 @@ inline int64_t count_of(Shape const& shape, char const* who, int64_t element_siz
 
 /// The product of the extents of a shape that has been checked.
 constexpr int64_t product(Shape const& shape) {
-  int64_t count = 1;
-  for (int64_t extent : shape) count *= extent;
-  return count;
+  uint64_t count = 1;  // may wrap where an extent is 0
+  for (int64_t extent : shape) count *= static_cast<uint64_t>(extent);
+  return static_cast<int64_t>(count);
 }
 
 /// An axis counted from the front. Throws AxisError when `shape` has no such axis.
@@ -1069,9 +1078,9 @@ SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t 
   Shape const from = line_shape(shape);
   int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");
   if (begin > end) fail<ShapeError>("flatten: axis ", first, " is behind axis ", last, " in shape ", shape, "; the first of the axes to join comes first");
-  Shape result = Shape::filled(from.rank() - (end - begin), 1);
-  int64_t joined = 1;
-  for (int k = begin; k <= end; ++k) joined *= from[k];
+  Shape result = Shape::filled(from.rank() - (end - begin), 1), joined_axes = Shape::filled(end - begin + 1, 1);
+  for (int k = begin; k <= end; ++k) joined_axes[k - begin] = from[k];
+  int64_t const joined = count_of(joined_axes, "flatten");
   for (int k = 0; k < result.rank(); ++k) result[k] = k < begin ? from[k] : k == begin ? joined : from[k + end - begin];
   return result;
 }
@@ -1115,25 +1124,26 @@ struct Layout {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
-      step *= shape[k] > 1 ? shape[k] : 1;
+      if (__builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step)) step = 1;  // an extent is 0: no stride leads anywhere
     }
   }
 
   constexpr int rank() const { return shape.rank(); }
   constexpr int64_t size() const { return detail::product(shape); }
 
-  /// The number of elements, and whether they are contiguous.
+  /// The number of elements, and whether they are contiguous, as none are.
   struct Measure {
     int64_t size;
     bool contiguous;
   };
   constexpr Measure measure() const {
-    Measure m{1, true};
+    uint64_t size = 1;  // may wrap where an extent is 0
+    bool contiguous = true;
     for (int k = rank() - 1; k >= 0; --k) {
-      m.contiguous = m.contiguous && (shape[k] <= 1 || strides[k] == m.size || m.size == 0);
-      m.size *= shape[k];
+      contiguous = contiguous && (shape[k] <= 1 || static_cast<uint64_t>(strides[k]) == size);
+      size *= static_cast<uint64_t>(shape[k]);
     }
-    return m;
+    return {static_cast<int64_t>(size), contiguous || size == 0};
   }
   constexpr bool is_contiguous() const { return measure().contiguous; }
 
@@ -1334,16 +1344,20 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
   int64_t const size = product(from);
   int unknown = -1;
   int64_t known = 1;
+  bool empty = false, overflows = false;
   for (int k = 0; k < to.rank(); ++k) {
     if (to[k] == -1) {
       if (unknown >= 0) fail<ShapeError>(who, ": shape ", to, " has more than one -1; only one extent can be inferred");
       unknown = k;
     } else if (to[k] < 0) {
       fail<ShapeError>(who, ": shape ", to, " has a negative extent: ", to[k], "; sizes are 0 or more, or one -1");
-    } else if (__builtin_mul_overflow(known, to[k], &known)) {
-      fail<ShapeError>(who, ": shape ", to, " has more elements than can be addressed: the product of the sizes overflows");
+    } else {
+      empty = empty || to[k] == 0;
+      overflows = overflows || __builtin_mul_overflow(known, to[k], &known);
     }
   }
+  if (empty) known = 0;
+  else if (overflows) fail<ShapeError>(who, ": shape ", to, " has more elements than can be addressed: the product of the sizes overflows");
   if (unknown >= 0) {
     if (known == 0 && size == 0) {
       fail<ShapeError>(who, ": shape ", from, " (0 elements) cannot become ", to, ": beside an extent of 0 the -1 stands for any number; write the extent");
@@ -2536,6 +2550,11 @@ SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
   return limit;
 }
+/// Whether the kernels of this thread run on it alone: it is one of several that are at work on something else.
+SITU_PROCESS_STATE bool& runs_alone() {
+  static thread_local constinit bool alone = false;
+  return alone;
+}
 
 }  // namespace detail::cpu
 
@@ -2555,9 +2574,10 @@ inline void set_instruction_set(instruction_set set) {
 
 inline namespace SITU_ABI_THREADS {
 
-/// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP.
+/// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP, and on the threads that make a DataLoader's batches.
 inline int num_threads() {
 #if defined(_OPENMP)
+  if (detail::cpu::runs_alone()) return 1;
   int const limit = __atomic_load_n(&detail::cpu::thread_limit(), __ATOMIC_RELAXED);
   return limit > 0 ? limit : omp_get_max_threads();
 #else
@@ -3346,6 +3366,7 @@ struct MomentState {
   void* native = nullptr;
   int64_t number = 0;
   double time = 0;  ///< in milliseconds, where the driver needs it
+  int64_t place = 0;  ///< among the moments and host functions of its stream, where the driver needs it
   bool timed = false;
   mutable bool has_passed = false;  ///< as the host has seen: nobody has to be asked again
 };
@@ -3386,7 +3407,7 @@ class Moment {
   }
   static Moment make(StreamDriver const* driver, bool timed) {
     Moment result;
-    result.state_ = new MomentState{1, driver, nullptr, nullptr, 0, 0, timed};
+    result.state_ = new MomentState{1, driver, nullptr, nullptr, 0, 0, 0, timed};
     return result;
   }
 
@@ -3441,6 +3462,8 @@ struct StreamState {
   bool crowded = false;  ///< several threads are, or were, on it at once
   bool recorded = false; ///< a graph is being captured of it: it was idle before, and does nothing until that ends
   int64_t handles = 0;
+  int64_t places = 0;   ///< that moments and host functions have taken, where the driver needs it
+  int64_t running = 0;  ///< that of the host function which runs, or ran last
   uint64_t segments = 0;  ///< that were begun
   int64_t open = 0;       ///< segments that last
   uint64_t ended[remembered] = {};  ///< the segments that ended last
@@ -3821,6 +3844,7 @@ struct HostFunction {
   void (*end)(HostFunction*) noexcept;
   StreamState* stream;
   HostFunction* next = nullptr;
+  int64_t place = 0;  ///< as a moment's
 };
 template <class F>
 struct HostFunctionOf : HostFunction {
@@ -5000,6 +5024,7 @@ struct Streams {
       to.number = stream.ordinal;
     }
     check(stream.ordinal, cudaEventRecord(event, native(stream)), "cudaEventRecord");
+    to.place = __atomic_add_fetch(&stream.places, 1, __ATOMIC_ACQ_REL);  // after it, and a function's before that: a smaller place was enqueued earlier
   }
   static void wait_for(StreamState& later, MomentState const& moment) {
     DeviceGuard const guard(later.ordinal);
@@ -5008,15 +5033,15 @@ struct Streams {
   /// A host function must not ask CUDA. Whatever its stream did before it has passed; of others it knows what the host has seen.
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
-    if (StreamState const* const here = host_function_stream()) return moment.stream == here;
+    if (StreamState const* const here = host_function_stream()) return moment.stream == here && moment.place < here->running;
     DeviceSwitch const there(moment.number);
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
     if (host_function_stream()) {
       if (passed(moment)) return;
-      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, which CUDA does not allow: let its own stream wait (stream.wait(event)), and the host "
-                  "for the copy that it reads (get()), before it is enqueued");
+      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, or for what its own does after it, which CUDA does not allow: let its own stream wait "
+                  "(stream.wait(event)), and the host for the copy that it reads (get()), before it is enqueued");
     }
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
@@ -5054,6 +5079,7 @@ struct Streams {
   static void call(StreamState& stream, HostFunction* function) {
     constexpr auto run = [](void* given) {
       auto* const called = static_cast<HostFunction*>(given);
+      called->stream->running = called->place;
       run_host_function(called);
       HostFunction*& head = process_state().called;
       called->next = __atomic_load_n(&head, __ATOMIC_RELAXED);
@@ -5063,6 +5089,7 @@ struct Streams {
     DeviceGuard const guard(stream.ordinal);
     if (current_streams()[stream.ordinal].recorder) fail_host_function_in_graph(place(stream.ordinal));
     end_called();
+    function->place = __atomic_add_fetch(&stream.places, 1, __ATOMIC_ACQ_REL);
     check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
   }
   static void end_called() noexcept {
@@ -7681,8 +7708,8 @@ inline void settle_profile(int64_t first, int64_t last) {
         store.events[k].duration = took;
         break;
       }
-      // What is under way on the host, such as the call that this stands in, has no end yet.
-      if (event.began && event.thread == profile_thread()) break;
+      // What is under way on the host, such as the call that this stands in, or a range of another thread, has no end yet.
+      if (event.began && (event.thread == profile_thread() || event.what.kind == event_kind::range)) break;
       if (tries < 1000) {
         ::sched_yield();
       } else {
@@ -7747,17 +7774,26 @@ class basic_profile {
     detail::settle_profile(first_, last);
     events_.reserve(static_cast<std::size_t>(last - first_));
     stopped_ = true;
-    detail::SpinLock const guard(store.lock);
-    for (int64_t k = first_; k < last; ++k) {
-      if (!store.events[k].cancelled) events_.push_back(store.events[k]);
+    detail::ProfileEvent* all = nullptr;
+    int64_t all_count = 0;
+    {
+      detail::SpinLock const guard(store.lock);
+      for (int64_t k = first_; k < last; ++k) {
+        if (!store.events[k].cancelled) events_.push_back(store.events[k]);
+      }
+      if (--store.running > 0) return;
+      __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::profiles), __ATOMIC_RELAXED);
+      __atomic_store_n(&detail::cpu::memory_state().small_limit, detail::cpu::large_block, __ATOMIC_RELAXED);
+      all = std::exchange(store.events, nullptr);
+      all_count = std::exchange(store.count, 0);
+      store.room = 0;
+      ++store.generation;
     }
-    if (--store.running > 0) return;
-    __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::profiles), __ATOMIC_RELAXED);
-    __atomic_store_n(&detail::cpu::memory_state().small_limit, detail::cpu::large_block, __ATOMIC_RELAXED);
-    std::free(store.events);
-    store.events = nullptr;
-    store.count = store.room = 0;
-    ++store.generation;
+    for (int64_t k = 0; k < all_count; ++k) {  // what began meanwhile in other threads is in no profile: its events go
+      int64_t begin = 0;
+      if (all[k].read) (void)all[k].read(all[k].started, all[k].ended, all[k].what.place.ordinal, &begin);
+    }
+    std::free(all);
   }
 
   /// How often each thing happened so far, on all devices or on one (of a transfer: that it goes to or comes from). Nothing is waited for.
@@ -8098,7 +8134,10 @@ inline int64_t memory_reserved(AnyDevice const& d) {
       auto const use = detail::cpu::memory_use();
       return use.allocated + use.kept;
     }
-    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + detail::kept_pinned_bytes();
+    default: {  // what keeps nothing holds what is in use
+      int64_t const kept = d.type() == AnyDevice::kind::pinned ? detail::kept_pinned_bytes() : 0;
+      return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + kept;
+    }
   }
 }
 inline int64_t memory_reserved(int i = 0) { return memory_reserved(AnyDevice::cuda(i)); }
@@ -8115,7 +8154,7 @@ inline void empty_cache() {
 
 /// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
 /// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is, and as much
-/// pinned memory.
+/// pinned memory. A device of your own keeps nothing: there it does nothing.
 /// Throws ShapeError for a negative number, DeviceUnavailable.
 inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
   if (bytes < 0) detail::fail<ShapeError>("set_release_threshold: ", bytes, " bytes were asked for; 0 keeps nothing");
@@ -8123,7 +8162,8 @@ inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
     case AnyDevice::kind::cuda: return detail::cuda::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::emulated: return detail::emulated::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::cpu: return detail::cpu::set_release_threshold(bytes);
-    default: return detail::set_pinned_release_threshold(bytes);
+    case AnyDevice::kind::pinned: return detail::set_pinned_release_threshold(bytes);
+    default: return;
   }
 }
 inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_threshold(bytes, AnyDevice::cuda(i)); }
@@ -58224,18 +58264,20 @@ struct SampleKey {
 template <class T>
 struct FieldWriter {
   data::BatchField<T>& field;
-  T* at = nullptr;
+  T* at = nullptr;  ///< null, too, for samples without elements
+  bool begun = false;
   Shape shape{};  ///< of a sample
   int64_t count = 0;
   int64_t first_index = 0;
 
   /// Room for one more sample.
   T* next(Shape const& sample, int64_t index, int number) {
-    if (!at) {
+    if (!begun) {
       shape = sample;
       count = count_of(sample, "DataLoader", sizeof(T));
       first_index = index;
       at = field.room(sample);
+      begun = true;
     } else if (SITU_UNLIKELY(!(sample == shape))) {
       fail<ShapeError>("field ", number, " has shape ", sample, ", and ", shape, " in sample ", first_index,
                        " of the same batch; samples of one batch have one shape: pad them, or give the dataset a get_batch that does");
@@ -58398,8 +58440,8 @@ class BatchPipeline {
   /// Starts a loop with batch `first` of an epoch.
   [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
-    if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
+    if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     if (plan_.seed != seed) {
       plan_.seed = seed;
       order_epoch_ = next_order_epoch_ = -1;
@@ -58432,11 +58474,13 @@ class BatchPipeline {
     ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
-  /// Ends the loop, also before the last batch. No thread is at work when this returns.
+  /// Ends the loop, also before the last batch. No thread is at work when this returns, and no batch is kept.
   [[gnu::cold]] void end() noexcept {
     Lock const lock(*this);
-    running_ = false;
+    end_ = claimed_;
     while (making_ > 0) wait();
+    forget();
+    running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
   int slots() const { return plan_.most_ahead + 1; }
@@ -58456,6 +58500,9 @@ class BatchPipeline {
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
+
+  /// Lets go of what was made and is not used.
+  virtual void forget() noexcept = 0;
 
   /// To be called before what make() uses goes.
   [[gnu::cold]] void stop() noexcept {
@@ -58496,9 +58543,9 @@ class BatchPipeline {
   bool wants_order() const { return running_ && plan_.shuffle && claimed_ == end_ && !ordering_ && next_order_epoch_ != order_epoch_ + 1; }
 
   void wait() {
-    waits_ = true;
+    ++waiting_;
     ::pthread_cond_wait(&ready_, &mutex_);
-    waits_ = false;
+    --waiting_;
   }
   /// Another thread is at it. Sleeping costs more than a small batch.
   void wait_for_batch(int64_t batch) {
@@ -58513,7 +58560,7 @@ class BatchPipeline {
     while (!made(batch)) wait();
   }
   void wake_waiting() {
-    if (waits_) ::pthread_cond_signal(&ready_);
+    if (waiting_ > 0) ::pthread_cond_broadcast(&ready_);
   }
 
   void make_next() {
@@ -58635,8 +58682,8 @@ class BatchPipeline {
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t work_;                              ///< for the threads
   pthread_cond_t ready_ = PTHREAD_COND_INITIALIZER;  ///< for the one who takes batches
-  bool running_ = false, stopping_ = false, waits_ = false, ordering_ = false;
-  int parked_ = 0, napping_ = 0, making_ = 0;
+  bool running_ = false, stopping_ = false, ordering_ = false;
+  int parked_ = 0, napping_ = 0, waiting_ = 0, making_ = 0;
   double cost_ = 0;  ///< milliseconds for a batch, more or less
   double idle_ = 0;  ///< milliseconds since the last loop, more or less
   static constexpr double shortest_nap = 0.02, longest_nap = 2, longest_idleness = 20;
@@ -58652,8 +58699,9 @@ class BatchPipeline {
 inline namespace SITU_ABI_THREADS {
 /// Kernels that a sample needs run on the thread that makes it, not on a team of its own.
 inline void* run_batch_worker(void* pipeline) {
+  cpu::runs_alone() = true;
 #if defined(_OPENMP)
-  omp_set_num_threads(1);
+  omp_set_num_threads(1);  // of what is not situ's
 #endif
 #if defined(__linux__)
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps end within a microsecond of their time, not 50: several small batches
@@ -58703,7 +58751,8 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
   [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
-    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
+    int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
+    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
   [[gnu::cold]] ~LoaderCore() {
     stop();
@@ -58716,8 +58765,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
     return std::exchange(slots_[k].batch, Batch());
   }
-  /// Lets go of what was made and is not used.
-  [[gnu::cold]] void forget() noexcept {
+  [[gnu::cold]] void forget() noexcept override {
     for (int k = 0; k < slots(); ++k) {
       slots_[k].batch = Batch();
       slots_[k].failure = nullptr;
@@ -58909,12 +58957,11 @@ class DataLoader<X, D> {
     void end() noexcept {
       if (!core_) return;
       batch_ = value_type();
-      core_->end();
-      core_->forget();
       if (is_mine()) {
         core_->epoch.data()[0] = epoch_ + 1;
         core_->position.data()[0] = 0;
       }
+      core_->end();
       core_ = nullptr;
     }
     /// No other epoch was set in the meantime, for the next loop.
@@ -59047,8 +59094,8 @@ std::array<Subset<X>, N> random_split(X const& x, S const (&fractions)[N], Gener
   for (std::size_t k = 0; rest > 0; k = (k + 1) % N) {
     if (fractions[k] > 0) ++sizes[k], --rest;
   }
-  for (std::size_t k = N; rest < 0;) {  // by the same inaccuracy
-    if (sizes[--k] > 0) --sizes[k], ++rest;
+  for (std::size_t k = N - 1; rest < 0; k = (k + N - 1) % N) {  // by the same inaccuracy
+    if (sizes[k] > 0) --sizes[k], ++rest;
   }
   return detail::split_by<X, N>(x, sizes, generator);
 }
@@ -59168,7 +59215,7 @@ enum class parsed : unsigned char { number, missing, wrong, too_large };
 
 inline bool is_word(std::string_view text, char const* word) {
   for (char c : text) {
-    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
+    if (*word == '\0' || (c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
   }
   return *word == '\0';
 }
@@ -59196,6 +59243,7 @@ SITU_INLINE char const* scan_decimal(char const* at, char const* end, Decimal& n
   if (count == 0) return at;
   number.good = true;
   number.digits = digits;
+  for (char const* zero = first; count > 19 && (*zero == '0' || *zero == '.'); ++zero) count -= *zero == '0';  // those in front tell nothing
   number.many = count > 19;
   if (at == end || (*at != 'e' && *at != 'E')) return at;
   number.has_point = true;
@@ -59550,7 +59598,7 @@ private:
 };
 
 /// Writes a file through a temporary one in the same folder that is renamed into place: readers see the old file or
-/// the whole new one. An existing file keeps its permissions, a symbolic link is followed.
+/// the whole new one. An existing file keeps its permissions, a symbolic link is followed, also to a file that is not there yet.
 ///
 /// Throws    IoError if the folder cannot be written, the disk is full, or the name belongs to something that is not
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
@@ -59564,6 +59612,7 @@ public:
     char* const resolved = exists ? ::realpath(context.path, nullptr) : nullptr;
     target_.add(resolved ? resolved : context.path);
     std::free(resolved);
+    if (!exists) follow_links();
     // The name does not grow with the target's, which may be as long as the file system allows.
     static unsigned counter = 0;
     int fd = -1;
@@ -59617,6 +59666,19 @@ public:
   }
 
 private:
+  /// The target of links that lead to no file: what they say, from the folder that each is in.
+  [[gnu::cold]] void follow_links() {
+    char to[4096];
+    for (int links = 0; links < 40; ++links) {  // as many as Linux follows
+      ssize_t const length = ::readlink(target_.c_str(), to, sizeof to);
+      if (length <= 0 || length == static_cast<ssize_t>(sizeof to)) return;
+      MessageText next;
+      add_to(next, to[0] == '/' ? std::string_view() : folder(), std::string_view(to, static_cast<size_t>(length)));
+      target_.clear();
+      target_.add(next.c_str(), next.size());
+      if (next.is_cut()) throw std::bad_alloc();
+    }
+  }
   /// Up to the last slash.
   std::string_view folder() const {
     char const* const slash = std::strrchr(target_.c_str(), '/');
@@ -61141,9 +61203,9 @@ inline int compare_entries(void const* left, void const* right) {
 }
 
 /// Appends a name or a text of the metadata. Throws IoError where it is not UTF-8.
-[[gnu::cold]] inline void append_checked(MessageText& to, std::string_view text, FileContext const& context) {
+[[gnu::cold]] inline void append_checked(MessageText& to, char const* what, std::string_view text, FileContext const& context) {
   if (first_not_utf8(reinterpret_cast<unsigned char const*>(text.data()), text.size()) < text.size()) {
-    context.fail("the name ", quote_bytes(text), " is not UTF-8; UTF-8 is needed");
+    context.fail(what, quote_bytes(text), " is not UTF-8; UTF-8 is needed");
   }
   append_json_string(to, text);
 }
@@ -61158,9 +61220,9 @@ inline int compare_entries(void const* left, void const* right) {
   List<std::string_view> keys;
   for (auto const& pair : metadata) {
     if (!keys.empty()) header.add(",");
-    append_checked(header, pair.first, context);
+    append_checked(header, "the key ", pair.first, context);
     header.add(":");
-    append_checked(header, pair.second, context);
+    append_checked(header, "the text ", pair.second, context);
     keys.push_back(pair.first);
   }
   if (std::string_view const* const twice = sort_names(keys)) context.fail("key ", quoted_name(*twice), " of the metadata was given twice; keys are unique");
@@ -61172,7 +61234,7 @@ inline int compare_entries(void const* left, void const* right) {
     entry.begin = end;
     if (__builtin_add_overflow(end, product(entry.shape) * bytes_of_dtype(entry.dtype()), &end)) context.fail("the tensors are too large: fewer than 2^63 bytes are needed");
     entry.end = end;
-    append_checked(header, entry.name, context);
+    append_checked(header, "the name ", entry.name, context);
     add_to(header, ":{\"dtype\":\"", safetensors_name(entry.dtype()), "\",\"shape\":[");
     for (int k = 0; k < entry.shape.rank(); ++k) add_to(header, k > 0 ? "," : "", entry.shape[k]);
     add_to(header, "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
@@ -61879,7 +61941,7 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
-/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, other floats through double,
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, float through double,
 /// integers through int64, each of which holds all that comes to it.
 [[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
   static constexpr ConvertRun from_double[] = {&convert_run<double, float>, nullptr, nullptr, nullptr, &convert_run<double, bool>, &convert_run<double, int8_t>,
@@ -61895,7 +61957,8 @@ using ConvertRun = void (*)(void const* from, void* to, int64_t count);
     if (is_short(from) && to == dtype::float32) run = from == dtype::float16 ? &convert_run<float16, float> : &convert_run<bfloat16, float>;
     else if (from == dtype::float32 && is_short(to)) run = to == dtype::float16 ? &convert_run<float, float16> : &convert_run<float, bfloat16>;
     else if (from == dtype::float32 && to == dtype::float64) run = &convert_run<float, double>;
-    else if (from == dtype::float64 && !is_short(to)) run = from_double[static_cast<int>(to)];
+    else if (from == dtype::float64 && is_short(to)) run = to == dtype::float16 ? &convert_run<double, float16> : &convert_run<double, bfloat16>;  // rounded once
+    else if (from == dtype::float64) run = from_double[static_cast<int>(to)];
     else if (from == dtype::float32) middle = dtype::float64;
   } else if (from != dtype::int64) {
     if (to == dtype::int64) run = to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)];
@@ -62421,7 +62484,7 @@ class Safetensors {
   int64_t size() const { return static_cast<int64_t>(file_->header.entries.size()); }
   bool contains(std::string_view key) const { return file_->header.find(key) != nullptr; }
   /// Throws    IoError if there is no such tensor; ShapeError if it has more axes than a Tensor can have.
-  Shape shape(std::string_view key) const { return checked_shape(entry("shape", key)); }
+  Shape shape(std::string_view key) const { return checked_shape("shape", entry("shape", key)); }
   /// Throws    TypeError for an element type that situ has not: type_name(key) has its name.
   situ::dtype dtype(std::string_view key) const { return checked_type("dtype", entry("dtype", key)); }
   /// The element type as it is written: "F32", "F8_E4M3".
@@ -62446,7 +62509,7 @@ class Safetensors {
   template <element T, situ::device D = Cpu>
   Tensor<T, D> load(std::string_view key, D = {}, CastOptions options = {}) const {
     auto const& found = checked_entry("load", key, dtype_of<T>, options.cast);
-    auto result = Tensor<T, D>::uninitialized(checked_shape(found), "Safetensors::load");
+    auto result = Tensor<T, D>::uninitialized(checked_shape("load", found), "Safetensors::load");
     detail::Staging staging(host_device<D> ? 0 : result.size() * static_cast<int64_t>(sizeof(T)));
     detail::read_elements(file_->elements(found), NamedTensor({}, result), staging);
     staging.wait();
@@ -62461,7 +62524,7 @@ class Safetensors {
   template <element T>
   Tensor<T> view(std::string_view key) const {
     auto const& found = checked_entry("view", key, dtype_of<T>, false);
-    Shape const shape = checked_shape(found);
+    Shape const shape = checked_shape("view", found);
     unsigned char const* const bytes = file_->mapping.data();
     if (found.bytes() > 0 && bytes) {
       unsigned char const* const first = bytes + file_->header.data_begin + found.begin;
@@ -62492,8 +62555,8 @@ class Safetensors {
     if (count > 8) detail::add_to(names, " and ", count - 8, " more");
     fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? "none" : names.c_str()});
   }
-  Shape checked_shape(detail::SafetensorsEntry const& found) const {
-    if (found.axes > max_rank) fail<ShapeError>("shape", {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
+  Shape checked_shape(char const* who, detail::SafetensorsEntry const& found) const {
+    if (found.axes > max_rank) fail<ShapeError>(who, {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
     return found.shape;
   }
   situ::dtype checked_type(char const* who, detail::SafetensorsEntry const& found) const {
@@ -62645,9 +62708,11 @@ inline constexpr Accuracy accuracy{};
 // ---- <situ/train/history.hpp>
 /// What a training run has reached, epoch by epoch: as numbers, as a table in CSV, as learning curves in SVG.
 
+#include <clocale>
 #include <cstdarg>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 
@@ -62683,14 +62748,22 @@ namespace detail {
   file.commit();
 }
 
-/// Appends what printf would print, up to 400 characters.
+/// Appends what printf would print, up to 400 characters, with a point whatever the locale's is; the format has none of the locale's.
 [[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(MessageText& to, char const* format, ...) {
   char buffer[400];
   std::va_list values;
   va_start(values, format);
   std::vsnprintf(buffer, sizeof buffer, format, values);
   va_end(values);
-  to.add(buffer);
+  std::string_view const point = std::localeconv()->decimal_point;
+  std::string_view text = buffer;
+  if (point != ".") {
+    for (std::size_t at; (at = text.find(point)) != text.npos; text.remove_prefix(at + point.size())) {
+      to.add(text.data(), at);
+      to.add(".");
+    }
+  }
+  to.add(text.data(), text.size());
 }
 
 /// Appends a text as it stands inside of SVG.
@@ -63031,7 +63104,7 @@ class TrainingRun {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
-    history.stopped_early = options_.patience > 0 && epoch.number - history.best_epoch >= options_.patience;
+    look_at_patience();
     bring_home();
     progress_.epoch(epoch, history);
     if (!options_.checkpoint.empty()) save();
@@ -63053,6 +63126,9 @@ class TrainingRun {
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
+  void look_at_patience() {
+    history.stopped_early = options_.patience > 0 && static_cast<int64_t>(history.epochs.size()) - history.best_epoch >= options_.patience;
+  }
   [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
     train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
@@ -63074,16 +63150,17 @@ class TrainingRun {
     int64_t* const drawn = Tensor<int64_t>(generator).data();
     drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
     io::Metadata::value_type const about[] = {
-        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}};
-    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 3));
+        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}};
+    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 2));
   }
   [[gnu::cold]] void load() {
     SafetensorsFile const file("Trainer", options_.checkpoint);
     SafetensorsEntry const* const entry = file.header.find("history");
-    if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    if (!entry || !entry->is_own_type() || entry->dtype() != dtype::float64 || entry->axes != 2 || entry->shape[1] != columns) {
+      file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    }
     for (auto const& pair : file.header.metadata) {
       if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
-      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
     if (history.best_epoch < 0 || history.best_epoch > entry->shape[0]) {
       file.context.fail(message({"holds no training run: its best epoch is number ", history.best_epoch, " of ", entry->shape[0]}));
@@ -63098,6 +63175,7 @@ class TrainingRun {
       history.epochs.push_back({convert_scalar<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], convert_scalar<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
                                 (measured & 4) != 0});
     }
+    look_at_patience();  // that of these options
   }
   /// Handles: what is loaded through them is loaded into the parts.
   [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {

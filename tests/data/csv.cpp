@@ -110,6 +110,8 @@ TEST_CASE("numbers are rounded to the nearest, alone in a field, with quotes, an
   }
   std::setlocale(LC_ALL, kept.c_str());
   CHECK(static_cast<float>(parse_csv<float16>("a\n1.5").values.item()) == 1.5f);
+  CHECK(column<double>("a\n0000000000000000000000000001.5\n0.000000000000000000000000000015e29\n00000000000000000000\n") == std::vector<double>{1.5, 1.5, 0});
+  for (std::size_t zeros : {1u, 2u, 300u}) CHECK_THROWS_AS(column("a\nnan" + std::string(zeros, '\0') + "\n"), IoError);
 }
 
 TEST_CASE("integers are exact, and what is no integer of the type is an error") {

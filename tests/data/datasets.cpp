@@ -135,6 +135,11 @@ TEST_CASE("random_split gives each sample to one part, by fractions or by sizes,
   CHECK(sizes_of(random_split(ten, {0.7, 0.3})) == Indices{7, 3});
   CHECK(sizes_of(random_split(ten, {0.1f, 0.2f, 0.7f})) == Indices{1, 2, 7});
   CHECK(sizes_of(random_split(ten, {1.0, 0.0})) == Indices{10, 0});
+  struct Many {
+    int64_t size() const { return 4000000; }
+    int64_t get(int64_t i) const { return i; }
+  };
+  CHECK(sizes_of(random_split(Many{}, {0.5000005, 0.5000004})) == Indices{2000001, 1999999});  // from 2000002 and 2000001, three too many
   CHECK(thrown<ShapeError>([&] { random_split(ten, {0.5, 0.4}); }, "random_split: the fractions sum up to 0.9; 1 is needed") == "");
   CHECK(thrown<ShapeError>([&] { random_split(ten, {1.5, -0.5}); }, "random_split: fraction 0 is 1.5; fractions are from 0 to 1, and sizes are integers") == "");
   CHECK(thrown<ShapeError>([&] { random_split(ten, {4, 5}); }, "random_split: the sizes sum up to 9, and the dataset has 10 samples; both must be the same") == "");

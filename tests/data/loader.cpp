@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <ranges>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <situ/data/subset.hpp>
+#include <situ/device/query.hpp>
 #include <situ/tensor.hpp>
 #include <data/expected/order.hpp>
 #include <support/compare.hpp>
@@ -65,6 +67,22 @@ struct Padded {
     for (int64_t i : indices) {
       for (int64_t k = 0; k < longest; ++k) *to++ = k < i % 4 ? static_cast<float>(i) : -1.f;
     }
+  }
+};
+
+/// Sample i is of so many elements as sizes[i] says.
+struct Sized {
+  std::vector<int64_t> sizes;
+  int64_t size() const { return static_cast<int64_t>(sizes.size()); }
+  std::vector<float> get(int64_t i) const { return std::vector<float>(static_cast<std::size_t>(sizes[static_cast<std::size_t>(i)]), static_cast<float>(i)); }
+};
+
+/// What the kernels of a sample may use.
+struct Threads {
+  int64_t size() const { return 8; }
+  int64_t get(int64_t) const {
+    ::usleep(2000);  // so that workers make some
+    return num_threads();
   }
 };
 
@@ -196,6 +214,26 @@ TEST_CASE("fields of all kinds become tensors, with one more axis, whatever make
   CHECK(shapes == std::vector<Shape>{{3, 2}, {3, 3}, {2, 3}});
 }
 
+TEST_CASE("samples without elements make batches without elements, and have one shape like all others") {
+  Sized const empty{{0, 0, 0}}, first{{0, 3}}, last{{3, 0}};
+  for (int loop = 0; loop < 2; ++loop) {
+    DataLoader loader{empty, {.batch_size = 3}};
+    for (auto const& batch : loader) CHECK(batch.shape() == Shape{3, 0});
+  }
+  std::string const beginning = "samples of one batch have one shape: pad them, or give the dataset a get_batch that does";
+  CHECK(situ_test::thrown<ShapeError>([&] { DataLoader{first, {.batch_size = 2}}.begin(); }, "sample 1: field 0 has shape [3], and [0] in sample 0 of the same batch; " + beginning) == "");
+  CHECK(situ_test::thrown<ShapeError>([&] { DataLoader{last, {.batch_size = 2}}.begin(); }, "sample 1: field 0 has shape [0], and [3] in sample 0 of the same batch; " + beginning) == "");
+}
+
+TEST_CASE("kernels of a sample that a worker makes run on its thread alone") {
+  int const before = num_threads();
+  set_num_threads(3);
+  int alone = 0;
+  for (auto const& batch : DataLoader{Threads{}, {.batch_size = 1, .workers = 2}}) alone += batch(0) == 1;
+  CHECK(alone >= 4);  // the first ones may be made where they are asked for
+  set_num_threads(before);
+}
+
 TEST_CASE("random samples depend on the seed, the epoch and the index, and on no number of threads") {
   auto const drawn = [](int workers, uint64_t seed, int64_t epoch) {
     DataLoader loader{Drawn{}, {.batch_size = 3, .shuffle = true, .seed = seed, .workers = workers}};
@@ -211,6 +249,23 @@ TEST_CASE("random samples depend on the seed, the epoch and the index, and on no
   CHECK(drawn(0, 1, 1) != a);
   CHECK(drawn(0, 2, 0) != a);
   CHECK(a[0] != a[1]);
+}
+
+TEST_CASE("a batch is no larger than the dataset, whatever its size is to be") {
+  emulated::configure({.memory = 4096});
+  for (int64_t size : {int64_t{100}, std::numeric_limits<int64_t>::max()}) {
+    int64_t const before = gpu::memory_reserved(Pinned{});
+    DataLoader loader{numbered(7), {.batch_size = size}, Device{}};
+    int batches = 0;
+    for (auto [x, y] : loader) {
+      CHECK(x.shape() == Shape{7, 2});
+      CHECK(y.to(Cpu{}).to_vector() == Indices{0, 10, 20, 30, 40, 50, 60});
+      ++batches;
+    }
+    CHECK(batches == 1);
+    CHECK(gpu::memory_reserved(Pinned{}) - before <= 4 * 4096);
+  }
+  emulated::configure();
 }
 
 TEST_CASE("a batch that somebody keeps stays as it is, and the memory of others is used again") {

@@ -327,6 +327,27 @@ TEST_CASE("a profile records what all threads do") {
   CHECK(p.transfers() == 3);
 }
 
+namespace {
+bool serving = false, served = false;
+void* serve(void*) {
+  ProfileRange const range("serve");
+  __atomic_store_n(&serving, true, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&served, __ATOMIC_ACQUIRE)) ::usleep(100);
+  return nullptr;
+}
+}  // namespace
+
+TEST_CASE("a profile ends while a range of another thread lasts") {
+  profile p;
+  pthread_t thread;
+  REQUIRE(pthread_create(&thread, nullptr, &serve, nullptr) == 0);
+  while (!__atomic_load_n(&serving, __ATOMIC_ACQUIRE)) ::usleep(100);
+  p.stop();
+  CHECK(p.rows().size() == 1);
+  __atomic_store_n(&served, true, __ATOMIC_RELEASE);
+  pthread_join(thread, nullptr);
+}
+
 TEST_CASE("nothing is recorded, and blocks take the short way, when no profile runs") {
   {
     profile p;

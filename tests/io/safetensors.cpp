@@ -328,7 +328,7 @@ TEST_CASE("types and ranks that situ has not are listed, and not loaded") {
   CHECK(thrown<TypeError>([&] { (void)file.dtype("c64"); }, "Safetensors::dtype: " + path + ": tensor \"c64\" has elements of type \"C64\", which situ has not; convert the file") == "");
   CHECK(thrown<TypeError>([&] { (void)file.load<float>("later", Cpu{}, {.cast = true}); },
                           "Safetensors::load: " + path + ": tensor \"later\" has elements of type \"Q7\", which situ has not; convert the file") == "");
-  CHECK(thrown<ShapeError>([&] { (void)file.view<uint8_t>("axes"); }, "Safetensors::shape: " + path + ": tensor \"axes\" has 9 axes; a Tensor has at most 8") == "");
+  CHECK(thrown<ShapeError>([&] { (void)file.view<uint8_t>("axes"); }, "Safetensors::view: " + path + ": tensor \"axes\" has 9 axes; a Tensor has at most 8") == "");
   CHECK(thrown<IoError>([&] { (void)file.load<double>("odd"); },
                         "Safetensors::load: " + path +
                             ": tensor \"odd\" has another element type: F32 found, F64 was asked for; ask for float32, or convert it: load<T>(key, device, {.cast = true})") == "");
@@ -346,7 +346,8 @@ TEST_CASE_TEMPLATE("element types are converted as cast does, when that is asked
   Folder folder;
   std::string const path = folder / "x.safetensors";
   double const nan = std::numeric_limits<double>::quiet_NaN();
-  Tensor<double> const d{-1.5, 1e300, nan, -1e10, 300.7, 0.1, 0, 2147483649.0, 65519};
+  // The last ones are nearer to a middle between two 16-bit floats than a float tells.
+  Tensor<double> const d{-1.5, 1e300, nan, -1e10, 300.7, 0.1, 0, 2147483649.0, 65519, 1 + 0x1p-11 + 0x1p-40, -1 - 0x1p-8 - 0x1p-40};
   Tensor<float> const f = cast<float>(d);
   Tensor<float16> const h = cast<float16>(d);
   Tensor<bfloat16> const b = cast<bfloat16>(d);
@@ -413,6 +414,8 @@ TEST_CASE("names and targets that cannot be are refused before anything is touch
   auto const message = [&](char const* what) { return "save_safetensors: " + path + ": " + what; };
   CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"a", x}, {"b", x}, {"a", x}}); }, message("two tensors are called \"a\"; names are unique")) == "");
   CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"\xff", x}}); }, message("the name '\\xff' is not UTF-8; UTF-8 is needed")) == "");
+  CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"a", x}}, {{"note", "\xff"}}); }, message("the text '\\xff' is not UTF-8; UTF-8 is needed")) == "");
+  CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"a", x}}, {{"\xff", "note"}}); }, message("the key '\\xff' is not UTF-8; UTF-8 is needed")) == "");
   CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"__metadata__", x}}); },
                         message("a tensor cannot be called \"__metadata__\": the format keeps the metadata under that name")) == "");
   CHECK(thrown<IoError>([&] { io::save_safetensors(path, {{"a", x}}, {{"k", "1"}, {"k", "2"}}); }, message("key \"k\" of the metadata was given twice; keys are unique")) == "");
@@ -453,6 +456,20 @@ TEST_CASE("saving replaces a file, keeps its permissions and follows a symbolic 
   CHECK(S_ISLNK(status.st_mode));
   REQUIRE(::stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0640);
+  // Links that lead to no file yet: to one in another folder, through a second link.
+  REQUIRE(::mkdir((folder / "runs").c_str(), 0700) == 0);
+  REQUIRE(::symlink("new.safetensors", (folder / "runs/last").c_str()) == 0);
+  REQUIRE(::symlink((folder.name + "/runs/last").c_str(), (folder / "latest").c_str()) == 0);
+  io::save_safetensors(folder / "latest", {{"x", counting<float>({2})}});
+  for (char const* each : {"latest", "runs/last"}) {
+    REQUIRE(::lstat((folder / each).c_str(), &status) == 0);
+    CHECK(S_ISLNK(status.st_mode));
+  }
+  CHECK(holds(io::Safetensors{folder.name + "/runs/new.safetensors"}.load<float>("x"), {2}, {0, 1}));
+  REQUIRE(::symlink("circle", (folder / "circle").c_str()) == 0);
+  io::save_safetensors(folder / "circle", {{"x", counting<float>({2})}});
+  CHECK(holds(io::Safetensors{folder.name + "/circle"}.load<float>("x"), {2}, {0, 1}));
+  std::remove((folder.name + "/runs/last").c_str()), std::remove((folder.name + "/runs/new.safetensors").c_str()), ::rmdir((folder.name + "/runs").c_str());
 }
 
 TEST_CASE("a file that cannot be read is named") {

@@ -122,6 +122,20 @@ TEST_CASE("views and broadcasts whose size overflows") {
   CHECK(thrown<ShapeError>([&] { (void)from_blob(&value, {-1}); }, "from_blob: shape [-1] has a negative extent: -1; sizes are 0 or more") == "");
   CHECK(thrown<ShapeError>([&] { (void)x.view({-1, large, large}); }, "view: shape [-1, 4294967296, 4294967296] " + std::string(message)) == "");
   CHECK(x.item() == 1.f);
+  // Where an extent is 0 there are no elements, however large the others are.
+  for (Shape const& shape : {Shape{large, large, 0}, Shape{0, large, large}, Shape{large, 0, large}, Shape{3, large * 3, 0, large * 3, 3, large}}) {
+    Tensor<float> const none = zeros(shape);
+    CHECK(none.size() == 0);
+    CHECK(none.is_contiguous());
+    CHECK(none.transpose(0, 1).shape()[0] == shape[1]);
+    CHECK(none.view(shape).shape() == shape);
+    CHECK(none.view({-1, 7}).shape() == Shape{0, 7});
+    CHECK(none.flatten().shape() == Shape{0});
+    CHECK((none + 1).to_vector().empty());
+    CHECK(none.slice(0, 0, shape[0] / 2).clone().size() == 0);
+    if (shape[0] > 0) CHECK(none[shape[0] - 1].size() == 0);
+  }
+  CHECK(thrown<ShapeError>([&] { (void)zeros({large, large, 0}).flatten(0, 1); }, "flatten: shape [4294967296, 4294967296] " + std::string(message)) == "");
 }
 
 TEST_CASE("view on a layout that cannot be viewed") {

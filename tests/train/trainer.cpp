@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -188,6 +189,13 @@ TEST_CASE("the best epoch, the end of patience and both networks are kept over a
     run.end();
     CHECK(model.item() == 2);
     CHECK(home.item() == 2);
+    for (int64_t patience : {0, 3, 1}) {  // which the options say that it goes on with
+      train::TrainerOptions other = options;
+      other.patience = patience;
+      detail::TrainingRun longer(other);
+      longer.begin({{"model.x", model}}, {{"x", home}}, nullptr, nothing);
+      CHECK(longer.next_epoch() == (patience == 1 ? 0 : 5));
+    }
     std::remove(folder.file("run.safetensors").c_str());
   }
 }
@@ -333,6 +341,12 @@ TEST_CASE("what is written: lines, a table, a picture") {
   CHECK(picture.substr(0, 4) == "<svg");
   CHECK(picture.substr(picture.size() - 7) == "</svg>\n");
   CHECK(picture == history.svg());
+  char const* const before = std::setlocale(LC_ALL, nullptr);
+  std::string const kept = before ? before : "C";
+  std::setlocale(LC_ALL, "de_DE.UTF-8");
+  CHECK(table == history.csv());
+  CHECK(picture == history.svg());
+  std::setlocale(LC_ALL, kept.c_str());
 }
 
 TEST_CASE("a table leaves out what was not measured") {

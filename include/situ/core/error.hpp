@@ -139,6 +139,15 @@ void MessageText::add_integer(unsigned long long magnitude, bool negative) noexc
 void MessageText::add_floating(double number, int digits, bool behind_point) noexcept {
   char buffer[48];
   __builtin_snprintf(buffer, sizeof buffer, behind_point ? "%.*f" : "%.*g", digits, number);
+  char* to = buffer;
+  bool in_point = false;  // the locale's, which may have several bytes
+  for (char const* at = buffer; *at; ++at) {
+    bool const word = (*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '-' || *at == '+';
+    if (word) *to++ = *at;
+    else if (!in_point) *to++ = '.';
+    in_point = !word;
+  }
+  *to = '\0';
   add(buffer);
 }
 

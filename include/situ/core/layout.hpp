@@ -18,25 +18,26 @@ struct Layout {
     int64_t step = 1;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
-      step *= shape[k] > 1 ? shape[k] : 1;
+      if (__builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step)) step = 1;  // an extent is 0: no stride leads anywhere
     }
   }
 
   constexpr int rank() const { return shape.rank(); }
   constexpr int64_t size() const { return detail::product(shape); }
 
-  /// The number of elements, and whether they are contiguous.
+  /// The number of elements, and whether they are contiguous, as none are.
   struct Measure {
     int64_t size;
     bool contiguous;
   };
   constexpr Measure measure() const {
-    Measure m{1, true};
+    uint64_t size = 1;  // may wrap where an extent is 0
+    bool contiguous = true;
     for (int k = rank() - 1; k >= 0; --k) {
-      m.contiguous = m.contiguous && (shape[k] <= 1 || strides[k] == m.size || m.size == 0);
-      m.size *= shape[k];
+      contiguous = contiguous && (shape[k] <= 1 || static_cast<uint64_t>(strides[k]) == size);
+      size *= static_cast<uint64_t>(shape[k]);
     }
-    return m;
+    return {static_cast<int64_t>(size), contiguous || size == 0};
   }
   constexpr bool is_contiguous() const { return measure().contiguous; }
 
@@ -237,16 +238,20 @@ SITU_NOINLINE inline Shape inferred(Shape to, Shape const& from, char const* who
   int64_t const size = product(from);
   int unknown = -1;
   int64_t known = 1;
+  bool empty = false, overflows = false;
   for (int k = 0; k < to.rank(); ++k) {
     if (to[k] == -1) {
       if (unknown >= 0) fail<ShapeError>(who, ": shape ", to, " has more than one -1; only one extent can be inferred");
       unknown = k;
     } else if (to[k] < 0) {
       fail<ShapeError>(who, ": shape ", to, " has a negative extent: ", to[k], "; sizes are 0 or more, or one -1");
-    } else if (__builtin_mul_overflow(known, to[k], &known)) {
-      fail<ShapeError>(who, ": shape ", to, " has more elements than can be addressed: the product of the sizes overflows");
+    } else {
+      empty = empty || to[k] == 0;
+      overflows = overflows || __builtin_mul_overflow(known, to[k], &known);
     }
   }
+  if (empty) known = 0;
+  else if (overflows) fail<ShapeError>(who, ": shape ", to, " has more elements than can be addressed: the product of the sizes overflows");
   if (unknown >= 0) {
     if (known == 0 && size == 0) {
       fail<ShapeError>(who, ": shape ", from, " (0 elements) cannot become ", to, ": beside an extent of 0 the -1 stands for any number; write the extent");

@@ -156,9 +156,9 @@ inline int64_t count_of(Shape const& shape, char const* who, int64_t element_siz
 
 /// The product of the extents of a shape that has been checked.
 constexpr int64_t product(Shape const& shape) {
-  int64_t count = 1;
-  for (int64_t extent : shape) count *= extent;
-  return count;
+  uint64_t count = 1;  // may wrap where an extent is 0
+  for (int64_t extent : shape) count *= static_cast<uint64_t>(extent);
+  return static_cast<int64_t>(count);
 }
 
 /// An axis counted from the front. Throws AxisError when `shape` has no such axis.
@@ -184,9 +184,9 @@ SITU_NOINLINE inline Shape flattened(Shape const& shape, int64_t first, int64_t 
   Shape const from = line_shape(shape);
   int const begin = line_axis(first, shape, "flatten"), end = line_axis(last, shape, "flatten");
   if (begin > end) fail<ShapeError>("flatten: axis ", first, " is behind axis ", last, " in shape ", shape, "; the first of the axes to join comes first");
-  Shape result = Shape::filled(from.rank() - (end - begin), 1);
-  int64_t joined = 1;
-  for (int k = begin; k <= end; ++k) joined *= from[k];
+  Shape result = Shape::filled(from.rank() - (end - begin), 1), joined_axes = Shape::filled(end - begin + 1, 1);
+  for (int k = begin; k <= end; ++k) joined_axes[k - begin] = from[k];
+  int64_t const joined = count_of(joined_axes, "flatten");
   for (int k = 0; k < result.rank(); ++k) result[k] = k < begin ? from[k] : k == begin ? joined : from[k + end - begin];
   return result;
 }

@@ -48,7 +48,8 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
   [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
-    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(plan.batch_size, pin), ...); });
+    int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
+    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
   [[gnu::cold]] ~LoaderCore() {
     stop();
@@ -61,8 +62,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
     return std::exchange(slots_[k].batch, Batch());
   }
-  /// Lets go of what was made and is not used.
-  [[gnu::cold]] void forget() noexcept {
+  [[gnu::cold]] void forget() noexcept override {
     for (int k = 0; k < slots(); ++k) {
       slots_[k].batch = Batch();
       slots_[k].failure = nullptr;
@@ -254,12 +254,11 @@ class DataLoader<X, D> {
     void end() noexcept {
       if (!core_) return;
       batch_ = value_type();
-      core_->end();
-      core_->forget();
       if (is_mine()) {
         core_->epoch.data()[0] = epoch_ + 1;
         core_->position.data()[0] = 0;
       }
+      core_->end();
       core_ = nullptr;
     }
     /// No other epoch was set in the meantime, for the next loop.

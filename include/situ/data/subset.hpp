@@ -102,8 +102,8 @@ std::array<Subset<X>, N> random_split(X const& x, S const (&fractions)[N], Gener
   for (std::size_t k = 0; rest > 0; k = (k + 1) % N) {
     if (fractions[k] > 0) ++sizes[k], --rest;
   }
-  for (std::size_t k = N; rest < 0;) {  // by the same inaccuracy
-    if (sizes[--k] > 0) --sizes[k], ++rest;
+  for (std::size_t k = N - 1; rest < 0; k = (k + N - 1) % N) {  // by the same inaccuracy
+    if (sizes[k] > 0) --sizes[k], ++rest;
   }
   return detail::split_by<X, N>(x, sizes, generator);
 }

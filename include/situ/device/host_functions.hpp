@@ -50,6 +50,7 @@ struct HostFunction {
   void (*end)(HostFunction*) noexcept;
   StreamState* stream;
   HostFunction* next = nullptr;
+  int64_t place = 0;  ///< as a moment's
 };
 template <class F>
 struct HostFunctionOf : HostFunction {

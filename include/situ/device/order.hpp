@@ -36,6 +36,7 @@ struct MomentState {
   void* native = nullptr;
   int64_t number = 0;
   double time = 0;  ///< in milliseconds, where the driver needs it
+  int64_t place = 0;  ///< among the moments and host functions of its stream, where the driver needs it
   bool timed = false;
   mutable bool has_passed = false;  ///< as the host has seen: nobody has to be asked again
 };
@@ -76,7 +77,7 @@ class Moment {
   }
   static Moment make(StreamDriver const* driver, bool timed) {
     Moment result;
-    result.state_ = new MomentState{1, driver, nullptr, nullptr, 0, 0, timed};
+    result.state_ = new MomentState{1, driver, nullptr, nullptr, 0, 0, 0, timed};
     return result;
   }
 
@@ -131,6 +132,8 @@ struct StreamState {
   bool crowded = false;  ///< several threads are, or were, on it at once
   bool recorded = false; ///< a graph is being captured of it: it was idle before, and does nothing until that ends
   int64_t handles = 0;
+  int64_t places = 0;   ///< that moments and host functions have taken, where the driver needs it
+  int64_t running = 0;  ///< that of the host function which runs, or ran last
   uint64_t segments = 0;  ///< that were begun
   int64_t open = 0;       ///< segments that last
   uint64_t ended[remembered] = {};  ///< the segments that ended last

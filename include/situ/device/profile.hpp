@@ -151,8 +151,8 @@ inline void settle_profile(int64_t first, int64_t last) {
         store.events[k].duration = took;
         break;
       }
-      // What is under way on the host, such as the call that this stands in, has no end yet.
-      if (event.began && event.thread == profile_thread()) break;
+      // What is under way on the host, such as the call that this stands in, or a range of another thread, has no end yet.
+      if (event.began && (event.thread == profile_thread() || event.what.kind == event_kind::range)) break;
       if (tries < 1000) {
         ::sched_yield();
       } else {
@@ -217,17 +217,26 @@ class basic_profile {
     detail::settle_profile(first_, last);
     events_.reserve(static_cast<std::size_t>(last - first_));
     stopped_ = true;
-    detail::SpinLock const guard(store.lock);
-    for (int64_t k = first_; k < last; ++k) {
-      if (!store.events[k].cancelled) events_.push_back(store.events[k]);
+    detail::ProfileEvent* all = nullptr;
+    int64_t all_count = 0;
+    {
+      detail::SpinLock const guard(store.lock);
+      for (int64_t k = first_; k < last; ++k) {
+        if (!store.events[k].cancelled) events_.push_back(store.events[k]);
+      }
+      if (--store.running > 0) return;
+      __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::profiles), __ATOMIC_RELAXED);
+      __atomic_store_n(&detail::cpu::memory_state().small_limit, detail::cpu::large_block, __ATOMIC_RELAXED);
+      all = std::exchange(store.events, nullptr);
+      all_count = std::exchange(store.count, 0);
+      store.room = 0;
+      ++store.generation;
     }
-    if (--store.running > 0) return;
-    __atomic_fetch_and(&detail::observers_state().active, ~static_cast<unsigned>(detail::profiles), __ATOMIC_RELAXED);
-    __atomic_store_n(&detail::cpu::memory_state().small_limit, detail::cpu::large_block, __ATOMIC_RELAXED);
-    std::free(store.events);
-    store.events = nullptr;
-    store.count = store.room = 0;
-    ++store.generation;
+    for (int64_t k = 0; k < all_count; ++k) {  // what began meanwhile in other threads is in no profile: its events go
+      int64_t begin = 0;
+      if (all[k].read) (void)all[k].read(all[k].started, all[k].ended, all[k].what.place.ordinal, &begin);
+    }
+    std::free(all);
   }
 
   /// How often each thing happened so far, on all devices or on one (of a transfer: that it goes to or comes from). Nothing is waited for.

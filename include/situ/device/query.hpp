@@ -72,7 +72,10 @@ inline int64_t memory_reserved(AnyDevice const& d) {
       auto const use = detail::cpu::memory_use();
       return use.allocated + use.kept;
     }
-    default: return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + detail::kept_pinned_bytes();
+    default: {  // what keeps nothing holds what is in use
+      int64_t const kept = d.type() == AnyDevice::kind::pinned ? detail::kept_pinned_bytes() : 0;
+      return __atomic_load_n(&detail::memory_counters(d.place()).allocated, __ATOMIC_RELAXED) + kept;
+    }
   }
 }
 inline int64_t memory_reserved(int i = 0) { return memory_reserved(AnyDevice::cuda(i)); }
@@ -89,7 +92,7 @@ inline void empty_cache() {
 
 /// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
 /// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is, and as much
-/// pinned memory.
+/// pinned memory. A device of your own keeps nothing: there it does nothing.
 /// Throws ShapeError for a negative number, DeviceUnavailable.
 inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
   if (bytes < 0) detail::fail<ShapeError>("set_release_threshold: ", bytes, " bytes were asked for; 0 keeps nothing");
@@ -97,7 +100,8 @@ inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
     case AnyDevice::kind::cuda: return detail::cuda::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::emulated: return detail::emulated::set_release_threshold(d.ordinal(), bytes);
     case AnyDevice::kind::cpu: return detail::cpu::set_release_threshold(bytes);
-    default: return detail::set_pinned_release_threshold(bytes);
+    case AnyDevice::kind::pinned: return detail::set_pinned_release_threshold(bytes);
+    default: return;
   }
 }
 inline void set_release_threshold(int64_t bytes, int i = 0) { set_release_threshold(bytes, AnyDevice::cuda(i)); }

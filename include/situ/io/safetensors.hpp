@@ -253,7 +253,7 @@ class Safetensors {
   int64_t size() const { return static_cast<int64_t>(file_->header.entries.size()); }
   bool contains(std::string_view key) const { return file_->header.find(key) != nullptr; }
   /// Throws    IoError if there is no such tensor; ShapeError if it has more axes than a Tensor can have.
-  Shape shape(std::string_view key) const { return checked_shape(entry("shape", key)); }
+  Shape shape(std::string_view key) const { return checked_shape("shape", entry("shape", key)); }
   /// Throws    TypeError for an element type that situ has not: type_name(key) has its name.
   situ::dtype dtype(std::string_view key) const { return checked_type("dtype", entry("dtype", key)); }
   /// The element type as it is written: "F32", "F8_E4M3".
@@ -278,7 +278,7 @@ class Safetensors {
   template <element T, situ::device D = Cpu>
   Tensor<T, D> load(std::string_view key, D = {}, CastOptions options = {}) const {
     auto const& found = checked_entry("load", key, dtype_of<T>, options.cast);
-    auto result = Tensor<T, D>::uninitialized(checked_shape(found), "Safetensors::load");
+    auto result = Tensor<T, D>::uninitialized(checked_shape("load", found), "Safetensors::load");
     detail::Staging staging(host_device<D> ? 0 : result.size() * static_cast<int64_t>(sizeof(T)));
     detail::read_elements(file_->elements(found), NamedTensor({}, result), staging);
     staging.wait();
@@ -293,7 +293,7 @@ class Safetensors {
   template <element T>
   Tensor<T> view(std::string_view key) const {
     auto const& found = checked_entry("view", key, dtype_of<T>, false);
-    Shape const shape = checked_shape(found);
+    Shape const shape = checked_shape("view", found);
     unsigned char const* const bytes = file_->mapping.data();
     if (found.bytes() > 0 && bytes) {
       unsigned char const* const first = bytes + file_->header.data_begin + found.begin;
@@ -324,8 +324,8 @@ class Safetensors {
     if (count > 8) detail::add_to(names, " and ", count - 8, " more");
     fail<IoError>(who, {"there is no tensor ", detail::quoted_name(key), "; it has ", count == 0 ? "none" : names.c_str()});
   }
-  Shape checked_shape(detail::SafetensorsEntry const& found) const {
-    if (found.axes > max_rank) fail<ShapeError>("shape", {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
+  Shape checked_shape(char const* who, detail::SafetensorsEntry const& found) const {
+    if (found.axes > max_rank) fail<ShapeError>(who, {"tensor ", detail::quoted_name(found.name), " has ", found.axes, " axes; a Tensor has at most ", max_rank});
     return found.shape;
   }
   situ::dtype checked_type(char const* who, detail::SafetensorsEntry const& found) const {

@@ -57,7 +57,7 @@ class TrainingRun {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
     }
-    history.stopped_early = options_.patience > 0 && epoch.number - history.best_epoch >= options_.patience;
+    look_at_patience();
     bring_home();
     progress_.epoch(epoch, history);
     if (!options_.checkpoint.empty()) save();
@@ -79,6 +79,9 @@ class TrainingRun {
   }
   void bring_home() const { copy_tensors(model_, home_); }
 
+  void look_at_patience() {
+    history.stopped_early = options_.patience > 0 && static_cast<int64_t>(history.epochs.size()) - history.best_epoch >= options_.patience;
+  }
   [[gnu::cold]] bool is_better(train::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
     train::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
@@ -100,16 +103,17 @@ class TrainingRun {
     int64_t* const drawn = Tensor<int64_t>(generator).data();
     drawn[0] = static_cast<int64_t>(random.seed()), drawn[1] = static_cast<int64_t>(random.calls());
     io::Metadata::value_type const about[] = {
-        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}, {"stopped_early", history.stopped_early ? "1" : "0"}};
-    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 3));
+        {"format", "situ training run"}, {"best_epoch", message({history.best_epoch})}};
+    save_tensors(options_.checkpoint, parts(table, generator), io::Metadata(about, about + 2));
   }
   [[gnu::cold]] void load() {
     SafetensorsFile const file("Trainer", options_.checkpoint);
     SafetensorsEntry const* const entry = file.header.find("history");
-    if (!entry || entry->axes != 2 || entry->shape[1] != columns) file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    if (!entry || !entry->is_own_type() || entry->dtype() != dtype::float64 || entry->axes != 2 || entry->shape[1] != columns) {
+      file.context.fail("holds no training run: a checkpoint that a Trainer has written is needed");
+    }
     for (auto const& pair : file.header.metadata) {
       if (pair.first == "best_epoch") history.best_epoch = std::atoll(pair.second.data());
-      if (pair.first == "stopped_early") history.stopped_early = pair.second == "1";
     }
     if (history.best_epoch < 0 || history.best_epoch > entry->shape[0]) {
       file.context.fail(message({"holds no training run: its best epoch is number ", history.best_epoch, " of ", entry->shape[0]}));
@@ -124,6 +128,7 @@ class TrainingRun {
       history.epochs.push_back({convert_scalar<int64_t>(at[0]), at[1], at[2], at[3], at[4], at[5], at[6], convert_scalar<int64_t>(at[7]), (measured & 1) != 0, (measured & 2) != 0,
                                 (measured & 4) != 0});
     }
+    look_at_patience();  // that of these options
   }
   /// Handles: what is loaded through them is loaded into the parts.
   [[gnu::cold]] Tensors parts(Tensor<double> const& table, Tensor<int64_t> const& generator) const {

@@ -1,9 +1,11 @@
 /// What a training run has reached, epoch by epoch: as numbers, as a table in CSV, as learning curves in SVG.
 #pragma once
 
+#include <clocale>
 #include <cstdarg>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <situ/core/list.hpp>
@@ -42,14 +44,22 @@ namespace detail {
   file.commit();
 }
 
-/// Appends what printf would print, up to 400 characters.
+/// Appends what printf would print, up to 400 characters, with a point whatever the locale's is; the format has none of the locale's.
 [[gnu::cold]] __attribute__((format(printf, 2, 3))) inline void put(MessageText& to, char const* format, ...) {
   char buffer[400];
   std::va_list values;
   va_start(values, format);
   std::vsnprintf(buffer, sizeof buffer, format, values);
   va_end(values);
-  to.add(buffer);
+  std::string_view const point = std::localeconv()->decimal_point;
+  std::string_view text = buffer;
+  if (point != ".") {
+    for (std::size_t at; (at = text.find(point)) != text.npos; text.remove_prefix(at + point.size())) {
+      to.add(text.data(), at);
+      to.add(".");
+    }
+  }
+  to.add(text.data(), text.size());
 }
 
 /// Appends a text as it stands inside of SVG.

@@ -134,18 +134,20 @@ struct SampleKey {
 template <class T>
 struct FieldWriter {
   data::BatchField<T>& field;
-  T* at = nullptr;
+  T* at = nullptr;  ///< null, too, for samples without elements
+  bool begun = false;
   Shape shape{};  ///< of a sample
   int64_t count = 0;
   int64_t first_index = 0;
 
   /// Room for one more sample.
   T* next(Shape const& sample, int64_t index, int number) {
-    if (!at) {
+    if (!begun) {
       shape = sample;
       count = count_of(sample, "DataLoader", sizeof(T));
       first_index = index;
       at = field.room(sample);
+      begun = true;
     } else if (SITU_UNLIKELY(!(sample == shape))) {
       fail<ShapeError>("field ", number, " has shape ", sample, ", and ", shape, " in sample ", first_index,
                        " of the same batch; samples of one batch have one shape: pad them, or give the dataset a get_batch that does");

@@ -18,6 +18,7 @@
 #include <situ/core/error.hpp>
 #include <situ/core/list.hpp>
 #include <situ/data/detail/order.hpp>
+#include <situ/device/cpu/launch.hpp>
 #include <situ/device/host_functions.hpp>
 
 #if defined(_OPENMP)
@@ -55,8 +56,8 @@ class BatchPipeline {
   /// Starts a loop with batch `first` of an epoch.
   [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
     Lock const lock(*this);
-    if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     while (ordering_) wait();
+    if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
     if (plan_.seed != seed) {
       plan_.seed = seed;
       order_epoch_ = next_order_epoch_ = -1;
@@ -89,11 +90,13 @@ class BatchPipeline {
     ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
-  /// Ends the loop, also before the last batch. No thread is at work when this returns.
+  /// Ends the loop, also before the last batch. No thread is at work when this returns, and no batch is kept.
   [[gnu::cold]] void end() noexcept {
     Lock const lock(*this);
-    running_ = false;
+    end_ = claimed_;
     while (making_ > 0) wait();
+    forget();
+    running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
   int slots() const { return plan_.most_ahead + 1; }
@@ -113,6 +116,9 @@ class BatchPipeline {
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
+
+  /// Lets go of what was made and is not used.
+  virtual void forget() noexcept = 0;
 
   /// To be called before what make() uses goes.
   [[gnu::cold]] void stop() noexcept {
@@ -153,9 +159,9 @@ class BatchPipeline {
   bool wants_order() const { return running_ && plan_.shuffle && claimed_ == end_ && !ordering_ && next_order_epoch_ != order_epoch_ + 1; }
 
   void wait() {
-    waits_ = true;
+    ++waiting_;
     ::pthread_cond_wait(&ready_, &mutex_);
-    waits_ = false;
+    --waiting_;
   }
   /// Another thread is at it. Sleeping costs more than a small batch.
   void wait_for_batch(int64_t batch) {
@@ -170,7 +176,7 @@ class BatchPipeline {
     while (!made(batch)) wait();
   }
   void wake_waiting() {
-    if (waits_) ::pthread_cond_signal(&ready_);
+    if (waiting_ > 0) ::pthread_cond_broadcast(&ready_);
   }
 
   void make_next() {
@@ -292,8 +298,8 @@ class BatchPipeline {
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t work_;                              ///< for the threads
   pthread_cond_t ready_ = PTHREAD_COND_INITIALIZER;  ///< for the one who takes batches
-  bool running_ = false, stopping_ = false, waits_ = false, ordering_ = false;
-  int parked_ = 0, napping_ = 0, making_ = 0;
+  bool running_ = false, stopping_ = false, ordering_ = false;
+  int parked_ = 0, napping_ = 0, waiting_ = 0, making_ = 0;
   double cost_ = 0;  ///< milliseconds for a batch, more or less
   double idle_ = 0;  ///< milliseconds since the last loop, more or less
   static constexpr double shortest_nap = 0.02, longest_nap = 2, longest_idleness = 20;
@@ -309,8 +315,9 @@ class BatchPipeline {
 inline namespace SITU_ABI_THREADS {
 /// Kernels that a sample needs run on the thread that makes it, not on a team of its own.
 inline void* run_batch_worker(void* pipeline) {
+  cpu::runs_alone() = true;
 #if defined(_OPENMP)
-  omp_set_num_threads(1);
+  omp_set_num_threads(1);  // of what is not situ's
 #endif
 #if defined(__linux__)
   ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps end within a microsecond of their time, not 50: several small batches

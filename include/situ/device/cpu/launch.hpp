@@ -88,6 +88,11 @@ SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
   return limit;
 }
+/// Whether the kernels of this thread run on it alone: it is one of several that are at work on something else.
+SITU_PROCESS_STATE bool& runs_alone() {
+  static thread_local constinit bool alone = false;
+  return alone;
+}
 
 }  // namespace detail::cpu
 
@@ -107,9 +112,10 @@ inline void set_instruction_set(instruction_set set) {
 
 inline namespace SITU_ABI_THREADS {
 
-/// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP.
+/// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP, and on the threads that make a DataLoader's batches.
 inline int num_threads() {
 #if defined(_OPENMP)
+  if (detail::cpu::runs_alone()) return 1;
   int const limit = __atomic_load_n(&detail::cpu::thread_limit(), __ATOMIC_RELAXED);
   return limit > 0 ? limit : omp_get_max_threads();
 #else

@@ -46,6 +46,7 @@ struct Streams {
       to.number = stream.ordinal;
     }
     check(stream.ordinal, cudaEventRecord(event, native(stream)), "cudaEventRecord");
+    to.place = __atomic_add_fetch(&stream.places, 1, __ATOMIC_ACQ_REL);  // after it, and a function's before that: a smaller place was enqueued earlier
   }
   static void wait_for(StreamState& later, MomentState const& moment) {
     DeviceGuard const guard(later.ordinal);
@@ -54,15 +55,15 @@ struct Streams {
   /// A host function must not ask CUDA. Whatever its stream did before it has passed; of others it knows what the host has seen.
   static bool passed(MomentState const& moment) {
     if (!moment.native) return true;
-    if (StreamState const* const here = host_function_stream()) return moment.stream == here;
+    if (StreamState const* const here = host_function_stream()) return moment.stream == here && moment.place < here->running;
     DeviceSwitch const there(moment.number);
     return is_done(static_cast<int>(moment.number), cudaEventQuery(static_cast<cudaEvent_t>(moment.native)), "cudaEventQuery");
   }
   static void wait(MomentState const& moment) {
     if (host_function_stream()) {
       if (passed(moment)) return;
-      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, which CUDA does not allow: let its own stream wait (stream.wait(event)), and the host "
-                  "for the copy that it reads (get()), before it is enqueued");
+      fail<Error>("cuda:", moment.number, ": a host function waits for another stream, or for what its own does after it, which CUDA does not allow: let its own stream wait "
+                  "(stream.wait(event)), and the host for the copy that it reads (get()), before it is enqueued");
     }
     if (!moment.native || (SITU_UNLIKELY(is_observed(profiles)) && passed(moment))) return;  // what has passed is no wait
     int const device = static_cast<int>(moment.number);
@@ -100,6 +101,7 @@ struct Streams {
   static void call(StreamState& stream, HostFunction* function) {
     constexpr auto run = [](void* given) {
       auto* const called = static_cast<HostFunction*>(given);
+      called->stream->running = called->place;
       run_host_function(called);
       HostFunction*& head = process_state().called;
       called->next = __atomic_load_n(&head, __ATOMIC_RELAXED);
@@ -109,6 +111,7 @@ struct Streams {
     DeviceGuard const guard(stream.ordinal);
     if (current_streams()[stream.ordinal].recorder) fail_host_function_in_graph(place(stream.ordinal));
     end_called();
+    function->place = __atomic_add_fetch(&stream.places, 1, __ATOMIC_ACQ_REL);
     check(stream.ordinal, cudaLaunchHostFunc(native(stream), +run, function), "cudaLaunchHostFunc");
   }
   static void end_called() noexcept {

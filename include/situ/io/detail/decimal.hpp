@@ -20,7 +20,7 @@ enum class parsed : unsigned char { number, missing, wrong, too_large };
 
 inline bool is_word(std::string_view text, char const* word) {
   for (char c : text) {
-    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
+    if (*word == '\0' || (c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c) != *word++) return false;
   }
   return *word == '\0';
 }
@@ -48,6 +48,7 @@ SITU_INLINE char const* scan_decimal(char const* at, char const* end, Decimal& n
   if (count == 0) return at;
   number.good = true;
   number.digits = digits;
+  for (char const* zero = first; count > 19 && (*zero == '0' || *zero == '.'); ++zero) count -= *zero == '0';  // those in front tell nothing
   number.many = count > 19;
   if (at == end || (*at != 'e' && *at != 'E')) return at;
   number.has_point = true;

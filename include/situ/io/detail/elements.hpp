@@ -28,7 +28,7 @@ SITU_NOINLINE void convert_run(void const* from, void* to, int64_t count) {
 
 using ConvertRun = void (*)(void const* from, void* to, int64_t count);
 
-/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, other floats through double,
+/// Converts as cast<T>(x) does. Between types that no function joins directly it goes in steps: 16-bit floats through float, float through double,
 /// integers through int64, each of which holds all that comes to it.
 [[gnu::cold]] inline void convert_elements(dtype from, void const* in, dtype to, void* out, int64_t count) {
   static constexpr ConvertRun from_double[] = {&convert_run<double, float>, nullptr, nullptr, nullptr, &convert_run<double, bool>, &convert_run<double, int8_t>,
@@ -44,7 +44,8 @@ using ConvertRun = void (*)(void const* from, void* to, int64_t count);
     if (is_short(from) && to == dtype::float32) run = from == dtype::float16 ? &convert_run<float16, float> : &convert_run<bfloat16, float>;
     else if (from == dtype::float32 && is_short(to)) run = to == dtype::float16 ? &convert_run<float, float16> : &convert_run<float, bfloat16>;
     else if (from == dtype::float32 && to == dtype::float64) run = &convert_run<float, double>;
-    else if (from == dtype::float64 && !is_short(to)) run = from_double[static_cast<int>(to)];
+    else if (from == dtype::float64 && is_short(to)) run = to == dtype::float16 ? &convert_run<double, float16> : &convert_run<double, bfloat16>;  // rounded once
+    else if (from == dtype::float64) run = from_double[static_cast<int>(to)];
     else if (from == dtype::float32) middle = dtype::float64;
   } else if (from != dtype::int64) {
     if (to == dtype::int64) run = to_int64[static_cast<int>(from) - static_cast<int>(dtype::boolean)];

@@ -251,7 +251,7 @@ private:
 };
 
 /// Writes a file through a temporary one in the same folder that is renamed into place: readers see the old file or
-/// the whole new one. An existing file keeps its permissions, a symbolic link is followed.
+/// the whole new one. An existing file keeps its permissions, a symbolic link is followed, also to a file that is not there yet.
 ///
 /// Throws    IoError if the folder cannot be written, the disk is full, or the name belongs to something that is not
 ///           an ordinary file. The old file is then as it was, and the temporary one is removed.
@@ -265,6 +265,7 @@ public:
     char* const resolved = exists ? ::realpath(context.path, nullptr) : nullptr;
     target_.add(resolved ? resolved : context.path);
     std::free(resolved);
+    if (!exists) follow_links();
     // The name does not grow with the target's, which may be as long as the file system allows.
     static unsigned counter = 0;
     int fd = -1;
@@ -318,6 +319,19 @@ public:
   }
 
 private:
+  /// The target of links that lead to no file: what they say, from the folder that each is in.
+  [[gnu::cold]] void follow_links() {
+    char to[4096];
+    for (int links = 0; links < 40; ++links) {  // as many as Linux follows
+      ssize_t const length = ::readlink(target_.c_str(), to, sizeof to);
+      if (length <= 0 || length == static_cast<ssize_t>(sizeof to)) return;
+      MessageText next;
+      add_to(next, to[0] == '/' ? std::string_view() : folder(), std::string_view(to, static_cast<size_t>(length)));
+      target_.clear();
+      target_.add(next.c_str(), next.size());
+      if (next.is_cut()) throw std::bad_alloc();
+    }
+  }
   /// Up to the last slash.
   std::string_view folder() const {
     char const* const slash = std::strrchr(target_.c_str(), '/');

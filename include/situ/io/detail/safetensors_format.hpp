@@ -298,9 +298,9 @@ inline int compare_entries(void const* left, void const* right) {
 }
 
 /// Appends a name or a text of the metadata. Throws IoError where it is not UTF-8.
-[[gnu::cold]] inline void append_checked(MessageText& to, std::string_view text, FileContext const& context) {
+[[gnu::cold]] inline void append_checked(MessageText& to, char const* what, std::string_view text, FileContext const& context) {
   if (first_not_utf8(reinterpret_cast<unsigned char const*>(text.data()), text.size()) < text.size()) {
-    context.fail("the name ", quote_bytes(text), " is not UTF-8; UTF-8 is needed");
+    context.fail(what, quote_bytes(text), " is not UTF-8; UTF-8 is needed");
   }
   append_json_string(to, text);
 }
@@ -315,9 +315,9 @@ inline int compare_entries(void const* left, void const* right) {
   List<std::string_view> keys;
   for (auto const& pair : metadata) {
     if (!keys.empty()) header.add(",");
-    append_checked(header, pair.first, context);
+    append_checked(header, "the key ", pair.first, context);
     header.add(":");
-    append_checked(header, pair.second, context);
+    append_checked(header, "the text ", pair.second, context);
     keys.push_back(pair.first);
   }
   if (std::string_view const* const twice = sort_names(keys)) context.fail("key ", quoted_name(*twice), " of the metadata was given twice; keys are unique");
@@ -329,7 +329,7 @@ inline int compare_entries(void const* left, void const* right) {
     entry.begin = end;
     if (__builtin_add_overflow(end, product(entry.shape) * bytes_of_dtype(entry.dtype()), &end)) context.fail("the tensors are too large: fewer than 2^63 bytes are needed");
     entry.end = end;
-    append_checked(header, entry.name, context);
+    append_checked(header, "the name ", entry.name, context);
     add_to(header, ":{\"dtype\":\"", safetensors_name(entry.dtype()), "\",\"shape\":[");
     for (int k = 0; k < entry.shape.rank(); ++k) add_to(header, k > 0 ? "," : "", entry.shape[k]);
     add_to(header, "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
