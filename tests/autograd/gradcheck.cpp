@@ -32,6 +32,8 @@ TEST_CASE("a right gradient passes") {
   CHECK(gradcheck([](auto const& v, auto const& m) { return std::tuple(exp(v), sum(v * m, 1)); }, {x, w}));
   CHECK(gradcheck([](auto const& v) { return std::vector<Variable<double>>{v * v, sin(v)}; }, x));
   CHECK(gradcheck([](auto const& v, auto const& t, double p) { return v * t * p; }, std::tuple(x, w.value(), 2.0)));
+  CHECK(gradcheck([](auto const& v, auto const& m) { return tanh(v * m); }, std::array{x, w}));
+  CHECK(gradgradcheck([](auto const& v, auto const& m) { return tanh(v * m); }, std::array{x, w}));
 }
 
 TEST_CASE("inputs keep their layout, their elements and their gradients") {

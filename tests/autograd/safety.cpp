@@ -149,6 +149,45 @@ TEST_CASE("the inputs of a grad may be a vector of any length, as the parameters
   CHECK_THROWS_WITH_AS(grad(sum(x), inputs), "grad: input 1 of shape [3] was not used for the output: it has no gradient; leave it out, or use it", GradientError);
 }
 
+TEST_CASE("grad of several outputs is the sum of theirs") {
+  V const x = row(), w = row();
+  V const a = sum(x * w), b = sum(x * x);
+  auto const [gx, gw] = grad({a, b}, {x, w}, retain_graph);  // w + 2x, x
+  CHECK(gx.to_vector() == Row{3, -6, 9});
+  CHECK(gw.to_vector() == Row{1, -2, 3});
+  CHECK(grad({a, b}, x, retain_graph).to_vector() == Row{3, -6, 9});
+  CHECK(grad({b}, std::vector{x}, retain_graph)[0].to_vector() == Row{2, -4, 6});
+  CHECK(grad(std::vector{a, b}, {w, x}, retain_graph)[1].to_vector() == Row{3, -6, 9});
+  V const slope = grad(std::vector{a, b.reshape({1, 1})}, x, create_graph);
+  CHECK(grad(sum(slope * slope), w).to_vector() == Row{6, -12, 18});
+  CHECK_THROWS_WITH_AS(grad({a, V(x * w)}, {x, w}),
+                       "grad: the output has shape [3]: gradients start at one number; reduce it, as with sum, or give a gradient of this shape", GradientError);
+  CHECK_THROWS_WITH_AS(grad(std::vector<V>{}, x), "grad: no output was given: there is nothing to differentiate", GradientError);
+  CHECK(!x.has_grad());
+}
+
+TEST_CASE("a gradient to begin with may stand in braces") {
+  V const x = row();
+  V const y = x * x;
+  y.backward({1, 10, 100}, retain_graph);
+  CHECK(x.grad().to_vector() == Row{2, -40, 600});
+  CHECK_THROWS_AS(y.backward({1, 10}), ShapeError);
+}
+
+TEST_CASE("what was moved from is empty, as a Variable without arguments") {
+  V x = row();
+  V const y = std::move(x);
+  CHECK(x.size() == 0);
+  CHECK(x.shape() == Shape{0});
+  CHECK(!x.has_grad());
+  CHECK((x + 1).size() == 0);
+  CHECK(V(x).is_leaf());
+  V z = y * 2;
+  V const w = std::move(z);
+  z = w * x.requires_grad(false).to_vector().size();
+  CHECK(z.to_vector() == Row{0, 0, 0});
+}
+
 // ---- scopes and flags ---------------------------------------------------------------------------------------------
 
 TEST_CASE("nothing is recorded inside of a no_grad, and again inside of an enable_grad in it") {

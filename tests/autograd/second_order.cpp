@@ -2,13 +2,16 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <autograd/inputs.hpp>
 #include <situ/autograd/arrange.hpp>
 #include <situ/autograd/backward.hpp>
+#include <situ/autograd/index.hpp>
 #include <situ/autograd/matmul.hpp>
 #include <situ/autograd/reduce.hpp>
 #include <situ/autograd/rows.hpp>
 #include <situ/autograd/scan.hpp>
+#include <situ/ops/compare.hpp>
 #include <situ/ops/random.hpp>
 #include <support/compare.hpp>
 #include <support/devices.hpp>
@@ -181,6 +184,58 @@ struct cube {
   }
 };
 }  // namespace
+
+TEST_CASE("a branch that was not taken has the derivatives 0 of every order") {
+  auto const check = [](char const* what, auto const& f, double other) {
+    CAPTURE(what);
+    Variable<double> const x(Tensor<double>{4, other});
+    Variable<double> const first = grad(sum(f(x)), x, create_graph), second = grad(sum(first), x, create_graph);
+    Tensor<double> const third = grad(sum(second), x);
+    Variable<double> const alone(Tensor<double>{4});  // the other element has no part in it
+    Variable<double> const first_alone = grad(sum(f(alone)), alone, create_graph), second_alone = grad(sum(first_alone), alone, create_graph);
+    Tensor<double> const third_alone = grad(sum(second_alone), alone);
+    CHECK(first.to_vector() == std::vector<double>{first_alone.item(), 0});
+    CHECK(second.to_vector() == std::vector<double>{second_alone.item(), 0});
+    CHECK(third.to_vector() == std::vector<double>{third_alone.item(), 0});
+    CHECK(third_alone.item() != 0);
+  };
+  check("where sqrt", [](auto const& x) { return where(x > 0, sqrt(x), 0); }, -1);
+  check("where log", [](auto const& x) { return where(x > 0, log(x), 0); }, 0);
+  check("where 1/x", [](auto const& x) { return where(x > 0, 1 / x, 0); }, 0);
+  check("masked_fill", [](auto const& x) { return masked_fill(log(x), x.value() <= 0, 0); }, 0);
+  check("relu", [](auto const& x) { return relu(sqrt(x)); }, 0);
+  check("maximum", [](auto const& x) { return maximum(sqrt(x), 1); }, 0);
+  check("clamp", [](auto const& x) { return clamp(1 / x, -2, 2); }, 0);
+  Variable<float> const tiny(Tensor<float>{4, -1e-20f});
+  CHECK(grad(sum(grad(sum(where(tiny > 0, log(tiny), 0)), tiny, create_graph)), tiny).to_vector() == std::vector<float>{-0.0625f, 0});
+  Variable<double> u(Tensor<double>{4, -1});
+  Variable<double> const penalty = sum(square(grad(sum(where(u > 0, sqrt(u), 0)), u, create_graph)));
+  penalty.backward();
+  CHECK(u.grad().to_vector() == std::vector<double>{-0.015625, 0});
+}
+
+TEST_CASE("recorded gradients at the ends are those that are not recorded") {
+  double const inf = std::numeric_limits<double>::infinity();
+  Variable<double> const rows(Tensor<double>{{1, 2}, {-inf, -inf}});
+  Tensor<double> const plain = grad(sum(logsumexp(rows, 1)), rows);
+  Variable<double> const recorded = grad(sum(logsumexp(rows, 1)), rows, create_graph);
+  CHECK(equal(recorded.value(), plain));
+  CHECK(plain(1, 0) == 0);
+  CHECK(grad(sum(recorded * recorded), rows).to_vector()[3] == 0);
+  auto const check = [&](char const* what, auto const& f) {
+    CAPTURE(what);
+    Variable<double> const x(Tensor<double>{-inf, inf, -1e200, 1e200});
+    Variable<float> const y(Tensor<float>{-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), -1e30f, 1e30f});
+    for (bool records : {false, true}) {
+      CAPTURE(records);
+      CHECK((records ? grad(sum(f(x)), x, create_graph).to_vector() : grad(sum(f(x)), x).to_vector()) == std::vector<double>{0, 1, 0, 1});
+      CHECK((records ? grad(sum(f(y)), y, create_graph).to_vector() : grad(sum(f(y)), y).to_vector()) == std::vector<float>{0, 1, 0, 1});
+    }
+  };
+  check("gelu", [](auto const& x) { return gelu(x); });
+  check("gelu_tanh", [](auto const& x) { return gelu_tanh(x); });
+  check("silu", [](auto const& x) { return silu(x); });
+}
 
 TEST_CASE("what has no second derivative says so") {
   Variable x{Tensor<float>{1, 2}};

@@ -5,6 +5,15 @@
 
 using namespace situ;
 
+// Names that users give their own: none of situ's stands for something else.
+template <class D>
+float train(D device) {
+  return visit<Cpu, Cuda<0>>(AnyDevice(device), [](auto chosen) { return sum(ones({3}, chosen)).item(); });
+}
+constexpr float tolerance = 1e-5f;
+static float mask(float x) { return x; }
+static float accuracy(Tensor<float> const& x) { return mean(x).item() * mask(tolerance) + train(x.device()); }
+
 namespace {
 
 struct Cube {
@@ -37,11 +46,11 @@ int main() {
   Variable<float> v{a}, w{b};
   Variable loss = mean(square(matmul(v, w) - a)) + sum(concat({v, w}, 0)) + sum(gather(v, 1, labels.reshape({5, 1}))) + sum(autograd::apply<Cube>(w));
   loss.backward();
-  std::cout << loss << v.grad();
+  std::cout << loss << v.grad() << accuracy(a);
 
   Net<Cpu> net;
-  train::Trainer<Cpu> const trainer{{.epochs = 1}};
+  training::Trainer<Cpu> const trainer{{.epochs = 1}};
   trainer.fit(
       net, data::TensorDataset{a, labels}, data::TensorDataset{a, labels}, [](auto const& scores, auto const& classes) { return cross_entropy(scores, classes); },
-      [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, train::accuracy);
+      [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, training::accuracy);
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <situ/autograd/backward.hpp>
+#include <situ/nn/linear.hpp>
 #include <situ/nn/move.hpp>
 #include <situ/ops/compare.hpp>
 #include <support/compare.hpp>
@@ -279,6 +280,31 @@ TEST_CASE_TEMPLATE("a module moves to a device and back", D, Emulated<0>, Emulat
   CHECK(back.bias->to_vector() == std::vector<float>{10, 20, 30});
   // Already there: the same parameters.
   CHECK(to(far, D{}).first.weight.state() == far.first.weight.state());
+}
+
+namespace {
+template <class Device, int Width = 8>
+struct Wide {
+  nn::Linear<float, Device> in{4, Width}, out{Width, 2};
+  auto forward(auto const& x) const { return out(relu(in(x))); }
+  SITU_MODULE(in, out)
+};
+template <class T, class Device, int Width, bool Bias>
+struct Typed {
+  std::array<nn::Linear<T, Device>, 2> layers{{{Width, Width}, {Width, Width}}};
+  SITU_MODULE(layers)
+};
+}  // namespace
+
+TEST_CASE("modules whose arguments are types and then numbers move too") {
+  Wide<Cpu> const net;
+  auto const far = to(net, Emulated<0>{});
+  static_assert(std::is_same_v<decltype(far), Wide<Emulated<0>> const>);
+  Tensor<float> const x = ones({3, 4});
+  CHECK(far(x.to(Emulated<0>{})).to_vector() == net(x).to_vector());
+  auto const precise = to<double>(Typed<float, Cpu, 3, true>(), Emulated<1>{});
+  static_assert(std::is_same_v<decltype(precise), Typed<double, Emulated<1>, 3, true> const>);
+  CHECK(num_parameters(precise) == 24);
 }
 
 TEST_CASE("modules that are no simple aggregates move too") {

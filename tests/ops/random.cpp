@@ -323,6 +323,20 @@ TEST_CASE("16-bit floats stay within what they hold, and below the bound") {
   CHECK(static_cast<float>(max(randint<float16>(0, 65505, {200000}, generator)).item()) == 65504);
 }
 
+TEST_CASE("the shape may stand first") {
+  Generator here(7), there(7);
+  Shape const shape{2, 3};
+  CHECK(equal(normal({2, 3}, 1, 2, here), normal(1, 2, {2, 3}, there)));
+  CHECK(equal(uniform(shape, -1, 1, here), uniform(-1, 1, shape, there)));
+  CHECK(equal(uniform<double>({4}, 0.5, 2.5, here), uniform<double>(0.5, 2.5, {4}, there)));
+  CHECK(equal(randint({3, 2}, 0, 10, here), randint(0, 10, {3, 2}, there)));
+  CHECK(equal(randint({5}, 10, here), randint(10, {5}, there)));
+  CHECK(randint({3}, 10).shape() == Shape{3});
+  static_assert(std::is_same_v<decltype(normal({3}, 0, 1, Emulated<0>{})), Tensor<float, Emulated<0>>>);
+  static_assert(std::is_same_v<decltype(randint<int32_t>({3}, 5, Emulated<0>{})), Tensor<int32_t, Emulated<0>>>);
+  static_assert(std::is_same_v<decltype(normal(0, 1, {3})), Tensor<float>> && std::is_same_v<decltype(normal(0, 1, 3)), Tensor<float>>);
+}
+
 TEST_CASE("parameters that no distribution has are named") {
   auto const x = ones({3});
   CHECK(situ_test::thrown<ShapeError>([] { randint(5, 5, {2}); }, "randint: from 5 to 5: there is no integer in between; low must be less than high") == "");

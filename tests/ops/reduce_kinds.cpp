@@ -197,6 +197,7 @@ TEST_CASE_TEMPLATE("one number is reduced along axis 0 and -1, as in PyTorch and
   CHECK(max(x * 2, -1).item() == 10);
   CHECK(argmax(x, {0}).item() == 0);
   CHECK(var(x, 0, {.correction = 0}).item() == 0);
+  CHECK(std::isnan(var(Tensor<float>(zeros({0})), {.correction = -1}).item()));
   CHECK(norm(x, -1, {.p = 1}).item() == 5);
   CHECK(thrown<ShapeError>([&] { sum(x, {0, -1}); }, "sum: axis -1 appears twice in [0, -1]") == "");
   CHECK(thrown<ShapeError>([&] { sum(x, 1); }, "sum: axis 1 is out of range for shape []: it has no axes") == "");

@@ -21,6 +21,10 @@ TEST_CASE_TEMPLATE("indices select, slice, skip and add axes", D, SITU_TEST_DEVI
   CHECK(x(ellipsis()).shape() == Shape{2, 3, 4});
   CHECK(x(ellipsis(), newaxis()).shape() == Shape{2, 3, 4, 1});
   CHECK(x(newaxis(), 0, newaxis()).shape() == Shape{1, 1, 3, 4});
+  CHECK(x(newaxis(), newaxis(), all(), newaxis(), 1, newaxis(), newaxis(), range(1, 3)).shape() == Shape{1, 1, 2, 1, 1, 1, 2});
+  auto const most = x.reshape({1, 2, 1, 3, 1, 4, 1, 1});  // as many axes as there may be: an integer makes room
+  CHECK(most(newaxis(), 0).shape() == Shape{1, 2, 1, 3, 1, 4, 1, 1});
+  CHECK(most(newaxis(), ellipsis(), -1).shape() == Shape{1, 1, 2, 1, 3, 1, 4, 1});
   CHECK(x(0, newaxis(), range(0, 2)).shape() == Shape{1, 2, 4});
   CHECK(x(all(), all(), range(1, end())).shape() == Shape{2, 3, 3});
   CHECK(x(all(), range(2, end(), -2), range(-2, 100)).to_vector() == ints{10, 11, 2, 3, 22, 23, 14, 15});

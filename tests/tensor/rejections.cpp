@@ -131,6 +131,16 @@ static_assert(!std::is_assignable_v<OnCpu const, OnCpu> && !std::is_assignable_v
 static_assert(!std::is_constructible_v<Tensor<std::int32_t, Cuda<0>>, OnCpu>);  // nor on the way to a device
 static_assert(std::is_constructible_v<Tensor<double, Cuda<0>>, OnCpu>);
 
+// ---- the type of a transfer can be asked for wherever the device exists as a type: making the tensor is what needs CUDA
+using Far = Tensor<float, Cuda<0>>;
+template <class X, class D>
+concept movable = requires(X x) { x.to(D{}); };
+static_assert(std::is_same_v<decltype(std::declval<OnCpu>().to(Cuda<0>{})), Far> && std::is_same_v<decltype(std::declval<OnCpu>().cuda()), Far>);
+static_assert(std::is_same_v<decltype(std::declval<Far>().cpu()), OnCpu> && std::is_same_v<decltype(std::declval<HostFormula>().to(Cuda<0>{})), Far>);
+static_assert(std::is_same_v<decltype(std::declval<Far>().to<double>()), Tensor<double, Cuda<0>>> && std::is_same_v<decltype(std::declval<Far>().to<double>(Cpu{})), Doubles>);
+static_assert(std::is_same_v<decltype(std::declval<Tensor<float, Pinned>>().to_async(Cuda<0>{})), Far>);
+static_assert(std::is_same_v<decltype(eval(std::declval<Far>() + std::declval<Far>())), Far> && movable<OnCpu, Cuda<1>> && movable<Far, Cuda<1>> && !movable<OnCpu, int>);
+
 // ---- a number is not a shape, nor a tensor a number
 static_assert(!std::is_convertible_v<OnCpu, float> && !std::is_convertible_v<OnCpu, bool>);
 static_assert(!std::is_constructible_v<Shape, OnCpu> && !std::is_constructible_v<Shape, Tensor<std::int64_t, Cuda<0>>>);

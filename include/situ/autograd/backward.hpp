@@ -286,4 +286,42 @@ std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> co
   return detail::grad_row_recorded(y, detail::checked_seed(y, seed), inputs);
 }
 
+namespace detail {
+
+/// The outputs as one number: their sum.
+template <class T, class D>
+Variable<T, D> sum_of_outputs(Variable<T, D> const* outputs, std::size_t count) {
+  if (count == 0) fail<GradientError>("grad: no output was given: there is nothing to differentiate");
+  Variable<T, D> total = outputs[0];
+  for (std::size_t k = 0; k < count; ++k) {
+    (void)checked_seed(outputs[k]);
+    if (k > 0) total = Variable<T, D>(total.reshape({}) + outputs[k].reshape({}));
+  }
+  return total;
+}
+
+}  // namespace detail
+
+/// The same of several outputs, each one number: the sum of their gradients. An output with a gradient of its own to begin with is sum(y * seed).
+///
+///     auto [gx, gw] = grad({y1, y2}, {x, w});
+template <class T, class D, std::size_t M, class U, std::size_t N, class... Options>
+auto grad(Variable<T, D> const (&outputs)[M], Variable<U, D> const (&inputs)[N], Options const&... options) {
+  return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
+}
+template <class T, class D, std::size_t M, class I, class... Options>
+  requires(!std::is_array_v<I>)
+auto grad(Variable<T, D> const (&outputs)[M], I const& inputs, Options const&... options) {
+  return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
+}
+template <class T, class D, class U, std::size_t N, class... Options>
+auto grad(std::vector<Variable<T, D>> const& outputs, Variable<U, D> const (&inputs)[N], Options const&... options) {
+  return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
+}
+template <class T, class D, class I, class... Options>
+  requires(!std::is_array_v<I>)
+auto grad(std::vector<Variable<T, D>> const& outputs, I const& inputs, Options const&... options) {
+  return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
+}
+
 }  // namespace situ::inline SITU_ABI

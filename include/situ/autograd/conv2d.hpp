@@ -28,8 +28,8 @@ class OptionalInput {
   OptionalInput(E const& e) : OptionalInput(as_operand(e)) {}
   Tensor<T, D> const& value() const { return tensor_; }
   Shape const& shape() const { return tensor_.shape(); }
-  bool requires_grad() const { return variable_.state() && variable_.requires_grad(); }
-  State<T, D>* state() const { return variable_.state(); }
+  bool requires_grad() const { return variable_ && variable_->requires_grad(); }
+  State<T, D>* state() const { return variable_ ? variable_->state() : nullptr; }
 
  private:
   template <class E>
@@ -38,7 +38,7 @@ class OptionalInput {
     else return Tensor<T, D>(e);
   }
   Tensor<T, D> tensor_;
-  Variable<T, D> variable_ = Variable<T, D>::adopt(nullptr);
+  std::optional<Variable<T, D>> variable_;
 };
 
 }  // namespace detail

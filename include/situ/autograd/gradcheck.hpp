@@ -205,8 +205,8 @@ auto tuple_of(V const (&inputs)[N]) {
 
 /// Compares the gradients of f(inputs...) with central differences, element by element.
 ///
-/// f takes Variables and gives a Variable, a formula, or several of them as std::tuple or std::vector. Inputs are one Variable, several in braces
-/// (spread over f's parameters), or a std::tuple, in which tensors and other things are passed on as they are. Their layouts stay
+/// f takes Variables and gives a Variable, a formula, or several of them as std::tuple or std::vector. Inputs are one Variable, several in braces or in
+/// a std::array (spread over f's parameters), or a std::tuple, in which tensors and other things are passed on as they are. Their layouts stay
 /// as they are: a transposed input is transposed under finite differences too. Nobody's grad() changes, and no input is written.
 ///
 /// Dtype     double: finite differences of narrower types say little.
@@ -225,6 +225,10 @@ bool gradcheck(F const& f, Variable<T, D> const& input, GradcheckOptions const& 
 template <class F, class T, class D, std::size_t N>
 bool gradcheck(F const& f, Variable<T, D> const (&inputs)[N], GradcheckOptions const& options = {}) {
   return detail::check_gradients(f, detail::tuple_of(inputs), options);
+}
+template <class F, class T, class D, std::size_t N>
+bool gradcheck(F const& f, std::array<Variable<T, D>, N> const& inputs, GradcheckOptions const& options = {}) {
+  return detail::check_gradients(f, std::tuple_cat(inputs), options);
 }
 
 namespace detail {
@@ -289,6 +293,10 @@ bool gradgradcheck(F const& f, Variable<T, D> const& input, GradcheckOptions con
 template <class F, class T, class D, std::size_t N>
 bool gradgradcheck(F const& f, Variable<T, D> const (&inputs)[N], GradcheckOptions const& options = {}) {
   return detail::check_second_gradients(f, detail::tuple_of(inputs), options);
+}
+template <class F, class T, class D, std::size_t N>
+bool gradgradcheck(F const& f, std::array<Variable<T, D>, N> const& inputs, GradcheckOptions const& options = {}) {
+  return detail::check_second_gradients(f, std::tuple_cat(inputs), options);
 }
 
 }  // namespace situ::inline SITU_ABI

@@ -90,6 +90,7 @@ SITU_SELDOM Lane<C, D> product_gradient(LaneFunction<C, D> const& product_of, in
 template <class C, class D>
 struct LaneState final : State<C, D> {
   LaneFunction<C, D> const& function;
+  bool guarded = lanes_are_guarded;
   Node* edges[3] = {};
   Saved<C, D> operands[3];
   Saved<C, D> own;
@@ -111,6 +112,7 @@ struct LaneState final : State<C, D> {
     OperationName const guard(this->name);
     using L = Lane<C, D>;
     bool const records = flow.creates_graph();
+    LanesGuarded const scope(guarded);
     L const seed = records ? L(*this->incoming_recorded) : L(this->incoming), zero(C(0));
     L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero}, y = zero;
     for (int k = 0; function.reads_operands && k < function.operands; ++k) xs[k] = records ? L(operands[k].variable()) : L(operands[k].tensor());
@@ -123,7 +125,7 @@ struct LaneState final : State<C, D> {
       if (!function.slopes) {
         L const gradient = product_gradient(function, k, seed, xs);
         add_lane_to(gradient, gradient.shape(), into, records);
-      } else add_lane_to(guarded_product(seed, slopes[k], false, function.chooses), whole, into, records);
+      } else add_lane_to(guarded_product(seed, slopes[k], guarded, function.chooses), whole, into, records);
     }
   }
   SITU_SELDOM void release() noexcept override {

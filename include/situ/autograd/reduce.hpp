@@ -248,7 +248,9 @@ struct logsumexp_gradient : ReducedAxes {
   }
   template <class L>
   L twice(L const& g, L const& x, L const& shift) const {
-    return exp(x - over(shift)) * over(g);
+    using C = lane_value_t<L>;
+    L const none(static_cast<C>(-__builtin_huge_val()));
+    return exp(x - over(select(shift == none, L(C(0)), shift))) * over(g);
   }
   Saved<T, D> const& result() const { return y; }
 };

@@ -23,6 +23,20 @@ inline constexpr bool has_choice = false;
 template <class Op, class... Es>
 inline constexpr bool has_choice<Apply<Op, Es...>> = functions::chooses<Op> || (has_choice<Es> || ...);
 
+/// Whether what is recorded on this thread belongs to a formula that chooses: then a gradient of 0 says of all of its parts that their value did not
+/// matter, also where it is differentiated again.
+SITU_PROCESS_STATE constinit thread_local bool lanes_are_guarded = false;
+class LanesGuarded {
+ public:
+  explicit LanesGuarded(bool guarded) : before_(std::exchange(lanes_are_guarded, guarded)) {}
+  LanesGuarded(LanesGuarded const&) = delete;
+  LanesGuarded& operator=(LanesGuarded const&) = delete;
+  ~LanesGuarded() { lanes_are_guarded = before_; }
+
+ private:
+  bool before_;
+};
+
 /// A value on the way: in the type that it is computed in, or truth values.
 template <class D>
 struct AnyLane {
@@ -271,6 +285,7 @@ struct LaneFormula {
   void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
   Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
   void (*const* send)(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input);
+  bool chooses;
 };
 template <class D, class Tree, class... Vs>
 SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs) {
@@ -284,7 +299,8 @@ inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_fo
     static_cast<int>(sizeof...(Vs)),
     &set_leaves<D, Tree, Vs...>,
     &seed_of<Seed, compute_t<typename Tree::value_type>, D, G>,
-    lane_sends<D, G, Vs...>};
+    lane_sends<D, G, Vs...>,
+    has_choice<Tree>};
 
 /// Sends the gradients of a marked tree to the Variables of its formula, recorded. Formulas share it.
 template <class D, class C, class G>
@@ -298,6 +314,7 @@ SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* 
     ~Row() { delete[] lanes; }
   };
   int const root = formula.count - 1;
+  LanesGuarded const guarded(formula.chooses);
   Row const values(formula.count), seeds(formula.count);
   formula.set_leaves(tree, formula.nodes, values.lanes, kept, inputs);
   run_up(formula.nodes, formula.count, values.lanes);

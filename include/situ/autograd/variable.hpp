@@ -146,57 +146,57 @@ class Variable {
 
   // ---- what it is -------------------------------------------------------------------------------------------------
 
-  Shape const& shape() const { return state_->value.shape(); }
-  Shape const& strides() const { return state_->value.strides(); }
-  Layout const& layout() const { return state_->value.layout(); }
+  Shape const& shape() const { return state()->value.shape(); }
+  Shape const& strides() const { return state()->value.strides(); }
+  Layout const& layout() const { return state()->value.layout(); }
   int rank() const { return shape().rank(); }
   /// The number of elements.
-  int64_t size() const { return state_->value.size(); }
-  int64_t size(int64_t axis) const { return state_->value.size(axis); }
-  bool is_contiguous() const { return state_->value.is_contiguous(); }
+  int64_t size() const { return state()->value.size(); }
+  int64_t size(int64_t axis) const { return state()->value.size(axis); }
+  bool is_contiguous() const { return state()->value.is_contiguous(); }
   D device() const { return {}; }
   static constexpr situ::dtype dtype() { return dtype_of<T>; }
   static constexpr bool is_cuda() { return Tensor<T, D>::is_cuda(); }
   template <std::integral... Is>
     requires(sizeof...(Is) > 0)
   T item(Is... indices) const {
-    return state_->value.item(indices...);
+    return state()->value.item(indices...);
   }
-  T item(detail::CallSite site = detail::CallSite::here("item")) const { return state_->value.item(site); }
-  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return state_->value.to_vector(site); }
+  T item(detail::CallSite site = detail::CallSite::here("item")) const { return state()->value.item(site); }
+  auto to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const { return state()->value.to_vector(site); }
 
   // ---- gradients --------------------------------------------------------------------------------------------------
 
   /// The value alone: shares the storage. What is written in place there is noticed by a backward that needs it.
-  Tensor<T, D> value() const { return state_->value; }
-  Tensor<T, D> detach() const { return state_->value; }
+  Tensor<T, D> value() const { return state()->value; }
+  Tensor<T, D> detach() const { return state()->value; }
   /// What backward has accumulated; empty, of shape [0], before.
-  Tensor<T, D> grad() const { return state_->grad; }
-  bool has_grad() const { return state_->has_grad; }
+  Tensor<T, D> grad() const { return state()->grad; }
+  bool has_grad() const { return state()->has_grad; }
   /// Forgets the gradient.
   void zero_grad() {
-    state_->grad = {};
-    state_->has_grad = false;
+    state()->grad = {};
+    state()->has_grad = false;
   }
-  bool requires_grad() const { return state_->requires_grad; }
+  bool requires_grad() const { return state()->requires_grad; }
   /// Whether a leaf wants a gradient. Throws GradientError for what is not a leaf.
   Variable& requires_grad(bool wanted) {
     if (!is_leaf() && !wanted) {
-      detail::fail<GradientError>("requires_grad: this Variable is the result of ", state_->name, ": only a leaf can be frozen; use value() or no_grad");
+      detail::fail<GradientError>("requires_grad: this Variable is the result of ", state()->name, ": only a leaf can be frozen; use value() or no_grad");
     }
-    state_->requires_grad = wanted;
+    state()->requires_grad = wanted;
     return *this;
   }
   /// Whether it was made by the user, and not recorded.
-  bool is_leaf() const { return state_->name == nullptr; }
+  bool is_leaf() const { return state()->name == nullptr; }
   /// Keeps the gradient of what is not a leaf.
   void retain_grad() {
     check_requires_grad("retain_grad");
-    state_->retains_grad = true;
-    state_->takes_late = false;
+    state()->retains_grad = true;
+    state()->takes_late = false;
   }
   /// The name of the operation that made it, as `Mean`; null for a leaf.
-  char const* grad_fn() const { return state_->name; }
+  char const* grad_fn() const { return state()->name; }
 
   /// Computes the gradients of everything that this one number was made of, and adds them to their `grad()`.
   /// Throws    GradientError when it has no history, has more than one element, when a backward before has given back what is needed, or
@@ -215,6 +215,8 @@ class Variable {
   void backward(E const& seed, retain_graph_t) const {
     start_backward(seed, true);
   }
+  void backward(Tensor<T, D> const& seed) const { start_backward(seed, false); }  // also in braces
+  void backward(Tensor<T, D> const& seed, retain_graph_t) const { start_backward(seed, true); }
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
   /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
@@ -222,9 +224,9 @@ class Variable {
   template <class F>
   int64_t register_hook(F f) {
     check_requires_grad("register_hook");
-    return state_->add_hook(new detail::HookOf<T, D, F>(std::move(f)));
+    return state()->add_hook(new detail::HookOf<T, D, F>(std::move(f)));
   }
-  void remove_hook(int64_t number) { state_->remove_hook(number); }
+  void remove_hook(int64_t number) { state()->remove_hook(number); }
 
   // ---- views, recorded ----------------------------------------------------------------------------------------------
 
@@ -339,7 +341,10 @@ class Variable {
     return to(Cuda<N>{}, site);
   }
 
-  detail::State<T, D>* state() const { return state_; }
+  detail::State<T, D>* state() const {
+    if (SITU_UNLIKELY(!state_)) renew();
+    return state_;
+  }
   /// Another handle of a state; for situ's own use.
   static Variable from_state(detail::State<T, D>* state) {
     if (__atomic_fetch_add(&state->handles, 1, __ATOMIC_ACQ_REL) == 0) detail::count_up(state->references);
@@ -359,8 +364,13 @@ class Variable {
     if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
     detail::drop(state);
   }
+  /// What was moved from is empty, as a Variable without arguments.
+  [[gnu::cold]] SITU_NOINLINE void renew() const {
+    state_ = new detail::State<T, D>(Tensor<T, D>());
+    state_->requires_grad = true;
+  }
   void check_requires_grad(char const* who) const {
-    if (!state_->requires_grad) {
+    if (!state()->requires_grad) {
       detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
     }
   }
@@ -378,7 +388,7 @@ class Variable {
     detail::run_backward(*this, Tensor<T, D>(seed), keeps_graph);
   }
 
-  detail::State<T, D>* state_;
+  mutable detail::State<T, D>* state_;
 };
 
 /// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.

@@ -234,11 +234,8 @@ void evaluate_tree(T* data, int64_t count, Tree const& tree) {
 
 /// The value of an expression as a tensor of its own type and device.
 template <class E>
-auto evaluated(E&& e) {
-  using Plain = std::remove_cvref_t<E>;
-  using Result = Tensor<typename Plain::value_type, result_device_t<typename Plain::device_type>>;
-  if constexpr (std::is_same_v<Plain, Tensor<typename Plain::value_type, typename Plain::device_type>>) return Plain(static_cast<E&&>(e));
-  else return Result(static_cast<E&&>(e));
+evaluated_t<std::remove_cvref_t<E>> evaluated(E&& e) {
+  return evaluated_t<std::remove_cvref_t<E>>(static_cast<E&&>(e));
 }
 
 /// Whether memory that is written shares bytes with memory that is read, in another order than index by index.

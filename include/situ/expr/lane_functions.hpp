@@ -33,7 +33,7 @@ SITU_HOST_DEVICE SITU_INLINE X multiplied(X const& a, X const& b) {
 template <class X>
 struct isa_of;
 template <int B, int N, class Isa>
-struct isa_of<mask<B, N, Isa>> {
+struct isa_of<lane_mask<B, N, Isa>> {
   using type = Isa;
 };
 
@@ -235,25 +235,31 @@ SITU_HOST_DEVICE SITU_INLINE X lerp_of(X const& a, X const& b, X const& t) {
   using T = detail::lane_value_t<X>;
   return select(t < X(T(0.5)), a + t * (b - a), b - (b - a) * (X(T(1)) - t));
 }
-/// d silu / dx = s (1 + x (1 - s)), s = sigmoid(x)
+/// x t, of a factor that is 0 long before x is infinite: 0 there.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X fading(X const& x, X const& t) {
+  X const zero(detail::lane_value_t<X>(0));
+  return select(t == zero, zero, x * t);
+}
+/// d silu / dx = s + x s (1 - s), s = sigmoid(x)
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X silu_slope(X const& x) {
   X const one(detail::lane_value_t<X>(1)), s = math::sigmoid(x);
-  return s * (one + x * (one - s));
+  return s + fading(x, s * (one - s));
 }
 /// Φ(x) + x φ(x)
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_slope(X const& x) {
   using T = detail::lane_value_t<X>;
   if constexpr (detail::is_pack<X>) return math::gelu_slope(x);
-  else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + x * X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x);
+  else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + fading(x, X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x));
 }
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_tanh_slope(X const& x) {
   using T = detail::lane_value_t<X>;
   X const one(T(1)), c(T(0.79788456080286535588)), k(T(0.044715));
   X const t = math::tanh(c * (x + k * x * x * x));
-  return X(T(0.5)) * (one + t) + X(T(0.5)) * x * (one - t * t) * c * (one + X(T(3)) * k * x * x);
+  return X(T(0.5)) * (one + t) + fading(x * (one + X(T(3)) * k * x * x), X(T(0.5)) * c * (one - t * t));
 }
 }  // namespace functions
 

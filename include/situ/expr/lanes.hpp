@@ -1,6 +1,6 @@
 /// Lanes: how elements of every type become packs and masks, are converted between types, and are stored again.
 ///
-/// In a kernel a number is a `pack` of compute_t<T>, a bool is a `mask`. 16-bit floats are widened to float when
+/// In a kernel a number is a `pack` of compute_t<T>, a bool is a `lane_mask`. 16-bit floats are widened to float when
 /// they are loaded and rounded once, when they are stored.
 #pragma once
 
@@ -17,7 +17,7 @@ struct lanes {
 };
 template <int N, class Isa>
 struct lanes<bool, N, Isa> {
-  using type = mask<1, N, Isa>;
+  using type = lane_mask<1, N, Isa>;
 };
 template <class T, int N, class Isa>
 using lanes_t = typename lanes<T, N, Isa>::type;

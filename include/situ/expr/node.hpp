@@ -26,21 +26,35 @@ template <class Op, class... Es>
 struct Map;
 
 namespace detail {
-// Defined by the tensor layer, and found when they are instantiated.
+// Defined by the tensor layer, and found when they are instantiated. What is asked for a type alone compiles nothing: transfers say theirs.
+/// Where the value of an expression is: a tensor where it is, a formula's where its result goes.
 template <class E>
-auto evaluated(E&& e);
+struct value_device {
+  using type = result_device_t<typename E::device_type>;
+};
+template <class T, class D>
+struct value_device<Tensor<T, D>> {
+  using type = D;
+};
+template <class E>
+using evaluated_t = Tensor<typename E::value_type, typename value_device<E>::type>;
+template <class T, class From, class To>
+struct transferred_async;
+
+template <class E>
+evaluated_t<std::remove_cvref_t<E>> evaluated(E&& e);
 template <class To, class T, class From>
 Tensor<T, To> transfer(Tensor<T, From> const& from);
 template <class U, class T, class D>
 Tensor<U, D> converted(Tensor<T, D> const& from);
 template <class U, class To, class E>
-auto convert_and_transfer(E const& from);
+Tensor<U, To> convert_and_transfer(E const& from);
 template <class U, class E>
-auto evaluated_as(E const& e);
+Tensor<U, typename value_device<E>::type> evaluated_as(E const& e);
 template <class To, class T, class From>
-auto transfer_async(Tensor<T, From> const& from);
+typename transferred_async<T, From, To>::type transfer_async(Tensor<T, From> const& from);
 template <class U, class To, class T, class From>
-auto convert_and_transfer_async(Tensor<T, From> const& from);
+typename transferred_async<U, From, To>::type convert_and_transfer_async(Tensor<T, From> const& from);
 template <class E>
 auto kept_in_place(E const& e);
 
@@ -200,25 +214,28 @@ class ExpressionMembers {
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
   /// A TransferLog names the line that calls.
-  template <device To>
-  auto to(To, CallSite site = CallSite::here()) const {
+  template <device To, class Self = E>
+  Tensor<value_of<Self>, To> to(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return transfer<To>(evaluated(self()));
   }
   /// The value as elements of U.
-  template <element U>
-  auto to() const {
+  template <element U, class Self = E>
+  Tensor<U, typename value_device<Self>::type> to() const {
     return evaluated_as<U>(self());
   }
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
-  auto to(To, CallSite site = CallSite::here()) const {
+  Tensor<U, To> to(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return convert_and_transfer<U, To>(self());
   }
-  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
-  template <int N = 0>
-  auto cuda(CallSite site = CallSite::here()) const {
+  template <class Self = E>
+  Tensor<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
+    return to(Cpu{}, site);
+  }
+  template <int N = 0, class Self = E>
+  Tensor<value_of<Self>, Cuda<N>> cuda(CallSite site = CallSite::here()) const {
     return to(Cuda<N>{}, site);
   }
 
@@ -227,14 +244,14 @@ class ExpressionMembers {
   /// Cost      one copy; what has gaps is packed on the way, or before it on its own side
   template <device To, class Self = E>
     requires may_cross_asynchronously<device_of<Self>, To>
-  auto to_async(To, CallSite site = CallSite::here()) const {
+  typename transferred_async<value_of<Self>, device_of<Self>, To>::type to_async(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return transfer_async<To>(kept_in_place(self()));
   }
   /// Also converted, on the side that makes fewer bytes cross.
   template <element U, device To, class Self = E>
     requires may_cross_asynchronously<device_of<Self>, To>
-  auto to_async(To, CallSite site = CallSite::here()) const {
+  typename transferred_async<U, device_of<Self>, To>::type to_async(To, CallSite site = CallSite::here()) const {
     TransferSite const scope(site, place_of<device_of<E>>, place_of<To>);
     return convert_and_transfer_async<U, To>(kept_in_place(self()));
   }

@@ -1,6 +1,6 @@
 /// Vector packs: N lanes of T on the compiler's vector extension, for one instruction set.
 ///
-/// A *pack* `pack<T, N, Isa>` holds N numbers; a *mask* `mask<Bytes, N, Isa>` holds N truth values as lanes of Bytes
+/// A *pack* `pack<T, N, Isa>` holds N numbers; a *mask* `lane_mask<Bytes, N, Isa>` holds N truth values as lanes of Bytes
 /// bytes, all ones or all zeros. Everything here is inlined into the kernel that uses it and is compiled for that
 /// kernel's instruction set; `Isa` tells what that set offers. Packs are passed by reference, and their copy
 /// constructor is not trivial, so that a call that is not inlined passes them in memory whatever the flags are.
@@ -64,17 +64,17 @@ SITU_INLINE void hold([[maybe_unused]] V& v) {
 }  // namespace detail
 
 template <int Bytes, int N, class Isa>
-struct mask {
+struct lane_mask {
   static constexpr int lanes = N;
   using lane_type = detail::signed_of_bytes<Bytes>;
   using vector = typename detail::vector_of<lane_type, N>::type;
   vector v;
 
-  SITU_INLINE mask() = default;
-  SITU_INLINE explicit mask(vector const& from) : v(from) {}
-  SITU_INLINE explicit mask(bool all) : v(vector{} - static_cast<lane_type>(all)) {}
-  SITU_INLINE mask(mask const& from) : v(from.v) {}
-  SITU_INLINE mask& operator=(mask const& from) {
+  SITU_INLINE lane_mask() = default;
+  SITU_INLINE explicit lane_mask(vector const& from) : v(from) {}
+  SITU_INLINE explicit lane_mask(bool all) : v(vector{} - static_cast<lane_type>(all)) {}
+  SITU_INLINE lane_mask(lane_mask const& from) : v(from.v) {}
+  SITU_INLINE lane_mask& operator=(lane_mask const& from) {
     v = from.v;
     return *this;
   }
@@ -82,37 +82,37 @@ struct mask {
 
   /// The same truth values as lanes of another size.
   template <int Other>
-  SITU_INLINE mask<Other, N, Isa> as() const {
+  SITU_INLINE lane_mask<Other, N, Isa> as() const {
     if constexpr (Other == Bytes) return *this;
-    else return mask<Other, N, Isa>(__builtin_convertvector(v, typename mask<Other, N, Isa>::vector));
+    else return lane_mask<Other, N, Isa>(__builtin_convertvector(v, typename lane_mask<Other, N, Isa>::vector));
   }
 
   /// g++ 12 takes masks that are combined apart into single lanes where masks have registers of their own: keep one whole.
-  SITU_INLINE mask held() const {
-    mask result(*this);
+  SITU_INLINE lane_mask held() const {
+    lane_mask result(*this);
     detail::hold<Isa>(result.v);
     return result;
   }
-  SITU_INLINE friend mask operator!(mask const& a) { return mask(vector(~a.v)); }
-  SITU_INLINE friend mask operator&(mask const& a, mask const& b) { return mask(vector(a.held().v & b.v)); }
-  SITU_INLINE friend mask operator|(mask const& a, mask const& b) { return mask(vector(a.held().v | b.v)); }
-  SITU_INLINE friend mask operator^(mask const& a, mask const& b) { return mask(vector(a.held().v ^ b.v)); }
+  SITU_INLINE friend lane_mask operator!(lane_mask const& a) { return lane_mask(vector(~a.v)); }
+  SITU_INLINE friend lane_mask operator&(lane_mask const& a, lane_mask const& b) { return lane_mask(vector(a.held().v & b.v)); }
+  SITU_INLINE friend lane_mask operator|(lane_mask const& a, lane_mask const& b) { return lane_mask(vector(a.held().v | b.v)); }
+  SITU_INLINE friend lane_mask operator^(lane_mask const& a, lane_mask const& b) { return lane_mask(vector(a.held().v ^ b.v)); }
 };
 
 /// Masks of different lane sizes meet at the size of the left one.
 template <int A, int B, int N, class Isa>
   requires(A != B)
-SITU_INLINE mask<A, N, Isa> operator&(mask<A, N, Isa> const& a, mask<B, N, Isa> const& b) {
+SITU_INLINE lane_mask<A, N, Isa> operator&(lane_mask<A, N, Isa> const& a, lane_mask<B, N, Isa> const& b) {
   return a & b.template as<A>();
 }
 template <int A, int B, int N, class Isa>
   requires(A != B)
-SITU_INLINE mask<A, N, Isa> operator|(mask<A, N, Isa> const& a, mask<B, N, Isa> const& b) {
+SITU_INLINE lane_mask<A, N, Isa> operator|(lane_mask<A, N, Isa> const& a, lane_mask<B, N, Isa> const& b) {
   return a | b.template as<A>();
 }
 template <int A, int B, int N, class Isa>
   requires(A != B)
-SITU_INLINE mask<A, N, Isa> operator^(mask<A, N, Isa> const& a, mask<B, N, Isa> const& b) {
+SITU_INLINE lane_mask<A, N, Isa> operator^(lane_mask<A, N, Isa> const& a, lane_mask<B, N, Isa> const& b) {
   return a ^ b.template as<A>();
 }
 
@@ -122,7 +122,7 @@ struct pack {
   static constexpr int lanes = N;
   using value_type = T;
   using isa_type = Isa;
-  using mask_type = mask<static_cast<int>(sizeof(T)), N, Isa>;
+  using mask_type = lane_mask<static_cast<int>(sizeof(T)), N, Isa>;
   using vector = typename detail::vector_of<T, N>::type;
   vector v;
 
@@ -245,13 +245,13 @@ struct pack {
 
 /// m ? a : b, lane by lane. Never written with & and |: that is scalarised.
 template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> select(mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& a,
+SITU_INLINE pack<T, N, Isa> select(lane_mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& a,
                                    pack<T, N, Isa> const& b) {
   return pack<T, N, Isa>(typename pack<T, N, Isa>::vector(m.v ? a.v : b.v));
 }
 template <int Bytes, class T, int N, class Isa>
   requires(Bytes != static_cast<int>(sizeof(T)))
-SITU_INLINE pack<T, N, Isa> select(mask<Bytes, N, Isa> const& m, pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+SITU_INLINE pack<T, N, Isa> select(lane_mask<Bytes, N, Isa> const& m, pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
   return select(m.template as<static_cast<int>(sizeof(T))>(), a, b);
 }
 /// The scalar form, so that one definition serves packs and CUDA threads.
@@ -283,7 +283,7 @@ SITU_INLINE pack<T, N, Isa> multiply_add(pack<T, N, Isa> const& a, pack<T, N, Is
 
 /// True if any lane is.
 template <int Bytes, int N, class Isa>
-SITU_INLINE bool any_of(mask<Bytes, N, Isa> const& m) {
+SITU_INLINE bool any_of(lane_mask<Bytes, N, Isa> const& m) {
   using wide = typename detail::vector_of<int64_t, (Bytes * N + 7) / 8>::type;
   if constexpr (Bytes * N >= 8) {
     wide const words = reinterpret_cast<wide>(m.v);
@@ -318,6 +318,6 @@ inline constexpr bool is_pack<pack<T, N, Isa>> = true;
 template <class X>
 inline constexpr bool is_mask = false;
 template <int Bytes, int N, class Isa>
-inline constexpr bool is_mask<mask<Bytes, N, Isa>> = true;
+inline constexpr bool is_mask<lane_mask<Bytes, N, Isa>> = true;
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI

@@ -95,7 +95,7 @@ struct lane_value<pack<T, N, Isa>> {
   using type = T;
 };
 template <int B, int N, class Isa>
-struct lane_value<mask<B, N, Isa>> {
+struct lane_value<lane_mask<B, N, Isa>> {
   using type = bool;
 };
 template <class X>

@@ -1,8 +1,9 @@
 /// to(net, device), to<T>(net), clone(net): a module with its parameters and buffers elsewhere, in another type, or copied.
 ///
 /// A Net<Cpu> moved to Cuda<0> is a Net<Cuda<0>>: Cpu is replaced by Cuda<0> among the template arguments of the module, and of the modules that are its
-/// template arguments; the new module is made of its moved members, in braces, so that no member is initialised twice. A module whose arguments are not all
-/// types, or that is to be something else, has a member `template <class D> using on_device = …;` (and `template <class T> using of_dtype = …;`).
+/// template arguments; the new module is made of its moved members, in braces, so that no member is initialised twice. The arguments are types, or one or two
+/// types and then numbers; a module of others, or that is to be something else, has a member `template <class D> using on_device = …;` (and
+/// `template <class T> using of_dtype = …;`).
 #pragma once
 
 #include <situ/nn/module.hpp>
@@ -23,6 +24,12 @@ struct moved_type<X, D> : std::type_identity<typename X::template on_device<D>> 
 template <template <class...> class M, class... As, class D>
   requires(!requires { typename M<As...>::template on_device<D>; } && !device<M<As...>>)
 struct moved_type<M<As...>, D> : std::type_identity<M<typename moved_type<As, D>::type...>> {};
+template <template <class, auto...> class M, class A, auto V, auto... Vs, class D>
+  requires(!requires { typename M<A, V, Vs...>::template on_device<D>; })
+struct moved_type<M<A, V, Vs...>, D> : std::type_identity<M<typename moved_type<A, D>::type, V, Vs...>> {};
+template <template <class, class, auto...> class M, class A, class B, auto V, auto... Vs, class D>
+  requires(!requires { typename M<A, B, V, Vs...>::template on_device<D>; })
+struct moved_type<M<A, B, V, Vs...>, D> : std::type_identity<M<typename moved_type<A, D>::type, typename moved_type<B, D>::type, V, Vs...>> {};
 template <class X, std::size_t N, class D>
 struct moved_type<std::array<X, N>, D> : std::type_identity<std::array<typename moved_type<X, D>::type, N>> {};
 
@@ -37,6 +44,12 @@ struct cast_type<X, T> : std::type_identity<typename X::template of_dtype<T>> {}
 template <template <class...> class M, class... As, class T>
   requires(!requires { typename M<As...>::template of_dtype<T>; } && !floating<M<As...>>)
 struct cast_type<M<As...>, T> : std::type_identity<M<typename cast_type<As, T>::type...>> {};
+template <template <class, auto...> class M, class A, auto V, auto... Vs, class T>
+  requires(!requires { typename M<A, V, Vs...>::template of_dtype<T>; })
+struct cast_type<M<A, V, Vs...>, T> : std::type_identity<M<typename cast_type<A, T>::type, V, Vs...>> {};
+template <template <class, class, auto...> class M, class A, class B, auto V, auto... Vs, class T>
+  requires(!requires { typename M<A, B, V, Vs...>::template of_dtype<T>; })
+struct cast_type<M<A, B, V, Vs...>, T> : std::type_identity<M<typename cast_type<A, T>::type, typename cast_type<B, T>::type, V, Vs...>> {};
 template <class X, std::size_t N, class T>
 struct cast_type<std::array<X, N>, T> : std::type_identity<std::array<typename cast_type<X, T>::type, N>> {};
 
@@ -163,6 +176,10 @@ auto changed_module(X const& x, Change const& change) {
   }
 }
 
+/// A module that is on D, or nowhere.
+template <class M, class D>
+inline constexpr bool stays_on = std::is_same_v<module_device<M>, D> || std::is_same_v<typename device_of_member<M>::type, no_device>;
+
 }  // namespace detail
 
 /// The module on another device: a module of another type, whose parameters and buffers are copies there. On its own device, the module itself: a copy that
@@ -172,18 +189,18 @@ auto changed_module(X const& x, Change const& change) {
 /// Throws    DeviceUnavailable, OutOfMemory; the module is unchanged.
 /// Cost      one copy for each parameter and buffer.
 template <any_module M, device D>
-auto to(M const& net, D) {
-  if constexpr (std::is_same_v<detail::module_device<M>, D> || std::is_same_v<typename detail::device_of_member<M>::type, detail::no_device>) {
+std::conditional_t<detail::stays_on<M, D>, M, typename detail::moved_type<M, D>::type> to(M const& net, D) {
+  if constexpr (detail::stays_on<M, D>) {
     return net;
   } else {
     static_assert(!std::is_same_v<typename detail::moved_type<M, D>::type, M>,
-                  "situ: to(net, device): this module's type names no device to replace: make it a template, as in template <class Device> struct Net");
+                  "situ: to(net, device): this module's type names no device to replace: make it a template, as in template <class Device> struct Net, or give it a member template <class D> using on_device");
     return detail::changed_module(net, detail::MoveTo<D>{});
   }
 }
 /// The module with parameters and buffers of floating type T.
 template <floating T, any_module M>
-auto to(M const& net) {
+typename detail::cast_type<M, T>::type to(M const& net) {
   using R = typename detail::cast_type<M, T>::type;
   if constexpr (std::is_same_v<R, M>) {
     static_assert(std::is_same_v<value_of<detail::parameter_type<M>>, T>,

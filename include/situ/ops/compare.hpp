@@ -29,7 +29,7 @@ struct isclose {
 }  // namespace functions
 
 /// What isclose and allclose allow; the defaults are PyTorch's and NumPy's.
-struct tolerance {
+struct close_options {
   double rtol = 1e-5;
   double atol = 1e-8;
   bool equal_nan = false;
@@ -41,7 +41,7 @@ auto all_of(E const& e) -> bool {
   return e.size() == 0 || min(e).item();
 }
 template <bool EqualNan, class A, class B>
-auto close_map(A const& a, B const& b, tolerance const& allowed) {
+auto close_map(A const& a, B const& b, close_options const& allowed) {
   using T = floating_t<promote_t<value_of<A>, value_of<B>>>;
   using C = compute_t<T>;
   return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
@@ -62,19 +62,19 @@ auto number_compared(S value) {
 /// number: isclose(x, 1).
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
-auto isclose(A const& a, B const& b, tolerance const& allowed = {}) {
+auto isclose(A const& a, B const& b, close_options const& allowed = {}) {
   auto const close = detail::close_map<false>(a, b, allowed);
   return close || (isnan(a) && isnan(b) && allowed.equal_nan);
 }
 template <class A, number B>
   requires expression<A>
-auto isclose(A const& a, B b, tolerance const& allowed = {}) {
+auto isclose(A const& a, B b, close_options const& allowed = {}) {
   auto const close = detail::close_map<false>(a, detail::number_compared<A>(b), allowed);
   return close || (isnan(a) && (allowed.equal_nan && math::isnan(static_cast<double>(b))));
 }
 template <number A, class B>
   requires expression<B>
-auto isclose(A a, B const& b, tolerance const& allowed = {}) {
+auto isclose(A a, B const& b, close_options const& allowed = {}) {
   auto const close = detail::close_map<false>(detail::number_compared<B>(a), b, allowed);
   return close || (isnan(b) && (allowed.equal_nan && math::isnan(static_cast<double>(a))));
 }
@@ -82,31 +82,31 @@ auto isclose(A a, B const& b, tolerance const& allowed = {}) {
 /// Whether all elements are close, after broadcasting; true for no elements. One of the operands may be a number. Waits for the device.
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
-bool allclose(A const& a, B const& b, tolerance const& allowed = {}) {
+bool allclose(A const& a, B const& b, close_options const& allowed = {}) {
   return allowed.equal_nan ? detail::all_of(detail::close_map<true>(a, b, allowed)) : detail::all_of(detail::close_map<false>(a, b, allowed));
 }
 
 template <class A, number B>
   requires expression<A>
-bool allclose(A const& a, B b, tolerance const& allowed = {}) {
+bool allclose(A const& a, B b, close_options const& allowed = {}) {
   return detail::all_of(isclose(a, b, allowed));
 }
 template <number A, class B>
   requires expression<B>
-bool allclose(A a, B const& b, tolerance const& allowed = {}) {
+bool allclose(A a, B const& b, close_options const& allowed = {}) {
   return detail::all_of(isclose(a, b, allowed));
 }
 
 /// The same with the tolerances in the order in which NumPy and PyTorch take them.
 template <class A, class B>
   requires detail::can_be_close<A, B>
-auto isclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
-  return isclose(a, b, tolerance{rtol, atol, equal_nan});
+auto isclose(A const& a, B const& b, double rtol, double atol = close_options{}.atol, bool equal_nan = false) {
+  return isclose(a, b, close_options{rtol, atol, equal_nan});
 }
 template <class A, class B>
   requires detail::can_be_close<A, B>
-bool allclose(A const& a, B const& b, double rtol, double atol = tolerance{}.atol, bool equal_nan = false) {
-  return allclose(a, b, tolerance{rtol, atol, equal_nan});
+bool allclose(A const& a, B const& b, double rtol, double atol = close_options{}.atol, bool equal_nan = false) {
+  return allclose(a, b, close_options{rtol, atol, equal_nan});
 }
 
 /// Whether shapes and all elements are equal; NaN equals nothing. Waits for the device.
@@ -118,13 +118,13 @@ bool equal(A const& a, B const& b) {
 
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
-void isclose(A const&, B const&, tolerance const& = {}) = delete;
+void isclose(A const&, B const&, close_options const& = {}) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void isclose(A const&, B const&, double, double = 0, bool = false) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
-void allclose(A const&, B const&, tolerance const& = {}) = delete;
+void allclose(A const&, B const&, close_options const& = {}) = delete;
 template <class A, class B, class Error = error::operands_on_different_devices__move_one_with_to<device_of<A>, device_of<B>>>
   requires(expression<A> && expression<B> && !on_same_device<A, B>)
 void allclose(A const&, B const&, double, double = 0, bool = false) = delete;

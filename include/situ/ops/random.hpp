@@ -236,4 +236,28 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
   return bernoulli<T>(p, shape, detail::default_generator(), device);
 }
 
+// The shape may stand first, as it does elsewhere: normal({2, 3}, 0, 1), randint({4}, 0, 10).
+#define SITU_SHAPE_FIRST(NAME, ELEMENT)                                                                             \
+  template <element T = ELEMENT, std::integral I, std::size_t N, number A, number B, class... More>                 \
+  auto NAME(I const (&shape)[N], A a, B b, More&&... more) {                                                        \
+    return NAME<T>(a, b, Shape(shape, static_cast<int64_t>(N)), static_cast<More&&>(more)...);                      \
+  }                                                                                                                 \
+  template <element T = ELEMENT, std::same_as<Shape> S, number A, number B, class... More>                          \
+  auto NAME(S const& shape, A a, B b, More&&... more) {                                                             \
+    return NAME<T>(a, b, shape, static_cast<More&&>(more)...);                                                      \
+  }
+SITU_SHAPE_FIRST(uniform, float)
+SITU_SHAPE_FIRST(normal, float)
+SITU_SHAPE_FIRST(randint, int64_t)
+#undef SITU_SHAPE_FIRST
+template <element T = int64_t, std::integral I, std::size_t N, std::integral H>
+auto randint(I const (&shape)[N], H high) {
+  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)));
+}
+template <element T = int64_t, std::integral I, std::size_t N, std::integral H, class Next, class... More>
+  requires(!number<std::remove_cvref_t<Next>>)
+auto randint(I const (&shape)[N], H high, Next&& next, More&&... more) {
+  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)), static_cast<Next&&>(next), static_cast<More&&>(more)...);
+}
+
 }  // namespace situ::inline SITU_ABI

@@ -111,7 +111,7 @@ struct variance : centred_base<variance<T>, double> {
     mean = mean + apart * X(share);
   }
   SITU_HOST_DEVICE static double value(accumulator const& a, double correction) {
-    double const divisor = a.count - correction;
+    double const divisor = a.count > 0 ? a.count - correction : 0;  // of nothing it is NaN, whatever the correction
     return a.spread / (divisor > 0 ? divisor : 0.0);
   }
   SITU_HOST_DEVICE static result finish(accumulator const& a, int64_t, double correction) {

@@ -79,11 +79,11 @@ struct SearchSorted {
     return search_lanes<N, Isa>(values, RowOfLane<pack<int64_t, N, Isa>>{rows, n});
   }
   template <int B, int N, class Isa>
-  SITU_INLINE auto operator()(mask<B, N, Isa> const& values) const {
+  SITU_INLINE auto operator()(lane_mask<B, N, Isa> const& values) const {
     return search_lanes<N, Isa>(values, OnlyRow{});
   }
   template <int B, int N, class Isa>
-  SITU_INLINE auto operator()(mask<B, N, Isa> const& values, pack<int64_t, N, Isa> const& rows) const {
+  SITU_INLINE auto operator()(lane_mask<B, N, Isa> const& values, pack<int64_t, N, Isa> const& rows) const {
     return search_lanes<N, Isa>(values, RowOfLane<pack<int64_t, N, Isa>>{rows, n});
   }
 };

@@ -13,7 +13,9 @@ namespace situ::inline SITU_ABI {
 /// Dtype     floats as they are, 16-bit ones computed in float; integers and bools give float.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis; one element without axes is taken for a slice, whose axis is 0 or -1: it gives 1.
-/// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch.
+/// Special   a slice of -inf alone, or with NaN or +inf in it, gives NaN, as in PyTorch. What is below 2^-126 of the sum is 0, also in float where it is subnormal.
+/// Accuracy  up to 4096 exponentials of floats are summed in float, in lanes, and further ones in double: some 20 ULP for slices of 4096 equal elements, fewer
+///           for shorter ones.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
 ///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
 ///           many blocks share then. The same results for any number of threads.

@@ -42,9 +42,10 @@ concept any_index = view_index<I> || std::integral<I>;
 template <class I>
 inline constexpr bool takes_axis = !std::same_as<I, newaxis_t> && !std::same_as<I, ellipsis_t>;
 
-/// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones.
+/// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones. A new axis is noted, in front of
+/// which one it comes: it is made when integers have taken theirs.
 template <class I>
-void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, I index) {
+void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, int*& new_axis, I index) {
   if constexpr (std::integral<I>) {
     (void)checked_index(static_cast<int64_t>(index), from.shape[named], named, from.shape, "operator()");
     ++named;
@@ -55,8 +56,7 @@ void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int wh
   } else if constexpr (std::same_as<I, ellipsis_t>) {
     axis += whole_axes, named += whole_axes;
   } else if constexpr (std::same_as<I, newaxis_t>) {
-    view.layout = unsqueezed(view.layout, axis);
-    ++axis;
+    *new_axis++ = axis;
   } else {
     check_step(index.step, named, "operator()");
     ++named;
@@ -74,8 +74,9 @@ Viewed index_view(Layout const& from, Is... indices) {
     fail<IndexError>("operator(): ", taken, taken == 1 ? " axis is" : " axes are", " indexed of shape ", from.shape, ": it has ", from.rank());
   }
   Viewed view{from, 0};
-  int axis = 0, named = 0;
-  (apply_index(view, axis, from, named, from.rank() - taken, indices), ...);
+  int axis = 0, named = 0, new_axes[sizeof...(Is) + 1], *new_axis = new_axes;
+  (apply_index(view, axis, from, named, from.rank() - taken, new_axis, indices), ...);
+  for (int* at = new_axes; at < new_axis; ++at) view.layout = unsqueezed(view.layout, *at + static_cast<int>(at - new_axes));
   return view;
 }
 

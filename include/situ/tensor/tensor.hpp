@@ -515,7 +515,7 @@ Tensor(R const&, Shape) -> Tensor<std::remove_cvref_t<decltype(*std::declval<R c
 /// The value of an expression as a tensor; a tensor is returned as it is.
 template <class E>
   requires expression<E>
-auto eval(E&& e) {
+detail::evaluated_t<std::remove_cvref_t<E>> eval(E&& e) {
   return detail::evaluated(static_cast<E&&>(e));
 }
 

@@ -172,15 +172,15 @@ Tensor<U, D> converted(Tensor<T, D> const& from) {
 
 /// The value of an expression as elements of U: one kernel, but of formulas in 16-bit floats two, since their values are rounded before they are converted.
 template <class U, class E>
-auto evaluated_as(E const& e) {
+Tensor<U, typename value_device<E>::type> evaluated_as(E const& e) {
   using T = value_of<E>;
   if constexpr (std::is_same_v<E, Tensor<T, device_of<E>>> || std::is_same_v<U, T> || !std::is_same_v<T, compute_t<T>>) return converted<U>(evaluated(e));
-  else return Tensor<U, result_device_t<device_of<E>>>(cast<U>(e));
+  else return Tensor<U, typename value_device<E>::type>(cast<U>(e));
 }
 
 /// Narrowing happens before the copy, widening after it: the fewer bytes cross.
 template <class U, class To, class E>
-auto convert_and_transfer(E const& from) {
+Tensor<U, To> convert_and_transfer(E const& from) {
   if constexpr (sizeof(U) <= sizeof(value_of<E>) || std::is_same_v<To, result_device_t<device_of<E>>>) return transfer<To>(evaluated_as<U>(from));
   else return converted<U>(transfer<To>(evaluated(from)));
 }
@@ -190,7 +190,7 @@ auto convert_and_transfer(E const& from) {
 /// A copy in page-locked host memory, from which asynchronous transfers start.
 template <class E>
   requires expression<E>
-auto pin(E const& e, detail::CallSite site = detail::CallSite::here()) {
+Tensor<value_of<E>, Pinned> pin(E const& e, detail::CallSite site = detail::CallSite::here()) {
   return e.to(Pinned{}, site);
 }
 

@@ -89,8 +89,15 @@ Tensor<T, Pinned> finish_broadcast(Handle const& raw) {
   return Tensor<T, Pinned>::from_handle(raw).clone();
 }
 
+/// Pending where the host is to wait for it; a tensor on a device, which orders those who use it.
+template <class T, class From, class To>
+struct transferred_async {
+  static constexpr bool waits = std::is_same_v<To, Pinned> && (std::is_same_v<From, Pinned> || from_device_to_pinned<To, From>);
+  using type = std::conditional_t<waits, Pending<Tensor<T, Pinned>>, Tensor<T, To>>;
+};
+
 template <class To, class T, class From>
-auto transfer_async(Tensor<T, From> const& from) {
+typename transferred_async<T, From, To>::type transfer_async(Tensor<T, From> const& from) {
   if constexpr (std::is_same_v<To, From> && std::is_same_v<To, Pinned>) {
     return Pending<Tensor<T, Pinned>>(from, {}, nullptr);
   } else if constexpr (!from_pinned_to_device<To, From> && !from_device_to_pinned<To, From>) {
@@ -154,7 +161,7 @@ Tensor<U, Pinned> finish_conversion(Handle const& raw) {
 
 /// Narrowing happens before the copy, widening after it: the fewer bytes cross.
 template <class U, class To, class T, class From>
-auto convert_and_transfer_async(Tensor<T, From> const& from) {
+typename transferred_async<U, From, To>::type convert_and_transfer_async(Tensor<T, From> const& from) {
   if constexpr (std::is_same_v<U, T>) return transfer_async<To>(from);
   else if constexpr (sizeof(U) <= sizeof(T)) return transfer_async<To>(converted<U>(from));
   else if constexpr (std::is_same_v<To, Pinned>) {

@@ -165,7 +165,7 @@ SITU_INLINE pack<T, N, Isa> near_reciprocal(pack<T, N, Isa> const& a) {
 
 /// True if any lane is; one or two instructions.
 template <int Bytes, int N, class Isa>
-SITU_INLINE bool any(mask<Bytes, N, Isa> const& m) {
+SITU_INLINE bool any(lane_mask<Bytes, N, Isa> const& m) {
 #if SITU_MATH_X86_ASM
   auto const v = m.v;
   if constexpr (Bytes * N == 64 && Isa::bytes == 64) {
@@ -428,7 +428,7 @@ SITU_NOINLINE void call_lanes(T const* x1, T const* x2, T* y, signed char const*
 
 /// y with the lanes of m replaced by F::value(x), a function of numbers. For rare lanes.
 template <class F, class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x,
+SITU_INLINE pack<T, N, Isa> by_lane(lane_mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x,
                                     pack<T, N, Isa> const& y) {
   T from[N], to[N];
   signed char wanted[N];
@@ -439,7 +439,7 @@ SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> co
   return pack<T, N, Isa>::load(to);
 }
 template <class F, class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x1,
+SITU_INLINE pack<T, N, Isa> by_lane(lane_mask<static_cast<int>(sizeof(T)), N, Isa> const& m, pack<T, N, Isa> const& x1,
                                     pack<T, N, Isa> const& x2, pack<T, N, Isa> const& y) {
   T from1[N], from2[N], to[N];
   signed char wanted[N];
@@ -453,11 +453,11 @@ SITU_INLINE pack<T, N, Isa> by_lane(mask<static_cast<int>(sizeof(T)), N, Isa> co
 /// F::value on every lane, for functions that have no vector form.
 template <class F, class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> every_lane(pack<T, N, Isa> const& x) {
-  return by_lane<F>(mask<static_cast<int>(sizeof(T)), N, Isa>(true), x, x);
+  return by_lane<F>(lane_mask<static_cast<int>(sizeof(T)), N, Isa>(true), x, x);
 }
 template <class F, class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> every_lane(pack<T, N, Isa> const& x1, pack<T, N, Isa> const& x2) {
-  return by_lane<F>(mask<static_cast<int>(sizeof(T)), N, Isa>(true), x1, x2, x1);
+  return by_lane<F>(lane_mask<static_cast<int>(sizeof(T)), N, Isa>(true), x1, x2, x1);
 }
 
 /// The halves of a pack, widened, and back: for functions that compute their hard parts in double. The indices are

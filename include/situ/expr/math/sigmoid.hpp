@@ -48,7 +48,7 @@ namespace detail {
 /// The power of two comes last, so that a small result is rounded once.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> times_sigmoid(pack<T, N, Isa> const& g,
-                                          mask<static_cast<int>(sizeof(T)), N, Isa> const& negative,
+                                          lane_mask<static_cast<int>(sizeof(T)), N, Isa> const& negative,
                                           exp_parts<pack<T, N, Isa>> const& parts) {
   using P = pack<T, N, Isa>;
   auto const [t, n] = parts;
