@@ -66,10 +66,10 @@ void run(Device device, std::string const& folder) {
 
   // Trained on the device, which the Trainer moves it to and back from.
   auto const [training, test] = data::random_split(data::TensorDataset{images, labels}, {0.8, 0.2});
-  training::Trainer<Device> const trainer{{.epochs = 8, .checkpoint = "simple_net_run.safetensors", .svg = "simple_net.svg"}};
+  learning::Trainer<Device> const trainer{{.epochs = 8, .checkpoint = "simple_net_run.safetensors", .svg = "simple_net.svg"}};
   trainer.fit(
       net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
-      [](auto& model) { return optim::Adam{model, {.lr = 3e-3}}; }, training::accuracy);
+      [](auto& model) { return optim::Adam{model, {.lr = 3e-3}}; }, learning::accuracy);
 
   auto const there = to(net, device);  // a Net<Device>: another type, with copies of the parameters
   std::cout << "moved to " << AnyDevice(device) << "\n";

@@ -117,13 +117,13 @@ std::string write(TextModel<Device>& net, Encoded const& text, std::string const
 }
 
 /// Step, losses and learning rate of what a curve shows, to and from a row of numbers.
-Tensor<double> to_tensor(training::History const& history) {
+Tensor<double> to_tensor(learning::History const& history) {
   Tensor<double> table = empty<double>({history.epochs.size(), 4});
-  for (int64_t k = 0; training::Epoch const& e : history.epochs) table[k++] = Tensor<double>{static_cast<double>(e.number), e.loss, e.validation_loss, e.learning_rate};
+  for (int64_t k = 0; learning::Epoch const& e : history.epochs) table[k++] = Tensor<double>{static_cast<double>(e.number), e.loss, e.validation_loss, e.learning_rate};
   return table;
 }
-training::History to_history(Tensor<double> const& table) {
-  training::History history;
+learning::History to_history(Tensor<double> const& table) {
+  learning::History history;
   for (int64_t k = 0; k < table.size(0); ++k) {
     history.epochs.push_back({.number = static_cast<int64_t>(table(k, 0)), .loss = table(k, 1), .validation_loss = table(k, 2), .learning_rate = table(k, 3)});
   }
@@ -142,7 +142,7 @@ double run(Encoded const& text, int64_t steps, bool resume, Device device) {
   optim::AdamW optimizer{net, {.lr = 3e-3, .weight_decay = 0.01}};
   optim::OneCycleLR schedule{optimizer, {.max_lr = 3e-3, .total_steps = steps + 1, .pct_start = 0.1, .cycle_momentum = false}};
   Generator batches{1};  // drawn from once in each step
-  training::History history;
+  learning::History history;
   double loss_sum = 0, bits = 0;
 
   std::string const checkpoint = "text_model_run.safetensors";
@@ -177,7 +177,7 @@ double run(Encoded const& text, int64_t steps, bool resume, Device device) {
       bits = bits_per_character(net, held_back);
       history.epochs.push_back({.number = step, .loss = loss_sum / static_cast<double>(since), .validation_loss = bits * std::log(2.0), .learning_rate = schedule.lr(),
                                 .seconds = std::chrono::duration<double>(now - begin).count(), .samples = since * batch * context});
-      training::Epoch const& last = history.epochs.back();
+      learning::Epoch const& last = history.epochs.back();
       std::printf("step %4lld: loss %.3f, %.3f bits per character held back, %.0f characters/s\n", static_cast<long long>(step), last.loss, bits, last.samples_per_second());
       std::fflush(stdout);
       auto all = state;

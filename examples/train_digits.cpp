@@ -47,7 +47,7 @@ int main(int argc, char** argv) try {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     manual_seed(seed);
     Net<Cpu> net;
-    training::Trainer<Cuda<0>, Cpu> const trainer{{.epochs = 60,
+    learning::Trainer<Cuda<0>, Cpu> const trainer{{.epochs = 60,
                                                 .batch_size = 64,
                                                 .seed = seed,
                                                 .checkpoint = "train_digits.safetensors",
@@ -56,7 +56,7 @@ int main(int argc, char** argv) try {
     if (seed == 0) std::printf("%s\ntrained on %s\n", summary(net).c_str(), to_string(trainer.device()).c_str());
     auto const history = trainer.fit(
         net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
-        [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, training::accuracy);
+        [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, learning::accuracy);
     auto const& last = history.epochs.back();
     std::printf("seed %d: loss %.4f, held-out accuracy %.4f\n", static_cast<int>(seed), last.loss, last.metric);
     reached[seed] = last.metric;

@@ -53,7 +53,7 @@ int main(int argc, char** argv) try {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     manual_seed(seed);
     Net<Cpu> net;
-    training::Trainer<Cuda<0>, Cpu> const trainer{{.epochs = epochs,
+    learning::Trainer<Cuda<0>, Cpu> const trainer{{.epochs = epochs,
                                                 .batch_size = 64,
                                                 .seed = seed,
                                                 .checkpoint = "train_digits_cnn.safetensors",
@@ -62,7 +62,7 @@ int main(int argc, char** argv) try {
     if (seed == 0) std::cout << net << "\ntrained on " << trainer.device() << "\n" << std::flush;
     auto const history = trainer.fit(
         net, training, test, [](auto const& scores, auto const& digits) { return cross_entropy(scores, digits); },
-        [](auto& model) { return optim::Adam{model, {.lr = 2e-3}}; }, training::accuracy,
+        [](auto& model) { return optim::Adam{model, {.lr = 2e-3}}; }, learning::accuracy,
         [](auto& optimizer, int64_t) { return optim::CosineAnnealingLR{optimizer, {.T_max = epochs}}; });
     reached.push_back(history.epochs.back().metric);
     std::printf("seed %d: loss %.4f, held-out accuracy %.4f\n", static_cast<int>(seed), history.epochs.back().loss, reached.back());

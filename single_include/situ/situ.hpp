@@ -1122,10 +1122,12 @@ struct Layout {
   constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
   explicit constexpr Layout(Shape const& extents) : shape(extents, Shape::By16{}), strides(extents, Shape::By16{}) {
     int64_t step = 1;
+    bool overflows = false;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
-      if (__builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step)) step = 1;  // an extent is 0: no stride leads anywhere
+      overflows |= __builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step);
     }
+    for (int k = 0; overflows && k < shape.rank(); ++k) strides[k] = 1;  // an extent is 0: no stride leads anywhere
   }
 
   constexpr int rank() const { return shape.rank(); }
@@ -1168,6 +1170,8 @@ struct Layout {
     Extent e{0, 0};
     for (int k = 0; k < rank(); ++k) {
       if (shape[k] == 0) return {0, -1};
+    }
+    for (int k = 0; k < rank(); ++k) {
       int64_t const reach = (shape[k] - 1) * strides[k];
       (reach < 0 ? e.first : e.last) += reach;
     }
@@ -9518,18 +9522,29 @@ class ExpressionMembers<E, true> {
   void backward(Options const&... options) const {
     recorded(self()).backward(options...);
   }
+  template <class Self = E>
+  void backward(evaluated_t<Self> const& seed) const {  // also in braces
+    recorded(self()).backward(seed);
+  }
+  template <class Retain, class Self = E>
+  void backward(evaluated_t<Self> const& seed, Retain const& retain) const {
+    recorded(self()).backward(seed, retain);
+  }
   bool requires_grad() const { return recorded(self()).requires_grad(); }
-  template <device To>
-  auto to(To device, CallSite site = CallSite::here()) const {
+  template <device To, class Self = E>
+  Variable<value_of<Self>, To> to(To device, CallSite site = CallSite::here()) const {
     return recorded(self()).to(device, site);
   }
-  template <element U>
-  auto to() const {
+  template <element U, class Self = E>
+  Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
-  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
-  template <int N = 0>
-  auto cuda(CallSite site = CallSite::here()) const {
+  template <class Self = E>
+  Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
+    return to(Cpu{}, site);
+  }
+  template <int N = 0, class Self = E>
+  Variable<value_of<Self>, Cuda<N>> cuda(CallSite site = CallSite::here()) const {
     return to(Cuda<N>{}, site);
   }
 
@@ -19395,29 +19410,31 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
   return bernoulli<T>(p, shape, detail::default_generator(), device);
 }
 
-// The shape may stand first, as it does elsewhere: normal({2, 3}, 0, 1), randint({4}, 0, 10).
-#define SITU_SHAPE_FIRST(NAME, ELEMENT)                                                                             \
-  template <element T = ELEMENT, std::integral I, std::size_t N, number A, number B, class... More>                 \
-  auto NAME(I const (&shape)[N], A a, B b, More&&... more) {                                                        \
-    return NAME<T>(a, b, Shape(shape, static_cast<int64_t>(N)), static_cast<More&&>(more)...);                      \
-  }                                                                                                                 \
-  template <element T = ELEMENT, std::same_as<Shape> S, number A, number B, class... More>                          \
-  auto NAME(S const& shape, A a, B b, More&&... more) {                                                             \
-    return NAME<T>(a, b, shape, static_cast<More&&>(more)...);                                                      \
+// The shape may stand first, as it does elsewhere: normal({2, 3}, 0, 1), randint({4}, 10). A braced list that could be a number is an array, which is nearer.
+#define SITU_SHAPE_FIRST(NAME, ELEMENT, KIND, PARAMETERS, ...)                                                                \
+  template <element T = ELEMENT, device D = Cpu, std::same_as<Shape> S = Shape, KIND>                                        \
+  Tensor<T, D> NAME(S const& shape, PARAMETERS, D device = {}) {                                                             \
+    return NAME<T>(__VA_ARGS__, shape, device);                                                                              \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::same_as<Shape> S = Shape, KIND>                                        \
+  Tensor<T, D> NAME(S const& shape, PARAMETERS, Generator& generator, D device = {}) {                                       \
+    return NAME<T>(__VA_ARGS__, shape, generator, device);                                                                   \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
+  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, D device = {}) {                                                       \
+    return NAME<T>(__VA_ARGS__, Shape(extent[0]), device);                                                                   \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
+  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                 \
+    return NAME<T>(__VA_ARGS__, Shape(extent[0]), generator, device);                                                        \
   }
-SITU_SHAPE_FIRST(uniform, float)
-SITU_SHAPE_FIRST(normal, float)
-SITU_SHAPE_FIRST(randint, int64_t)
+#define SITU_COMMA ,
+SITU_SHAPE_FIRST(uniform, float, number A SITU_COMMA number B, A low SITU_COMMA B high, low, high)
+SITU_SHAPE_FIRST(normal, float, number A SITU_COMMA number B, A mean SITU_COMMA B deviation, mean, deviation)
+SITU_SHAPE_FIRST(randint, int64_t, std::integral A SITU_COMMA std::integral B, A low SITU_COMMA B high, low, high)
+SITU_SHAPE_FIRST(randint, int64_t, std::integral A, A high, static_cast<int64_t>(high))
+#undef SITU_COMMA
 #undef SITU_SHAPE_FIRST
-template <element T = int64_t, std::integral I, std::size_t N, std::integral H>
-auto randint(I const (&shape)[N], H high) {
-  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)));
-}
-template <element T = int64_t, std::integral I, std::size_t N, std::integral H, class Next, class... More>
-  requires(!number<std::remove_cvref_t<Next>>)
-auto randint(I const (&shape)[N], H high, Next&& next, More&&... more) {
-  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)), static_cast<Next&&>(next), static_cast<More&&>(more)...);
-}
 
 }  // namespace situ::inline SITU_ABI
 
@@ -40927,9 +40944,11 @@ struct HookOf final : Hook<T, D> {
   }
 };
 
+[[noreturn, gnu::cold]] SITU_NOINLINE inline void fail_moved_from() { fail<GradientError>("Variable: it was moved from, and holds nothing; assign to it before it is used"); }
+
 }  // namespace detail
 
-/// Elements of a floating type T on device D, with their history: a counted handle.
+/// Elements of a floating type T on device D, with their history: a counted handle. One that was moved from can be assigned to; all else of it throws GradientError.
 template <class T, class D>
 class Variable {
   static_assert(floating<T>, "situ::Variable<T, D>: only float, double, float16 and bfloat16 have gradients; keep other elements in a Tensor");
@@ -41157,22 +41176,22 @@ class Variable {
     return detail::record_transfer<To>(*this);
   }
   template <element U>
-  auto to() const {
+  Variable<U, D> to() const {
     return detail::recorded(cast<U>(*this));
   }
   template <element U, situ::device To>
-  auto to(To device, detail::CallSite site = detail::CallSite::here()) const {
+  Variable<U, To> to(To device, detail::CallSite site = detail::CallSite::here()) const {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda(detail::CallSite site = detail::CallSite::here()) const {
+  Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {
     return to(Cuda<N>{}, site);
   }
 
   detail::State<T, D>* state() const {
-    if (SITU_UNLIKELY(!state_)) renew();
+    if (SITU_UNLIKELY(!state_)) detail::fail_moved_from();
     return state_;
   }
   /// Another handle of a state; for situ's own use.
@@ -41194,11 +41213,6 @@ class Variable {
     if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
     detail::drop(state);
   }
-  /// What was moved from is empty, as a Variable without arguments.
-  [[gnu::cold]] SITU_NOINLINE void renew() const {
-    state_ = new detail::State<T, D>(Tensor<T, D>());
-    state_->requires_grad = true;
-  }
   void check_requires_grad(char const* who) const {
     if (!state()->requires_grad) {
       detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
@@ -41218,7 +41232,7 @@ class Variable {
     detail::run_backward(*this, Tensor<T, D>(seed), keeps_graph);
   }
 
-  mutable detail::State<T, D>* state_;
+  detail::State<T, D>* state_;
 };
 
 /// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.
@@ -42230,13 +42244,8 @@ template <class E>
 inline constexpr bool maps_functions = false;
 template <class Op, class... Es>
 inline constexpr bool maps_functions<Apply<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
-/// Whether a function in a tree chooses.
-template <class E>
-inline constexpr bool has_choice = false;
-template <class Op, class... Es>
-inline constexpr bool has_choice<Apply<Op, Es...>> = functions::chooses<Op> || (has_choice<Es> || ...);
 
-/// Whether what is recorded on this thread belongs to a formula that chooses: then a gradient of 0 says of all of its parts that their value did not
+/// Whether what is recorded on this thread is a part of a formula that another function chooses from: then a gradient of 0 says that its value did not
 /// matter, also where it is differentiated again.
 SITU_PROCESS_STATE constinit thread_local bool lanes_are_guarded = false;
 class LanesGuarded {
@@ -42256,7 +42265,6 @@ struct AnyLane {
   Lane<float, D> in_float{0.f};
   Lane<double, D> in_double{0.0};
   Tensor<bool, D> truth;
-  bool guarded = false;  ///< of a seed: where it is 0, the value did not matter
   template <class C>
   auto& of() {
     if constexpr (std::is_same_v<C, float>) return in_float;
@@ -42275,6 +42283,7 @@ struct LaneNode {
   void const* function = nullptr;  ///< a LaneFunction<C, D>
   int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
+  bool guarded = false;                                           ///< a function chooses from it: where its seed is 0, its value did not matter
   bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
   AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
   AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
@@ -42303,14 +42312,14 @@ struct lane_type<E> {
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int*) {
     nodes[0].self = self, nodes[0].is_read = is_read;
   }
 };
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slots) {
     nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
   }
 };
@@ -42320,14 +42329,15 @@ struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
   /// `self` is the number of the first node.
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slots) {
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slots), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
+    root.guarded = guarded;
     root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
     root.in_double = std::is_same_v<C, double>;
@@ -42350,7 +42360,7 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -42447,6 +42457,7 @@ template <class D>
 SITU_SELDOM void run_up(LaneNode<D> const* nodes, int count, AnyLane<D>* values) {
   for (LaneNode<D> const* node = nodes; node < nodes + count; ++node) {
     if (node->step == lane_leaf || !node->is_read) continue;
+    LanesGuarded const guarded(node->guarded);
     (node->in_double ? lane_machine<double, D>().up : lane_machine<float, D>().up)[node->step](values, nullptr, *node);
   }
 }
@@ -42455,6 +42466,7 @@ template <class D>
 SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* values, AnyLane<D>* seeds) {
   for (LaneNode<D> const* node = nodes + count; node-- > nodes;) {
     if (node->step == lane_leaf) continue;
+    LanesGuarded const guarded(node->guarded);
     (node->in_double ? lane_machine<double, D>().down : lane_machine<float, D>().down)[node->step](values, seeds, *node);
   }
 }
@@ -42498,7 +42510,6 @@ struct LaneFormula {
   void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
   Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
   void (*const* send)(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input);
-  bool chooses;
 };
 template <class D, class Tree, class... Vs>
 SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs) {
@@ -42512,8 +42523,7 @@ inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_fo
     static_cast<int>(sizeof...(Vs)),
     &set_leaves<D, Tree, Vs...>,
     &seed_of<Seed, compute_t<typename Tree::value_type>, D, G>,
-    lane_sends<D, G, Vs...>,
-    has_choice<Tree>};
+    lane_sends<D, G, Vs...>};
 
 /// Sends the gradients of a marked tree to the Variables of its formula, recorded. Formulas share it.
 template <class D, class C, class G>
@@ -42527,7 +42537,6 @@ SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* 
     ~Row() { delete[] lanes; }
   };
   int const root = formula.count - 1;
-  LanesGuarded const guarded(formula.chooses);
   Row const values(formula.count), seeds(formula.count);
   formula.set_leaves(tree, formula.nodes, values.lanes, kept, inputs);
   run_up(formula.nodes, formula.count, values.lanes);
@@ -42780,12 +42789,11 @@ struct LaneStep {
     AnyLane<D>& value = values[node.operands[k]];
     return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
   }
-  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
+  SITU_SELDOM static void give(L const& seed, Values seeds, LaneNode<D> const& node, int k) {
     if (!node.takes_seed[k]) return;
     AnyLane<D>& to = seeds[node.operands[k]];
     to.template of<C>() = seed;
     if (node.given[k]) to = node.given[k](to);
-    to.guarded = guard;
   }
   SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
@@ -42800,19 +42808,17 @@ struct LaneStep {
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
     L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    bool const guard = seeds[node.self].guarded;
     L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
     for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
     function.slopes(xs, values[node.self].template of<C>(), slopes);
     for (int k = 0; k < node.count; ++k) {
       if (!node.takes_seed[k]) continue;
-      L const share = guarded_product(seed, slopes[k], guard, function.chooses);
-      give(share, seeds, guard || function.chooses, node, k);
+      give(guarded_product(seed, slopes[k], node.guarded, function.chooses), seeds, node, k);
     }
   }
   SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
   SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
-    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
+    give(seeds[node.self].template of<C>(), seeds, node, 0);
   }
   SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
     values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
@@ -42820,8 +42826,8 @@ struct LaneStep {
   SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
     L const seed = seeds[node.self].template of<C>(), zero(C(0));
     LaneMask<D> const mask(values[node.operands[0]].truth);
-    give(select(mask, seed, zero), seeds, true, node, 1);
-    give(select(mask, zero, seed), seeds, true, node, 2);
+    give(select(mask, seed, zero), seeds, node, 1);
+    give(select(mask, zero, seed), seeds, node, 2);
   }
 };
 
@@ -45225,6 +45231,7 @@ namespace detail {
 template <class T, class D>
 Variable<T, D> sum_of_outputs(Variable<T, D> const* outputs, std::size_t count) {
   if (count == 0) fail<GradientError>("grad: no output was given: there is nothing to differentiate");
+  enable_grad const guard;
   Variable<T, D> total = outputs[0];
   for (std::size_t k = 0; k < count; ++k) {
     (void)checked_seed(outputs[k]);
@@ -46774,6 +46781,8 @@ auto chunk(E const& x, int64_t count, int64_t axis = 0) {
 /// Convolution of Variables.
 ///
 /// Shapes, dtypes, devices and what is thrown are those of ops/conv2d.hpp; a bias may be a Variable too.
+
+#include <optional>
 
 
 // ---- <situ/ops/cpu/conv2d_gradient.hpp>
@@ -52017,7 +52026,7 @@ typename detail::cast_type<M, T>::type to(M const& net) {
   }
 }
 template <floating T, any_module M, device D>
-auto to(M const& net, D device) {
+auto to(M const& net, D device) -> decltype(to(to<T>(net), device)) {
   return to(to<T>(net), device);
 }
 
@@ -58586,11 +58595,12 @@ class BatchPipeline {
     return whole + (!plan_.drop_last && plan_.samples % plan_.batch_size != 0);
   }
 
-  /// Starts a loop with batch `first` of an epoch.
-  [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  /// Starts a loop where it is to start, and returns its epoch.
+  [[gnu::cold]] SITU_NOINLINE int64_t begin() {
     Lock const lock(*this);
     while (ordering_) wait();
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
+    auto const [seed, epoch, first] = start();
     if (plan_.seed != seed) {
       plan_.seed = seed;
       order_epoch_ = next_order_epoch_ = -1;
@@ -58604,6 +58614,7 @@ class BatchPipeline {
     running_ = true;
     idle_ = 0;
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
+    return epoch;
   }
   /// The slot of the next batch, which is made when this returns; -1 behind the last one.
   SITU_NOINLINE int next() {
@@ -58623,12 +58634,12 @@ class BatchPipeline {
     ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
-  /// Ends the loop, also before the last batch. No thread is at work when this returns, and no batch is kept.
-  [[gnu::cold]] void end() noexcept {
+  /// Ends the loop over an epoch, also before the last batch. No thread is at work when this returns, and no batch is kept.
+  [[gnu::cold]] void end(int64_t epoch) noexcept {
     Lock const lock(*this);
     end_ = claimed_;
     while (making_ > 0) wait();
-    forget();
+    has_ended(epoch);
     running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
@@ -58650,8 +58661,14 @@ class BatchPipeline {
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
 
-  /// Lets go of what was made and is not used.
-  virtual void forget() noexcept = 0;
+  /// Where the next loop starts: its batch `first` of an epoch.
+  struct Start {
+    uint64_t seed;
+    int64_t epoch, first;
+  };
+  virtual Start start() const = 0;
+  /// Lets go of what was made and is not used, and goes on behind the epoch.
+  virtual void has_ended(int64_t epoch) noexcept = 0;
 
   /// To be called before what make() uses goes.
   [[gnu::cold]] void stop() noexcept {
@@ -58914,12 +58931,6 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
     return std::exchange(slots_[k].batch, Batch());
   }
-  [[gnu::cold]] void forget() noexcept override {
-    for (int k = 0; k < slots(); ++k) {
-      slots_[k].batch = Batch();
-      slots_[k].failure = nullptr;
-    }
-  }
 
   Tensor<int64_t> epoch = whole_number(0), position = whole_number(0), seed = whole_number(static_cast<int64_t>(plan().seed));
 
@@ -58930,6 +58941,17 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     std::exception_ptr failure;
   };
   struct no_stream {};
+
+  [[gnu::cold]] Start start() const override { return {static_cast<uint64_t>(*std::as_const(seed).data()), *std::as_const(epoch).data(), *std::as_const(position).data()}; }
+  [[gnu::cold]] void has_ended(int64_t epoch_of_loop) noexcept override {
+    for (int k = 0; k < slots(); ++k) {
+      slots_[k].batch = Batch();
+      slots_[k].failure = nullptr;
+    }
+    if (*std::as_const(epoch).data() != epoch_of_loop) return;  // another one was set in the meantime, for the next loop
+    epoch.data()[0] = epoch_of_loop + 1;
+    position.data()[0] = 0;
+  }
 
   [[noreturn, gnu::cold]] static SITU_NOINLINE void rethrow(std::exception_ptr& failure) { std::rethrow_exception(std::exchange(failure, nullptr)); }
   template <class F>
@@ -59100,21 +59122,15 @@ class DataLoader<X, D> {
     void take() {
       int const slot = core_->next();
       if (slot < 0) return end();
-      if (is_mine()) core_->position.data()[0] = core_->consumed() + 1;
+      if (*std::as_const(core_->epoch).data() == epoch_) core_->position.data()[0] = core_->consumed() + 1;
       batch_ = core_->take(slot);
     }
     void end() noexcept {
       if (!core_) return;
       batch_ = value_type();
-      if (is_mine()) {
-        core_->epoch.data()[0] = epoch_ + 1;
-        core_->position.data()[0] = 0;
-      }
-      core_->end();
+      core_->end(epoch_);
       core_ = nullptr;
     }
-    /// No other epoch was set in the meantime, for the next loop.
-    bool is_mine() const { return *std::as_const(core_->epoch).data() == epoch_; }
 
     Core* core_;
     int64_t epoch_;
@@ -59122,10 +59138,7 @@ class DataLoader<X, D> {
   };
 
   /// Begins the epoch, or goes on with it at position().
-  iterator begin() const {
-    core_->begin(seed(), epoch(), position());
-    return iterator(core_, epoch());
-  }
+  iterator begin() const { return iterator(core_, core_->begin()); }
   sentinel end() const { return {}; }
 
  private:
@@ -59822,7 +59835,7 @@ private:
       ssize_t const length = ::readlink(target_.c_str(), to, sizeof to);
       if (length <= 0 || length == static_cast<ssize_t>(sizeof to)) return;
       MessageText next;
-      add_to(next, to[0] == '/' ? std::string_view() : folder(), std::string_view(to, static_cast<size_t>(length)));
+      add_to(next, to[0] == '/' ? std::string_view("") : folder(), std::string_view(to, static_cast<size_t>(length)));
       target_.clear();
       target_.add(next.c_str(), next.size());
       if (next.is_cut()) throw std::bad_alloc();
@@ -62821,7 +62834,7 @@ Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 /// The share of rows whose largest score stands at the label, a number on the scores' device. Scores are [N, C] or [N, C, ...] with labels
 /// [N] or [N, ...]. Throws ShapeError when they do not fit.
@@ -62841,7 +62854,7 @@ struct Accuracy {
 };
 inline constexpr Accuracy accuracy{};
 
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/train/checkpoint.hpp>
@@ -62866,7 +62879,7 @@ inline constexpr Accuracy accuracy{};
 
 
 namespace situ::inline SITU_ABI {
-namespace training {
+namespace learning {
 
 /// One epoch. What was not measured is NaN; and so is what was, and came to nothing.
 struct Epoch {
@@ -62887,7 +62900,7 @@ struct Epoch {
   double judged() const { return !validated && math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
@@ -63029,7 +63042,7 @@ struct CurvePanel {
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 /// The epochs of a run.
 struct History {
@@ -63083,7 +63096,7 @@ struct History {
   void save_svg(std::string const& path) const { detail::write_text_file("save_svg", path, svg()); }
 };
 
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/train/options.hpp>
@@ -63095,7 +63108,7 @@ struct History {
 
 
 namespace situ::inline SITU_ABI {
-namespace training {
+namespace learning {
 
 struct TrainerOptions {
   int64_t epochs = 10;
@@ -63118,14 +63131,14 @@ struct TrainerOptions {
   std::FILE* progress = stdout;  ///< null: silent
 };
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
 [[gnu::cold]] inline void need_option(bool good, char const* name, double value, char const* cure) {
   if (!good) fail_with<Error>({"Trainer: ", name, " = ", value, ": ", cure});
 }
-[[gnu::cold]] inline void check_options(training::TrainerOptions const& o) {
+[[gnu::cold]] inline void check_options(learning::TrainerOptions const& o) {
   auto const number = [](int64_t x) { return static_cast<double>(x); };
   need_option(o.epochs >= 0, "epochs", number(o.epochs), "it cannot be negative");
   need_option(o.batch_size > 0, "batch_size", number(o.batch_size), "a batch has at least one sample");
@@ -63179,7 +63192,7 @@ class Progress {
     std::fprintf(out_, "\repoch %*lld/%lld [%s] loss %.4g  %.3g samples/s\033[K", digits(), as_long(epoch), as_long(epochs_), bar, loss, samples_per_second);
     std::fflush(out_);
   }
-  [[gnu::cold]] void epoch(training::Epoch const& e, training::History const& history) {
+  [[gnu::cold]] void epoch(learning::Epoch const& e, learning::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
     if (e.validated || !math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);
@@ -63217,9 +63230,9 @@ class TrainingRun {
  public:
   using Tensors = std::vector<io::NamedTensor>;
 
-  training::History history;
+  learning::History history;
 
-  TrainingRun(training::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  TrainingRun(learning::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
   TrainingRun(TrainingRun const&) = delete;
   TrainingRun& operator=(TrainingRun const&) = delete;
 
@@ -63247,8 +63260,8 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  [[gnu::cold]] void end_epoch(training::Epoch const& epoch) {
-    history.epochs.push_back(training::Epoch(epoch));
+  [[gnu::cold]] void end_epoch(learning::Epoch const& epoch) {
+    history.epochs.push_back(learning::Epoch(epoch));
     if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
@@ -63278,9 +63291,9 @@ class TrainingRun {
   void look_at_patience() {
     history.stopped_early = options_.patience > 0 && static_cast<int64_t>(history.epochs.size()) - history.best_epoch >= options_.patience;
   }
-  [[gnu::cold]] bool is_better(training::Epoch const& epoch) const {
+  [[gnu::cold]] bool is_better(learning::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
-    training::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
+    learning::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
     double const now = epoch.judged(), best = epoch.validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
@@ -63289,7 +63302,7 @@ class TrainingRun {
     Generator const& random = default_generator();
     auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
     double* at = Tensor<double>(table).data();
-    for (training::Epoch const& e : history.epochs) {
+    for (learning::Epoch const& e : history.epochs) {
       double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples),
                             static_cast<double>(e.validated + 2 * e.has_metric + 4 * e.has_gradient_norm)};
       std::memcpy(at, row, sizeof row);
@@ -63337,7 +63350,7 @@ class TrainingRun {
     return all;
   }
 
-  training::TrainerOptions const& options_;
+  learning::TrainerOptions const& options_;
   Progress progress_;
   Tensors model_, home_, best_;
   void const* others_ = nullptr;
@@ -63351,10 +63364,10 @@ class TrainingRun {
 /// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
 ///
 ///     Net<Cpu> net;
-///     training::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
-///     training::History history = trainer.fit(net, training, validation,
+///     learning::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
+///     learning::History history = trainer.fit(net, training, validation,
 ///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
-///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, training::accuracy);
+///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, learning::accuracy);
 
 #include <cstdio>
 #include <limits>
@@ -63366,13 +63379,13 @@ namespace error {
 template <class... Devices>
 struct this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA {};
 }  // namespace error
-namespace training {
+namespace learning {
 
 /// In place of a validation set, a metric or a schedule: without.
 struct none_t {};
 inline constexpr none_t none{};
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
@@ -63437,7 +63450,7 @@ using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 inline namespace SITU_ABI_CUDA {
 
@@ -63465,10 +63478,10 @@ class Trainer {
 
   /// Trains `net`.
   ///
-  /// training, validation   datasets of pairs (input, target); validation may be training::none
+  /// training, validation   datasets of pairs (input, target); validation may be learning::none
   /// loss                   loss(output, target) gives a number to be made small, the mean over the batch
   /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
-  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as training::accuracy
+  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as learning::accuracy
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
   /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
   ///                        float16: the same, with the loss scaled
@@ -63644,7 +63657,7 @@ class Trainer<> : public Trainer<Cuda<0>, Cpu> {
 };
 
 }  // namespace SITU_ABI_CUDA
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI
 
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)

@@ -27,7 +27,7 @@ TEST_CASE_TEMPLATE("gradients of rows are the same for every instruction set, le
       Variable x{values.to<float>(D{})}, w{weights.to<float>(D{})}, b{zeros<float>({n}, D{})};
       Variable<double> x64{values}, w64{weights}, b64{zeros<double>({n})};
       auto const close = [&](auto const& got, Tensor<double> const& want) {
-        return max(abs(got.template to<double>().cpu() - want)).item() <= 2e-4 * (1 + max(abs(want)).item());
+        return max(abs(got.template to<double>().cpu() - want)).item() <= 2e-6 * max(abs(want)).item() + 1e-12;
       };
       auto const g = slopes.to<float>(D{});
       layer_norm(x, {n}, w, b, 0.1).backward(g);
@@ -224,11 +224,15 @@ TEST_CASE("16-bit floats are computed in float") {
   // torch.softmax in double
   std::vector<float> const want{-0.0287f, -0.1990f, 0.2278f, -0.1667f, 0.1222f, 0.0446f};
   auto const got = x.grad().to<float>().to_vector();
-  for (std::size_t k = 0; k < 3; ++k) CHECK(got[k] == doctest::Approx(want[k]).epsilon(0.01));
+  for (std::size_t k = 0; k < want.size(); ++k) CHECK(got[k] == doctest::Approx(want[k]).epsilon(0.01));
   x.zero_grad();
   layer_norm(x, {3}, w).backward(g);
-  CHECK(w.grad().size() == 3);
-  CHECK(static_cast<float>(x.grad().item(0, 0)) + static_cast<float>(x.grad().item(0, 1)) + static_cast<float>(x.grad().item(0, 2)) == doctest::Approx(0).epsilon(0.01));
+  // torch.nn.functional.layer_norm in double
+  std::vector<float> const want_w{-1.0690f, 1.4142f, 1.9655f}, want_x{0.45816f, -0.68724f, 0.22908f, -1.0607f, 0.0001f, 1.0606f};
+  REQUIRE(w.grad().size() == 3);
+  for (int k = 0; k < 3; ++k) CHECK(static_cast<float>(w.grad().item(k)) == doctest::Approx(want_w[static_cast<std::size_t>(k)]).epsilon(0.003));
+  auto const got_x = x.grad().to<float>().to_vector();
+  for (std::size_t k = 0; k < want_x.size(); ++k) CHECK(std::fabs(got_x[k] - want_x[k]) < 2e-3f);
 }
 
 TEST_CASE("rows of pinned memory have gradients") {
@@ -271,7 +275,7 @@ TEST_CASE("gradients of norms of rows of every length, with a gradient that lies
         auto const want = norm_gradient_by_loops(values, g, centred);
         for (int64_t k = 0; k < rows * n; ++k) {
           double const w = want[static_cast<std::size_t>(k)];
-          worst = std::max(worst, std::abs(static_cast<double>(x.grad().data()[k]) - w) / (1 + std::abs(w)));
+          worst = situ_test::worse(worst, std::abs(static_cast<double>(x.grad().data()[k]) - w) / (1 + std::abs(w)));
         }
         x.zero_grad();
       };

@@ -206,6 +206,10 @@ TEST_CASE("a branch that was not taken has the derivatives 0 of every order") {
   check("relu", [](auto const& x) { return relu(sqrt(x)); }, 0);
   check("maximum", [](auto const& x) { return maximum(sqrt(x), 1); }, 0);
   check("clamp", [](auto const& x) { return clamp(1 / x, -2, 2); }, 0);
+  // What stands beside a choice is not chosen from: there 0 times an infinite slope is no number.
+  Variable<double> const at_zero(Tensor<double>{0, 4}), factor(Tensor<double>{1, 1});
+  Variable<double> const beside = grad(sum(sqrt(at_zero) * relu(factor)), at_zero, create_graph);
+  CHECK(std::isnan(grad(sum(beside * Tensor<double>{0, 1}), at_zero).to_vector()[0]));
   Variable<float> const tiny(Tensor<float>{4, -1e-20f});
   CHECK(grad(sum(grad(sum(where(tiny > 0, log(tiny), 0)), tiny, create_graph)), tiny).to_vector() == std::vector<float>{-0.0625f, 0});
   Variable<double> u(Tensor<double>{4, -1});

@@ -9,8 +9,8 @@ void misuse(situ::nn::Linear<float>& net, situ::data::TensorDataset<situ::Tensor
   auto const loss = [](auto const& y, auto const& target) { return situ::mse_loss(y, target); };
   auto const sgd = [](auto& model) { return situ::optim::SGD{model}; };
 #ifdef SITU_EXPECT_ERROR
-  situ::training::Trainer<situ::Cuda<0>>{}.fit(net, samples, situ::training::none, loss, sgd);
+  situ::learning::Trainer<situ::Cuda<0>>{}.fit(net, samples, situ::learning::none, loss, sgd);
 #else
-  situ::training::Trainer<situ::Cpu>{}.fit(net, samples, situ::training::none, loss, sgd);
+  situ::learning::Trainer<situ::Cpu>{}.fit(net, samples, situ::learning::none, loss, sgd);
 #endif
 }

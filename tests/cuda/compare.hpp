@@ -28,7 +28,7 @@ std::string differs(Got const& got, Expected const& expected, double tolerance =
     using B = situ::value_of<decltype(y)>;
     double const p = as_double(static_cast<A>(a[i])), q = as_double(static_cast<B>(b[i]));
     if (p == q || (std::isnan(p) && std::isnan(q))) continue;
-    if (std::abs(p - q) <= tolerance * std::fmax(1.0, std::abs(q))) continue;
+    if (!std::isinf(p) && !std::isinf(q) && std::abs(p - q) <= tolerance * std::fmax(1.0, std::abs(q))) continue;
     return "element " + std::to_string(i) + " is " + std::to_string(p) + ", expected " + std::to_string(q);
   }
   return "";

@@ -15,6 +15,7 @@
 #include <situ/ops/random.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
+#include <support/compare.hpp>
 
 using namespace situ;
 using situ_test::linalg_cases;
@@ -84,7 +85,7 @@ double error_of(Tensor<T, Gpu> const& got, Shape const& shape, Numbers const& ex
   for (double v : expected) scale = std::fmax(scale, std::fabs(v));
   for (std::size_t k = 0; k < values.size(); ++k) {
     double const difference = std::fabs(static_cast<double>(values[k]) - expected[k]);
-    error = difference <= error ? error : difference;
+    error = situ_test::worse(error, difference);
   }
   return error / scale;
 }

@@ -218,7 +218,12 @@ TEST_CASE("samples without elements make batches without elements, and have one 
   Sized const empty{{0, 0, 0}}, first{{0, 3}}, last{{3, 0}};
   for (int loop = 0; loop < 2; ++loop) {
     DataLoader loader{empty, {.batch_size = 3}};
-    for (auto const& batch : loader) CHECK(batch.shape() == Shape{3, 0});
+    int batches = 0;
+    for (auto const& batch : loader) {
+      CHECK(batch.shape() == Shape{3, 0});
+      ++batches;
+    }
+    CHECK(batches == 1);
   }
   std::string const beginning = "samples of one batch have one shape: pad them, or give the dataset a get_batch that does";
   CHECK(situ_test::thrown<ShapeError>([&] { DataLoader{first, {.batch_size = 2}}.begin(); }, "sample 1: field 0 has shape [3], and [0] in sample 0 of the same batch; " + beginning) == "");

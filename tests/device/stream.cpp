@@ -405,9 +405,12 @@ TEST_CASE("streams differ in priority, and those that are handed out again have 
   synchronize(Device{});
   std::vector<Stream<Device>> urgent;
   for (int k = 0; k < 50; ++k) urgent.emplace_back(StreamOptions{.priority = -1});
+  int again = 0;
   for (auto const& s : urgent) {
     for (void* const other : normal) CHECK(s.native() != other);
+    for (void* const one : high) again += s.native() == one;
   }
+  CHECK(again == 3);
 }
 
 TEST_CASE("a stream that somebody else made can be wrapped, and is left to them in the end") {

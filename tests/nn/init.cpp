@@ -52,7 +52,7 @@ double error_of(Tensor<double> const& w, double gain) {
   Tensor<double> const product = rows <= columns ? matmul(matrix, matrix.t()) : matmul(matrix.t(), matrix);
   double worst = 0;
   for (int64_t i = 0; i < product.size(0); ++i) {
-    for (int64_t j = 0; j < product.size(1); ++j) worst = std::fmax(worst, std::abs(product(i, j) - (i == j ? gain * gain : 0)));
+    for (int64_t j = 0; j < product.size(1); ++j) worst = situ_test::worse(worst, std::abs(product(i, j) - (i == j ? gain * gain : 0)));
   }
   return worst;
 }

@@ -31,7 +31,8 @@ std::string apart(Tensor<T, D> const& got, std::vector<double> const& wanted, do
   if (values.size() != wanted.size()) return std::to_string(values.size()) + " elements, expected " + std::to_string(wanted.size());
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     double const x = static_cast<double>(static_cast<compute_t<T>>(values[k])), e = wanted[k];
-    if (!(std::abs(x - e) <= tolerance * std::fmax(1, std::abs(e))) && !(x != x && e != e) && x != e) return "element " + std::to_string(k) + " is " + std::to_string(x) + ", expected " + std::to_string(e);
+    bool const near = !std::isinf(x) && !std::isinf(e) && std::abs(x - e) <= tolerance * std::fmax(1, std::abs(e));
+    if (!near && !(x != x && e != e) && x != e) return "element " + std::to_string(k) + " is " + std::to_string(x) + ", expected " + std::to_string(e);
   }
   return "";
 }

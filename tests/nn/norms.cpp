@@ -39,7 +39,7 @@ double worst(Tensor<T, D> const& got, std::vector<double> const& expected) {
   double result = 0;
   for (std::size_t k = 0; k < values.size(); ++k) {
     double const e = std::fabs(static_cast<double>(values[k]) - expected[k]) / (1 + std::fabs(expected[k]));
-    if (!(e <= result)) result = e;
+    result = situ_test::worse(result, e);
   }
   return result;
 }

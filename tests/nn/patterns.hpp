@@ -6,6 +6,7 @@
 
 #include <nn/expected/attention.hpp>
 #include <situ/tensor/factories.hpp>
+#include <support/compare.hpp>
 
 namespace situ_test {
 
@@ -24,7 +25,7 @@ double largest_difference(situ::Tensor<T, D> const& x, std::vector<double> const
   double result = 0;
   for (std::size_t k = 0; k < y.size(); ++k) {
     double const error = std::abs(static_cast<double>(static_cast<situ::compute_t<T>>(values[k])) - y[k]);
-    if (!(error <= result)) result = error;
+    result = situ_test::worse(result, error);
   }
   return result;
 }

@@ -74,6 +74,12 @@ TEST_CASE("nn::MultiheadAttention is PyTorch's") {
   CHECK(allclose(cross(x, m, m).value(), cross(x, m, m.clone()).value(), {1e-6, 1e-6}));
   CHECK(allclose(cross(x, ones<bool>({3, 3}, D{})).value(), cross(x).value(), {1e-6, 1e-6}));
   CHECK(allclose(self(x[0]).value(), y.value()[0], {1e-6, 1e-6}));
+  // A key that a mask hides is as if it were not there.
+  auto hides_last = ones<bool>({3, 3}, D{});
+  hides_last(all(), 2).assign(false);
+  auto const others = x(all(), range(0, 2));
+  CHECK(allclose(self(x, hides_last).value(), self(x, others, others).value(), {1e-6, 1e-6}));
+  CHECK(max(abs(self(x, hides_last).value() - self(x).value())).item() > T(1e-3));
   CHECK(allclose(cross(x[0], m[0], m[0]).value(), cross(x, m, m).value()[0], {1e-6, 1e-6}));
   CHECK(thrown<ShapeError>([] { nn::MultiheadAttention<float>(10, 4); }, "MultiheadAttention: 4 heads were asked for of 10 features: the heads must divide them") == "");
   CHECK(thrown<ShapeError>([&] { self(ones({2, 3, 5}, D{})); }, "MultiheadAttention: an input of shape [2, 3, 5] was given; it takes [batch, tokens, 4] or [tokens, 4]") == "");

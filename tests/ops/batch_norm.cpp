@@ -60,7 +60,7 @@ double worst(Numbers const& got, Numbers const& expected) {
   for (double e : expected) largest = std::fabs(e) > largest ? std::fabs(e) : largest;
   for (std::size_t k = 0; k < got.size(); ++k) {
     double const error = std::fabs(got[k] - expected[k]) / largest;
-    if (!(error <= result)) result = error;
+    result = situ_test::worse(result, error);
   }
   return result;
 }

@@ -9,6 +9,7 @@
 #include <support/devices.hpp>
 
 #include <cmath>
+#include <support/compare.hpp>
 
 namespace {
 
@@ -46,7 +47,7 @@ void check(Case const& c, double allowed) {
               }
             }
           }
-          worst = std::fmax(worst, std::fabs(static_cast<double>(y(n, o, i, j)) - total));
+          worst = situ_test::worse(worst, std::fabs(static_cast<double>(y(n, o, i, j)) - total));
         }
       }
     }

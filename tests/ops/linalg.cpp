@@ -90,7 +90,7 @@ double error_of(Tensor<T, D> const& got, Shape const& shape, Numbers const& expe
   for (double v : expected) scale = std::fmax(scale, std::fabs(v));
   for (std::size_t k = 0; k < values.size(); ++k) {
     double const difference = std::fabs(static_cast<double>(values[k]) - expected[k]);
-    error = difference <= error ? error : difference;  // NaN stays
+    error = situ_test::worse(error, difference);
   }
   return error / scale;
 }
@@ -148,7 +148,7 @@ double distance(Plain const& a, Plain const& b) {
   for (double v : b.values) scale = std::fmax(scale, std::fabs(v));
   for (std::size_t k = 0; k < a.values.size(); ++k) {
     double const difference = std::fabs(a.values[k] - b.values[k]);
-    error = difference <= error ? error : difference;
+    error = situ_test::worse(error, difference);
   }
   return error / scale;
 }

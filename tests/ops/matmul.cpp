@@ -168,6 +168,8 @@ TEST_CASE("batches broadcast, permuted ones too") {
     }
   }
   CHECK(equal(bmm(q[0], k[0](range(0, 7), all(), all()).transpose(1, 2)), matmul(q[0], k[0](range(0, 7), all(), all()).transpose(1, 2))));
+  Tensor<float> const batches = bmm(q[0], k[0](range(0, 7), all(), all()).transpose(1, 2));
+  for (int64_t b = 0; b < 7; ++b) CHECK(wrong_elements(batches[b].to_vector(), plain_product<float>(q[0][b], k[0][b].t()), 8) == 0);
   auto const shared = matmul(q.expand({4, 2, 7, 3, 8}), k[0][0].t());
   CHECK(equal(shared[3], matmul(q, k[0][0].t())));
 }
@@ -223,6 +225,9 @@ TEST_CASE_TEMPLATE("dot and outer", D, Cpu, Emulated<0>) {
   auto const c = outer(a, b(range(0, 7)));
   CHECK(c.shape() == Shape{100, 7});
   CHECK(c.to_vector() == matmul(a.unsqueeze(1), b(range(0, 7)).unsqueeze(0)).to_vector());
+  CHECK(dot(Tensor<float>{1, 2, 3}.to(D{}), Tensor<float>{4, 5, 6}.to(D{})).item() == 32);
+  CHECK(dot(Tensor<int8_t>{100, 100}.to(D{}), Tensor<int8_t>{100, 100}.to(D{})).item() == static_cast<int8_t>(20000));
+  CHECK(outer(Tensor<float>{1, 2}.to(D{}), Tensor<float>{3, 4, 5}.to(D{})).to_vector() == std::vector<float>{3, 4, 5, 6, 8, 10});
   auto const n = numbers<int8_t>({3}, 1).to(D{});
   static_assert(std::is_same_v<value_of<decltype(dot(n, n))>, int8_t>);
   CHECK(dot(n, n).item() == matmul(n, n).item());

@@ -47,7 +47,7 @@ double worst(Tensor<T, D> const& y, std::vector<double> const& expected) {
   double result = 0;
   for (std::size_t k = 0; k < values.size(); ++k) {
     double const error = std::fabs(static_cast<double>(static_cast<compute_t<T>>(static_cast<T>(values[k]))) - expected[k]) / (1 + std::fabs(expected[k]));
-    if (!(error <= result)) result = error;
+    result = situ_test::worse(result, error);
   }
   return result;
 }
@@ -151,8 +151,8 @@ TEST_CASE("rows of every length, in groups of any number, are normalised by them
       double worst = 0;
       for (int64_t k = 0; k < rows * n; ++k) {
         double const w = want[static_cast<std::size_t>(k)], u = want_scaled[static_cast<std::size_t>(k)];
-        worst = std::max(worst, std::abs(static_cast<double>(centred.data()[k]) - w) / (1 + std::abs(w)));
-        worst = std::max(worst, std::abs(static_cast<double>(scaled.data()[k]) - u) / (1 + std::abs(u)));
+        worst = situ_test::worse(worst, std::abs(static_cast<double>(centred.data()[k]) - w) / (1 + std::abs(w)));
+        worst = situ_test::worse(worst, std::abs(static_cast<double>(scaled.data()[k]) - u) / (1 + std::abs(u)));
       }
       CHECK_MESSAGE(worst < 3e-6, n, " ", rows, " ", worst);
       // Other rows change nothing, whatever they are.

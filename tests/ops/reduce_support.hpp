@@ -87,7 +87,8 @@ double tolerance_of() {
 
 inline bool close(double a, double b, double tolerance) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
-  return a == b || std::fabs(a - b) <= tolerance * std::fabs(b);
+  if (std::isinf(a) || std::isinf(b)) return a == b;
+  return std::fabs(a - b) <= tolerance * std::fabs(b);
 }
 
 // ---- inputs ---------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ double worst(Tensor<T, D> const& y, std::vector<double> const& expected, bool lo
     double const got = static_cast<double>(static_cast<compute_t<T>>(static_cast<T>(values[k])));
     double const scale = logarithm ? 1 + std::fabs(expected[k]) : std::fmax(std::fabs(expected[k]), least);
     double const error = std::fabs(got - expected[k]) / scale / ulp;
-    if (!(error <= result)) result = error;
+    result = situ_test::worse(result, error);
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #include <optim/support.hpp>
 
 #include <situ/optim.hpp>
+#include <support/compare.hpp>
 
 using namespace situ;
 using situ_test::gradient_at;
@@ -33,7 +34,7 @@ std::vector<double> trajectory(typename O::Options const& options) {
 double distance(std::vector<double> const& got, std::vector<double> const& expected) {
   REQUIRE(got.size() == expected.size());
   double result = 0;
-  for (std::size_t k = 0; k < got.size(); ++k) result = std::fmax(result, std::abs(got[k] - expected[k]) / std::fmax(1, std::abs(expected[k])));
+  for (std::size_t k = 0; k < got.size(); ++k) result = situ_test::worse(result, std::abs(got[k] - expected[k]) / std::fmax(1, std::abs(expected[k])));
   return result;
 }
 

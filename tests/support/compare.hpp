@@ -6,11 +6,18 @@
 #include <exception>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <situ/core/scalar.hpp>
 
 namespace situ_test {
+
+/// The larger one of the worst error so far and another one. NaN is the worst, and stays.
+template <class F>
+F worse(F worst, std::type_identity_t<F> error) {
+  return worst == worst && !(error <= worst) ? error : worst;
+}
 
 /// A float's place among all floats of its type, from the most negative to the largest.
 template <class T>

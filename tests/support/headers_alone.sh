@@ -60,6 +60,10 @@ if [ "$mode" = behind_base ]; then
 else
   printf '%s -\n' $headers > "$scratch/list"
 fi
+if [ "$(wc -l < "$scratch/list")" -ne "$(printf '%s\n' $headers | wc -l)" ]; then
+  echo "the list of headers is not whole" >&2
+  exit 1
+fi
 
 # precompile BASE COMPILER ARGUMENTS...
 precompile() {

@@ -48,6 +48,7 @@ struct Slots {
 };
 
 std::string difference(Tensor<float> const& got, Tensor<float> const& expected) {
+  if (!(got.shape() == expected.shape())) return "shape " + to_string(got.shape()) + ", expected " + to_string(expected.shape());
   auto const a = got.to_vector(), b = expected.to_vector();
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (!(a[i] == b[i])) return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + ", expected " + std::to_string(b[i]);
@@ -216,7 +217,7 @@ TEST_CASE("several host threads use one tensor on streams of their own") {
       for (int k = 0; k < threads; ++k) works.push_back({shared, &results[static_cast<std::size_t>(k)], k});
       std::vector<pthread_t> running(threads);
       for (int k = 0; k < threads; ++k) {
-        pthread_create(
+        REQUIRE(pthread_create(
             &running[static_cast<std::size_t>(k)], nullptr,
             [](void* given) -> void* {
               Work& work = *static_cast<Work*>(given);
@@ -229,7 +230,7 @@ TEST_CASE("several host threads use one tensor on streams of their own") {
               work.x = {};
               return nullptr;
             },
-            &works[static_cast<std::size_t>(k)]);
+            &works[static_cast<std::size_t>(k)]) == 0);
       }
       Tensor<float, A> const mine = shared * 3.f;
       x.reset();
@@ -264,7 +265,7 @@ TEST_CASE("two devices are used by several host threads at once, and exchange wh
       for (int k = 0; k < threads; ++k) works.push_back({shared_a, shared_b, &results_a[static_cast<std::size_t>(k)], &results_b[static_cast<std::size_t>(k)], k});
       std::vector<pthread_t> running(threads);
       for (int k = 0; k < threads; ++k) {
-        pthread_create(
+        REQUIRE(pthread_create(
             &running[static_cast<std::size_t>(k)], nullptr,
             [](void* given) -> void* {
               Work& work = *static_cast<Work*>(given);
@@ -285,7 +286,7 @@ TEST_CASE("two devices are used by several host threads at once, and exchange wh
               work.from_b = {};
               return nullptr;
             },
-            &works[static_cast<std::size_t>(k)]);
+            &works[static_cast<std::size_t>(k)]) == 0);
       }
       for (pthread_t const thread : running) pthread_join(thread, nullptr);
       for (int k = 0; k < threads; ++k) {

@@ -1,4 +1,5 @@
 // What must not compile, as `requires` sees it, each beside its positive twin. The wording is tested by tests/compile_fail.
+#include <situ/autograd.hpp>
 #include <situ/ops.hpp>
 #include <situ/tensor.hpp>
 
@@ -140,6 +141,11 @@ static_assert(std::is_same_v<decltype(std::declval<Far>().cpu()), OnCpu> && std:
 static_assert(std::is_same_v<decltype(std::declval<Far>().to<double>()), Tensor<double, Cuda<0>>> && std::is_same_v<decltype(std::declval<Far>().to<double>(Cpu{})), Doubles>);
 static_assert(std::is_same_v<decltype(std::declval<Tensor<float, Pinned>>().to_async(Cuda<0>{})), Far>);
 static_assert(std::is_same_v<decltype(eval(std::declval<Far>() + std::declval<Far>())), Far> && movable<OnCpu, Cuda<1>> && movable<Far, Cuda<1>> && !movable<OnCpu, int>);
+using Recorded = Variable<float>;
+using FarRecorded = Variable<float, Cuda<0>>;
+static_assert(std::is_same_v<decltype(std::declval<Recorded>().cuda()), FarRecorded> && std::is_same_v<decltype(std::declval<Recorded>().to(Cuda<0>{})), FarRecorded> &&
+              std::is_same_v<decltype((std::declval<Recorded>() * 2).to(Cuda<0>{})), FarRecorded> && std::is_same_v<decltype((std::declval<FarRecorded>() * 2).cpu()), Recorded> &&
+              std::is_same_v<decltype(std::declval<Recorded>().to<double>(Cuda<0>{})), Variable<double, Cuda<0>>>);
 
 // ---- a number is not a shape, nor a tensor a number
 static_assert(!std::is_convertible_v<OnCpu, float> && !std::is_convertible_v<OnCpu, bool>);

@@ -48,9 +48,9 @@ void check(int64_t rows, int64_t classes, int64_t inner) {
   }
   REQUIRE(hits > 0);
   float const expected = static_cast<float>(static_cast<double>(hits) / static_cast<double>(rows * inner));
-  CHECK(training::accuracy(scores.to(D{}), labels.to(D{})).item() == expected);
-  if (inner == 1) CHECK(training::accuracy(scores.squeeze(-1).to(D{}), labels.squeeze(-1).to(D{})).item() == expected);
-  CHECK(training::accuracy(Variable<T, D>(scores.to(D{})), labels.to(D{})).item() == expected);
+  CHECK(learning::accuracy(scores.to(D{}), labels.to(D{})).item() == expected);
+  if (inner == 1) CHECK(learning::accuracy(scores.squeeze(-1).to(D{}), labels.squeeze(-1).to(D{})).item() == expected);
+  CHECK(learning::accuracy(Variable<T, D>(scores.to(D{})), labels.to(D{})).item() == expected);
 }
 
 }  // namespace
@@ -67,9 +67,9 @@ TEST_CASE_TEMPLATE("accuracy counts the rows whose largest score stands at the l
 
 TEST_CASE("accuracy takes labels of any integer type and formulas, and says what does not fit") {
   Tensor<float> const scores{{1, 3, 2}, {5, 4, 5}};
-  CHECK(training::accuracy(scores * 2.f, Tensor<int32_t>{1, 2}).item() == .5f);
-  CHECK(training::accuracy(scores, Tensor<uint8_t>{1, 0}).item() == 1.f);
-  CHECK(training::accuracy(scores, Tensor<int64_t>{-1, 3}).item() == 0.f);
-  CHECK_THROWS_AS(static_cast<void>(training::accuracy(scores, Tensor<int64_t>{1, 0, 1})), ShapeError);
-  CHECK(std::isnan(training::accuracy(zeros<float>({0, 3}), zeros<int64_t>({0})).item()));
+  CHECK(learning::accuracy(scores * 2.f, Tensor<int32_t>{1, 2}).item() == .5f);
+  CHECK(learning::accuracy(scores, Tensor<uint8_t>{1, 0}).item() == 1.f);
+  CHECK(learning::accuracy(scores, Tensor<int64_t>{-1, 3}).item() == 0.f);
+  CHECK_THROWS_AS(static_cast<void>(learning::accuracy(scores, Tensor<int64_t>{1, 0, 1})), ShapeError);
+  CHECK(std::isnan(learning::accuracy(zeros<float>({0, 3}), zeros<int64_t>({0})).item()));
 }

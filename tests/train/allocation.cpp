@@ -210,13 +210,13 @@ TEST_CASE_TEMPLATE("neither does the Trainer's loop, with threads that make batc
     Net<Cpu> net;
     std::vector<Mark> marks;
     marks.reserve(64);
-    training::Trainer<D> const trainer{{.epochs = 3, .batch_size = 64, .workers = workers, .clip_norm = 1, .progress = nullptr}};
+    learning::Trainer<D> const trainer{{.epochs = 3, .batch_size = 64, .workers = workers, .clip_norm = 1, .progress = nullptr}};
     auto const loss = [&](auto const& scores, auto const& digits) {
       marks.push_back(mark(D{}));  // from one step to the next
       if (marks.size() < 25) delay(D{});
       return cross_entropy(scores, digits);
     };
-    trainer.fit(net, samples, training::none, loss, [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; });
+    trainer.fit(net, samples, learning::none, loss, [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; });
     REQUIRE(marks.size() == 36);
     Mark const first = marks[26], last = marks[35];  // of the last epoch, but for its beginning
 #if SITU_TEST_COUNTS

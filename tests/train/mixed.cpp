@@ -55,18 +55,18 @@ data::TensorDataset<Tensor<float>, Tensor<int64_t>> pictures(Shape const& sample
 }
 
 template <class Compute, class D, class N>
-std::vector<training::Epoch> trained(N const& begin, Shape const& sample) {
+std::vector<learning::Epoch> trained(N const& begin, Shape const& sample) {
   N net = clone(begin);
   auto const samples = pictures(sample);
   manual_seed(2);
-  return training::Trainer<D>{{.epochs = 4, .batch_size = 16, .seed = 3, .clip_norm = 1, .progress = nullptr}}
+  return learning::Trainer<D>{{.epochs = 4, .batch_size = 16, .seed = 3, .clip_norm = 1, .progress = nullptr}}
       .template fit<Compute>(
           net, samples, samples, [](auto const& scores, auto const& labels) { return cross_entropy(scores, labels); },
-          [](auto& model) { return optim::Adam{model, {.lr = 5e-3}}; }, training::accuracy)
+          [](auto& model) { return optim::Adam{model, {.lr = 5e-3}}; }, learning::accuracy)
       .epochs;
 }
 /// Each epoch as in float, to what bfloat16 and float16 leave of a mean over batches.
-void check_same(std::vector<training::Epoch> const& found, std::vector<training::Epoch> const& expected, std::size_t first = 0) {
+void check_same(std::vector<learning::Epoch> const& found, std::vector<learning::Epoch> const& expected, std::size_t first = 0) {
   REQUIRE(found.size() == expected.size());
   for (std::size_t k = first; k < found.size(); ++k) {
     CAPTURE(k);

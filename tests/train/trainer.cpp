@@ -88,8 +88,8 @@ TEST_CASE("a run that goes on from its checkpoint gives the bits of one that was
   data::TensorDataset const samples{points.x, points.y};
   Folder const folder;
   auto const run = [&](int64_t epochs, bool resume, Net<float, Cpu>& net) {
-    return training::Trainer<Cpu>{{.epochs = epochs, .batch_size = 16, .seed = 3, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = resume, .progress = nullptr}}.fit(
-        net, samples, samples, loss, adam, training::accuracy, decay);
+    return learning::Trainer<Cpu>{{.epochs = epochs, .batch_size = 16, .seed = 3, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = resume, .progress = nullptr}}.fit(
+        net, samples, samples, loss, adam, learning::accuracy, decay);
   };
   manual_seed(1);
   Net<float, Cpu> whole;
@@ -122,9 +122,9 @@ TEST_CASE("what an epoch says: means over samples, rates and norms before they a
   manual_seed(1);
   Net<float, Cpu> first;
   first.dropout = nn::Dropout{0.};
-  auto const run = [&](training::TrainerOptions options, Net<float, Cpu>& net) {
+  auto const run = [&](learning::TrainerOptions options, Net<float, Cpu>& net) {
     options.batch_size = 16, options.progress = nullptr;  // the last batch is of 12
-    return training::Trainer<Cpu>{options}.fit(net, samples, samples, loss, adam, training::accuracy, decay).epochs;
+    return learning::Trainer<Cpu>{options}.fit(net, samples, samples, loss, adam, learning::accuracy, decay).epochs;
   };
   Net<float, Cpu> net = clone(first);
   rate = 0;  // nothing is learned
@@ -137,7 +137,7 @@ TEST_CASE("what an epoch says: means over samples, rates and norms before they a
     CHECK(still[0].loss == doctest::Approx(static_cast<double>(whole.item())).epsilon(1e-5));
     CHECK(still[0].validation_loss == doctest::Approx(static_cast<double>(whole.item())).epsilon(1e-5));
     Variable scores = first(points.x);
-    CHECK(still[0].metric == doctest::Approx(static_cast<double>(Tensor<float>(training::accuracy(scores.value(), points.y)).item())));
+    CHECK(still[0].metric == doctest::Approx(static_cast<double>(Tensor<float>(learning::accuracy(scores.value(), points.y)).item())));
   }
   CHECK(still[0].samples == 60);
   CHECK(left_out[0].samples == 48);
@@ -160,7 +160,7 @@ TEST_CASE("what an epoch says: means over samples, rates and norms before they a
 TEST_CASE("the best epoch, the end of patience and both networks are kept over a stop") {
   double const none = std::numeric_limits<double>::quiet_NaN();
   Folder const folder;
-  training::TrainerOptions const options{.epochs = 9, .patience = 2, .min_delta = 0.1, .restore_best = true, .checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr};
+  learning::TrainerOptions const options{.epochs = 9, .patience = 2, .min_delta = 0.1, .restore_best = true, .checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr};
   auto const nothing = [](void const*, detail::TrainingRun::Tensors&) {};
   for (int stop : {4, 3, 2}) {  // in one go, and in two
     CAPTURE(stop);
@@ -190,7 +190,7 @@ TEST_CASE("the best epoch, the end of patience and both networks are kept over a
     CHECK(model.item() == 2);
     CHECK(home.item() == 2);
     for (int64_t patience : {0, 3, 1}) {  // which the options say that it goes on with
-      training::TrainerOptions other = options;
+      learning::TrainerOptions other = options;
       other.patience = patience;
       detail::TrainingRun longer(other);
       longer.begin({{"model.x", model}}, {{"x", home}}, nullptr, nothing);
@@ -206,12 +206,12 @@ TEST_CASE("the network stays where it is, and is trained on the first device of 
   manual_seed(1);
   Net<float, Cpu> here;
   Net<float, Cpu> there = clone(here);
-  training::TrainerOptions const options{.epochs = 2, .batch_size = 16, .progress = nullptr};
+  learning::TrainerOptions const options{.epochs = 2, .batch_size = 16, .progress = nullptr};
   auto const weight = there.fc1.weight;
   manual_seed(2);
-  auto const a = training::Trainer<Cpu>{options}.fit(here, samples, training::none, loss, adam);
+  auto const a = learning::Trainer<Cpu>{options}.fit(here, samples, learning::none, loss, adam);
   manual_seed(2);
-  auto const b = training::Trainer<Cuda<63>, Emulated<0>, Cpu>{options}.fit(there, samples, training::none, loss, adam);
+  auto const b = learning::Trainer<Cuda<63>, Emulated<0>, Cpu>{options}.fit(there, samples, learning::none, loss, adam);
   CHECK(same_bits(here, there));
   CHECK(equal(weight.value(), here.fc1.weight.value()));  // written in place
   CHECK(a.epochs.back().loss == b.epochs.back().loss);
@@ -219,9 +219,9 @@ TEST_CASE("the network stays where it is, and is trained on the first device of 
   CHECK_FALSE(there.dropout.training);
 
   // Emulated devices are those that are configured.
-  CHECK(to_string(training::Trainer<Cuda<63>, Emulated<200>, Emulated<1>, Cpu>{}.device()) == "emulated:1");
-  CHECK(to_string(training::Trainer<Emulated<200>, Cpu>{}.device()) == "cpu");
-  CHECK_THROWS_AS((training::Trainer<Cuda<63>, Emulated<200>>{}.device()), DeviceUnavailable);
+  CHECK(to_string(learning::Trainer<Cuda<63>, Emulated<200>, Emulated<1>, Cpu>{}.device()) == "emulated:1");
+  CHECK(to_string(learning::Trainer<Emulated<200>, Cpu>{}.device()) == "cpu");
+  CHECK_THROWS_AS((learning::Trainer<Cuda<63>, Emulated<200>>{}.device()), DeviceUnavailable);
 }
 
 TEST_CASE("gradients of several batches make one step") {
@@ -232,8 +232,8 @@ TEST_CASE("gradients of several batches make one step") {
   whole.dropout = nn::Dropout{0.};
   Net<float, Cpu> parts = clone(whole);
   auto const run = [&](int64_t batch, int64_t accumulate, Net<float, Cpu>& net, double clip_norm = 0, double clip_value = 0) {
-    training::Trainer<Cpu>{{.epochs = 1, .batch_size = batch, .shuffle = false, .clip_norm = clip_norm, .clip_value = clip_value, .accumulate = accumulate, .progress = nullptr}}.fit(
-        net, samples, training::none, loss, [](auto& n) { return optim::SGD{n, {.lr = 0.1}}; });
+    learning::Trainer<Cpu>{{.epochs = 1, .batch_size = batch, .shuffle = false, .clip_norm = clip_norm, .clip_value = clip_value, .accumulate = accumulate, .progress = nullptr}}.fit(
+        net, samples, learning::none, loss, [](auto& n) { return optim::SGD{n, {.lr = 0.1}}; });
   };
   run(30, 1, whole);
   run(10, 3, parts);
@@ -268,8 +268,8 @@ TEST_CASE("training stops when the validation loss gets no better, and the best 
   Net<float, Cpu> net;
   // A learning rate that goes up to where nothing is learned any more.
   auto const rising = [](auto& optimizer, int64_t) { return optim::StepLR{optimizer, {.step_size = 1, .gamma = 3.}}; };
-  auto const history = training::Trainer<Cpu>{{.epochs = 60, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(
-      net, samples, samples, loss, adam, training::none, rising);
+  auto const history = learning::Trainer<Cpu>{{.epochs = 60, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(
+      net, samples, samples, loss, adam, learning::none, rising);
   CHECK(history.stopped_early);
   CHECK(history.epochs.size() == static_cast<std::size_t>(history.best_epoch + 3));
   double lowest = history.epochs[0].validation_loss;
@@ -289,7 +289,7 @@ TEST_CASE("an epoch whose validation loss is no number is no good one") {
     return result;
   };
   Net<float, Cpu> net;
-  auto const history = training::Trainer<Cpu>{{.epochs = 9, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(net, samples, held_out, failing, adam);
+  auto const history = learning::Trainer<Cpu>{{.epochs = 9, .batch_size = 16, .patience = 3, .restore_best = true, .progress = nullptr}}.fit(net, samples, held_out, failing, adam);
   CHECK(history.best_epoch == 2);
   CHECK(history.stopped_early);
   CHECK(history.epochs.size() == 5);
@@ -302,8 +302,8 @@ TEST_CASE_TEMPLATE("mixed precision", Compute, bfloat16, float16) {
   manual_seed(1);
   Net<float, Cpu> net;
   Folder const folder;
-  auto const history = training::Trainer<Cpu>{{.epochs = 12, .batch_size = 16, .clip_norm = 10, .clip_value = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.template fit<Compute>(
-      net, samples, samples, loss, adam, training::accuracy);
+  auto const history = learning::Trainer<Cpu>{{.epochs = 12, .batch_size = 16, .clip_norm = 10, .clip_value = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.template fit<Compute>(
+      net, samples, samples, loss, adam, learning::accuracy);
   CHECK(history.epochs.back().gradient_norm < 10);  // of gradients without the scale
   if (std::is_same_v<Compute, float16>) {
     Tensor<double> scale{0.};
@@ -325,8 +325,8 @@ TEST_CASE("what is written: lines, a table, a picture") {
   Net<float, Cpu> net;
   std::FILE* const log = std::fopen(folder.file("log").c_str(), "w");
   REQUIRE(log != nullptr);
-  auto const history = training::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .csv = folder.file("t.csv"), .svg = folder.file("t.svg"), .progress = log}}.fit(
-      net, samples, samples, loss, adam, training::accuracy);
+  auto const history = learning::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .csv = folder.file("t.csv"), .svg = folder.file("t.svg"), .progress = log}}.fit(
+      net, samples, samples, loss, adam, learning::accuracy);
   std::fclose(log);
   std::string const lines = read(folder.file("log"));
   char first[80];
@@ -351,7 +351,7 @@ TEST_CASE("what is written: lines, a table, a picture") {
 
 TEST_CASE("a table leaves out what was not measured") {
   double const none = std::numeric_limits<double>::quiet_NaN();
-  training::History history;
+  learning::History history;
   history.metric_name = "error";
   history.epochs = {{1, 0.5, none, none, 0.001, none, 0.25, 100}, {2, 0.25, 0.75, 0.125, 0.0005, 2, 0.5, 100}};
   CHECK(history.csv() ==
@@ -373,7 +373,7 @@ TEST_CASE("a loss that has become NaN is written as nan, also after a stop") {
   std::FILE* const log = std::fopen(folder.file("log").c_str(), "w");
   REQUIRE(log != nullptr);
   for (int64_t epochs : {1, 2}) {
-    training::Trainer<Cpu>{{.epochs = epochs, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = true, .csv = folder.file("t.csv"), .progress = log}}.fit(
+    learning::Trainer<Cpu>{{.epochs = epochs, .clip_norm = 1, .checkpoint = folder.file("run.safetensors"), .resume = true, .csv = folder.file("t.csv"), .progress = log}}.fit(
         net, samples, samples, lost, adam, unknown);
   }
   std::fclose(log);
@@ -387,7 +387,7 @@ TEST_CASE("learning curves that are almost level, or of any size, make a picture
   double const none = std::numeric_limits<double>::quiet_NaN(), largest = std::numeric_limits<double>::max();
   double const pairs[][2] = {{0.3, 0x1.3333333333334p-2}, {0.5, 0x1.0000000000001p-1}, {0, 5e-324}, {1e-310, 3e-310}, {-largest, largest}, {1e299, -1e299}, {0, 0}, {-0.3, -0.3}};
   for (auto const& pair : pairs) {
-    training::History history;
+    learning::History history;
     history.epochs = {{1, pair[0], none, none, 0.1, none, 1, 10}, {2, pair[1], none, none, 0.1, none, 1, 10}};
     std::string const picture = history.svg();
     CAPTURE(pair[0]);
@@ -399,12 +399,12 @@ TEST_CASE("learning curves that are almost level, or of any size, make a picture
 
 TEST_CASE("bad options, a checkpoint of something else") {
   using situ_test::thrown;
-  auto const with = [](training::TrainerOptions options) { return [options] { training::Trainer<Cpu> trainer{options}; }; };
+  auto const with = [](learning::TrainerOptions options) { return [options] { learning::Trainer<Cpu> trainer{options}; }; };
   CHECK(thrown<Error>(with({.batch_size = 0}), "Trainer: batch_size = 0: a batch has at least one sample") == "");
   CHECK(thrown<Error>(with({.clip_norm = -1}), "Trainer: clip_norm = -1: it cannot be negative") == "");
   CHECK(thrown<Error>(with({.min_delta = std::numeric_limits<double>::quiet_NaN()}), "Trainer: min_delta = nan: it cannot be negative") == "");
   CHECK(thrown<Error>(with({.resume = true}), "Trainer: resume = true: name the checkpoint to go on from") == "");
-  CHECK(thrown<DeviceUnavailable>([] { training::Trainer<Cuda<63>>{}.device(); }, "Trainer: none of the devices of its list is available here; add Cpu to the list") == "");
+  CHECK(thrown<DeviceUnavailable>([] { learning::Trainer<Cuda<63>>{}.device(); }, "Trainer: none of the devices of its list is available here; add Cpu to the list") == "");
 
   Points const points;
   data::TensorDataset const samples{points.x, points.y};
@@ -412,13 +412,13 @@ TEST_CASE("bad options, a checkpoint of something else") {
   Net<float, Cpu> net;
   io::save_safetensors(folder.file("run.safetensors"), net);
   Net<float, Cpu> const before = clone(net);
-  training::Trainer<Cpu> const trainer{{.checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr}};
-  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, training::none, loss, adam); },
+  learning::Trainer<Cpu> const trainer{{.checkpoint = folder.file("run.safetensors"), .resume = true, .progress = nullptr}};
+  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, learning::none, loss, adam); },
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: a checkpoint that a Trainer has written is needed") == "");
   CHECK(same_bits(net, before));
 
   // The best epoch of a file that was changed.
-  training::Trainer<Cpu>{{.epochs = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.fit(net, samples, training::none, loss, adam);
+  learning::Trainer<Cpu>{{.epochs = 1, .checkpoint = folder.file("run.safetensors"), .progress = nullptr}}.fit(net, samples, learning::none, loss, adam);
   Net<float, Cpu> const trained = clone(net);
   {
     std::fstream file(folder.file("run.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
@@ -433,18 +433,18 @@ TEST_CASE("bad options, a checkpoint of something else") {
     file.seekp(static_cast<std::streamoff>(at) + 14);
     file.put('9');
   }
-  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, training::none, loss, adam); },
+  CHECK(thrown<IoError>([&] { trainer.fit(net, samples, learning::none, loss, adam); },
                         "Trainer: " + folder.file("run.safetensors") + ": holds no training run: its best epoch is number 9 of 1") == "");
   CHECK(same_bits(net, trained));
   data::TensorDataset const no_samples{points.x.slice(0, 0, 0), points.y.slice(0, 0, 0)};
-  CHECK(thrown<ShapeError>([&] { training::Trainer<Cpu>{{.progress = nullptr}}.fit(net, no_samples, training::none, loss, adam); },
+  CHECK(thrown<ShapeError>([&] { learning::Trainer<Cpu>{{.progress = nullptr}}.fit(net, no_samples, learning::none, loss, adam); },
                            "Trainer: the training data has no batches: 0 samples, in batches of 64; give some samples") == "");
   CHECK(same_bits(net, trained));
 
   // Before the first step, not after the first epoch.
-  for (auto const& options : {training::TrainerOptions{.checkpoint = "no_such_folder/x", .progress = nullptr}, training::TrainerOptions{.csv = "no_such_folder/x", .progress = nullptr},
-                              training::TrainerOptions{.svg = "no_such_folder/x", .progress = nullptr}}) {
-    CHECK(thrown<IoError>([&] { training::Trainer<Cpu>{options}.fit(net, samples, training::none, loss, adam); },
+  for (auto const& options : {learning::TrainerOptions{.checkpoint = "no_such_folder/x", .progress = nullptr}, learning::TrainerOptions{.csv = "no_such_folder/x", .progress = nullptr},
+                              learning::TrainerOptions{.svg = "no_such_folder/x", .progress = nullptr}}) {
+    CHECK(thrown<IoError>([&] { learning::Trainer<Cpu>{options}.fit(net, samples, learning::none, loss, adam); },
                           "Trainer: no_such_folder/x: cannot be written: No such file or directory; a writable folder is needed") == "");
     CHECK(same_bits(net, trained));
   }
@@ -458,7 +458,7 @@ TEST_CASE("on a terminal a bar is redrawn in its line, and each epoch leaves one
   Points const points;
   data::TensorDataset const samples{points.x, points.y};
   Net<float, Cpu> net;
-  training::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .progress = terminal}}.fit(net, samples, samples, loss, adam, training::accuracy);
+  learning::Trainer<Cpu>{{.epochs = 2, .batch_size = 16, .progress = terminal}}.fit(net, samples, samples, loss, adam, learning::accuracy);
   detail::Progress(terminal, 10).step(3, 5, 10, 0.25, 1234);
   std::fflush(terminal);
   std::string shown(65536, '\0');
@@ -497,12 +497,12 @@ TEST_CASE("on a terminal a bar is redrawn in its line, and each epoch leaves one
 }
 
 TEST_CASE_TEMPLATE("the first device of the list that is there is chosen when the program runs", First, Emulated<0>, Emulated<1>) {
-  training::Trainer<First, Cpu> const trainer{{.epochs = 2, .batch_size = 16, .workers = 2, .progress = nullptr}};
+  learning::Trainer<First, Cpu> const trainer{{.epochs = 2, .batch_size = 16, .workers = 2, .progress = nullptr}};
   CHECK(to_string(trainer.device()) == to_string(AnyDevice(First{})));
   Points const points;
   data::TensorDataset const samples{points.x, points.y};
   manual_seed(1);
   Net<float, Cpu> net;
-  auto const history = trainer.fit(net, samples, training::none, loss, adam);
+  auto const history = trainer.fit(net, samples, learning::none, loss, adam);
   CHECK(history.epochs.back().loss < history.epochs.front().loss);
 }

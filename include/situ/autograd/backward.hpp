@@ -292,6 +292,7 @@ namespace detail {
 template <class T, class D>
 Variable<T, D> sum_of_outputs(Variable<T, D> const* outputs, std::size_t count) {
   if (count == 0) fail<GradientError>("grad: no output was given: there is nothing to differentiate");
+  enable_grad const guard;
   Variable<T, D> total = outputs[0];
   for (std::size_t k = 0; k < count; ++k) {
     (void)checked_seed(outputs[k]);

@@ -3,6 +3,8 @@
 /// Shapes, dtypes, devices and what is thrown are those of ops/conv2d.hpp; a bias may be a Variable too.
 #pragma once
 
+#include <optional>
+
 #include <situ/autograd/operands.hpp>
 #include <situ/ops/conv2d.hpp>
 #include <situ/ops/cpu/conv2d_gradient.hpp>

@@ -242,12 +242,11 @@ struct LaneStep {
     AnyLane<D>& value = values[node.operands[k]];
     return node.taken[k] ? node.taken[k](value).template of<C>() : value.template of<C>();
   }
-  SITU_SELDOM static void give(L const& seed, Values seeds, bool guard, LaneNode<D> const& node, int k) {
+  SITU_SELDOM static void give(L const& seed, Values seeds, LaneNode<D> const& node, int k) {
     if (!node.takes_seed[k]) return;
     AnyLane<D>& to = seeds[node.operands[k]];
     to.template of<C>() = seed;
     if (node.given[k]) to = node.given[k](to);
-    to.guarded = guard;
   }
   SITU_SELDOM static void up(Values values, Values, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
@@ -262,19 +261,17 @@ struct LaneStep {
   SITU_SELDOM static void down(Values values, Values seeds, LaneNode<D> const& node) {
     auto const& function = *static_cast<LaneFunction<C, D> const*>(node.function);
     L const seed = seeds[node.self].template of<C>(), zero(C(0));
-    bool const guard = seeds[node.self].guarded;
     L xs[] = {zero, zero, zero}, slopes[] = {zero, zero, zero};
     for (int k = 0; k < node.count; ++k) xs[k] = taken(values, node, k);
     function.slopes(xs, values[node.self].template of<C>(), slopes);
     for (int k = 0; k < node.count; ++k) {
       if (!node.takes_seed[k]) continue;
-      L const share = guarded_product(seed, slopes[k], guard, function.chooses);
-      give(share, seeds, guard || function.chooses, node, k);
+      give(guarded_product(seed, slopes[k], node.guarded, function.chooses), seeds, node, k);
     }
   }
   SITU_SELDOM static void up_cast(Values values, Values, LaneNode<D> const& node) { values[node.self].template of<C>() = taken(values, node, 0); }
   SITU_SELDOM static void down_cast(Values, Values seeds, LaneNode<D> const& node) {
-    give(seeds[node.self].template of<C>(), seeds, seeds[node.self].guarded, node, 0);
+    give(seeds[node.self].template of<C>(), seeds, node, 0);
   }
   SITU_SELDOM static void up_where(Values values, Values, LaneNode<D> const& node) {
     values[node.self].template of<C>() = select(LaneMask<D>(values[node.operands[0]].truth), taken(values, node, 1), taken(values, node, 2));
@@ -282,8 +279,8 @@ struct LaneStep {
   SITU_SELDOM static void down_where(Values values, Values seeds, LaneNode<D> const& node) {
     L const seed = seeds[node.self].template of<C>(), zero(C(0));
     LaneMask<D> const mask(values[node.operands[0]].truth);
-    give(select(mask, seed, zero), seeds, true, node, 1);
-    give(select(mask, zero, seed), seeds, true, node, 2);
+    give(select(mask, seed, zero), seeds, node, 1);
+    give(select(mask, zero, seed), seeds, node, 2);
   }
 };
 

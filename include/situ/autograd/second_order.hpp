@@ -17,13 +17,8 @@ template <class E>
 inline constexpr bool maps_functions = false;
 template <class Op, class... Es>
 inline constexpr bool maps_functions<Apply<Op, Es...>> = functions::is_mapped<Op> || (maps_functions<Es> || ...);
-/// Whether a function in a tree chooses.
-template <class E>
-inline constexpr bool has_choice = false;
-template <class Op, class... Es>
-inline constexpr bool has_choice<Apply<Op, Es...>> = functions::chooses<Op> || (has_choice<Es> || ...);
 
-/// Whether what is recorded on this thread belongs to a formula that chooses: then a gradient of 0 says of all of its parts that their value did not
+/// Whether what is recorded on this thread is a part of a formula that another function chooses from: then a gradient of 0 says that its value did not
 /// matter, also where it is differentiated again.
 SITU_PROCESS_STATE constinit thread_local bool lanes_are_guarded = false;
 class LanesGuarded {
@@ -43,7 +38,6 @@ struct AnyLane {
   Lane<float, D> in_float{0.f};
   Lane<double, D> in_double{0.0};
   Tensor<bool, D> truth;
-  bool guarded = false;  ///< of a seed: where it is 0, the value did not matter
   template <class C>
   auto& of() {
     if constexpr (std::is_same_v<C, float>) return in_float;
@@ -62,6 +56,7 @@ struct LaneNode {
   void const* function = nullptr;  ///< a LaneFunction<C, D>
   int count = 0, self = 0, operands[3] = {};
   bool is_read = false;
+  bool guarded = false;                                           ///< a function chooses from it: where its seed is 0, its value did not matter
   bool takes_seed[3] = {};                                        ///< whether an operand leads to a slot
   AnyLane<D> (*taken[3])(AnyLane<D> const&) = {};                 ///< where an operand was computed in another type
   AnyLane<D> (*given[3])(AnyLane<D> const&) = {};                 ///< the way back
@@ -90,14 +85,14 @@ struct lane_type<E> {
 template <class D, class E>
 struct LaneTable {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int*) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int*) {
     nodes[0].self = self, nodes[0].is_read = is_read;
   }
 };
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slots) {
     nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
   }
 };
@@ -107,14 +102,15 @@ struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
   /// `self` is the number of the first node.
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slots) {
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slots), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
+    root.guarded = guarded;
     root.count = k;
     root.is_read = is_read || functions::reads_result<Op>;
     root.in_double = std::is_same_v<C, double>;
@@ -137,7 +133,7 @@ struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
   int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, slots); }
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slots); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -234,6 +230,7 @@ template <class D>
 SITU_SELDOM void run_up(LaneNode<D> const* nodes, int count, AnyLane<D>* values) {
   for (LaneNode<D> const* node = nodes; node < nodes + count; ++node) {
     if (node->step == lane_leaf || !node->is_read) continue;
+    LanesGuarded const guarded(node->guarded);
     (node->in_double ? lane_machine<double, D>().up : lane_machine<float, D>().up)[node->step](values, nullptr, *node);
   }
 }
@@ -242,6 +239,7 @@ template <class D>
 SITU_SELDOM void run_down(LaneNode<D> const* nodes, int count, AnyLane<D>* values, AnyLane<D>* seeds) {
   for (LaneNode<D> const* node = nodes + count; node-- > nodes;) {
     if (node->step == lane_leaf) continue;
+    LanesGuarded const guarded(node->guarded);
     (node->in_double ? lane_machine<double, D>().down : lane_machine<float, D>().down)[node->step](values, seeds, *node);
   }
 }
@@ -285,7 +283,6 @@ struct LaneFormula {
   void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
   Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
   void (*const* send)(AnyLane<D>& gradient, Shape const& whole, Flow& flow, Node* input);
-  bool chooses;
 };
 template <class D, class Tree, class... Vs>
 SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs) {
@@ -299,8 +296,7 @@ inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_fo
     static_cast<int>(sizeof...(Vs)),
     &set_leaves<D, Tree, Vs...>,
     &seed_of<Seed, compute_t<typename Tree::value_type>, D, G>,
-    lane_sends<D, G, Vs...>,
-    has_choice<Tree>};
+    lane_sends<D, G, Vs...>};
 
 /// Sends the gradients of a marked tree to the Variables of its formula, recorded. Formulas share it.
 template <class D, class C, class G>
@@ -314,7 +310,6 @@ SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* 
     ~Row() { delete[] lanes; }
   };
   int const root = formula.count - 1;
-  LanesGuarded const guarded(formula.chooses);
   Row const values(formula.count), seeds(formula.count);
   formula.set_leaves(tree, formula.nodes, values.lanes, kept, inputs);
   run_up(formula.nodes, formula.count, values.lanes);

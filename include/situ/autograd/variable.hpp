@@ -97,9 +97,11 @@ struct HookOf final : Hook<T, D> {
   }
 };
 
+[[noreturn, gnu::cold]] SITU_NOINLINE inline void fail_moved_from() { fail<GradientError>("Variable: it was moved from, and holds nothing; assign to it before it is used"); }
+
 }  // namespace detail
 
-/// Elements of a floating type T on device D, with their history: a counted handle.
+/// Elements of a floating type T on device D, with their history: a counted handle. One that was moved from can be assigned to; all else of it throws GradientError.
 template <class T, class D>
 class Variable {
   static_assert(floating<T>, "situ::Variable<T, D>: only float, double, float16 and bfloat16 have gradients; keep other elements in a Tensor");
@@ -327,22 +329,22 @@ class Variable {
     return detail::record_transfer<To>(*this);
   }
   template <element U>
-  auto to() const {
+  Variable<U, D> to() const {
     return detail::recorded(cast<U>(*this));
   }
   template <element U, situ::device To>
-  auto to(To device, detail::CallSite site = detail::CallSite::here()) const {
+  Variable<U, To> to(To device, detail::CallSite site = detail::CallSite::here()) const {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
-  auto cuda(detail::CallSite site = detail::CallSite::here()) const {
+  Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {
     return to(Cuda<N>{}, site);
   }
 
   detail::State<T, D>* state() const {
-    if (SITU_UNLIKELY(!state_)) renew();
+    if (SITU_UNLIKELY(!state_)) detail::fail_moved_from();
     return state_;
   }
   /// Another handle of a state; for situ's own use.
@@ -364,11 +366,6 @@ class Variable {
     if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
     detail::drop(state);
   }
-  /// What was moved from is empty, as a Variable without arguments.
-  [[gnu::cold]] SITU_NOINLINE void renew() const {
-    state_ = new detail::State<T, D>(Tensor<T, D>());
-    state_->requires_grad = true;
-  }
   void check_requires_grad(char const* who) const {
     if (!state()->requires_grad) {
       detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
@@ -388,7 +385,7 @@ class Variable {
     detail::run_backward(*this, Tensor<T, D>(seed), keeps_graph);
   }
 
-  mutable detail::State<T, D>* state_;
+  detail::State<T, D>* state_;
 };
 
 /// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.

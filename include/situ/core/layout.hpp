@@ -16,10 +16,12 @@ struct Layout {
   constexpr Layout(Shape const& extents, Shape const& steps) : shape(extents), strides(steps) {}
   explicit constexpr Layout(Shape const& extents) : shape(extents, Shape::By16{}), strides(extents, Shape::By16{}) {
     int64_t step = 1;
+    bool overflows = false;
     for (int k = shape.rank() - 1; k >= 0; --k) {
       strides[k] = step;
-      if (__builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step)) step = 1;  // an extent is 0: no stride leads anywhere
+      overflows |= __builtin_mul_overflow(step, shape[k] > 1 ? shape[k] : 1, &step);
     }
+    for (int k = 0; overflows && k < shape.rank(); ++k) strides[k] = 1;  // an extent is 0: no stride leads anywhere
   }
 
   constexpr int rank() const { return shape.rank(); }
@@ -62,6 +64,8 @@ struct Layout {
     Extent e{0, 0};
     for (int k = 0; k < rank(); ++k) {
       if (shape[k] == 0) return {0, -1};
+    }
+    for (int k = 0; k < rank(); ++k) {
       int64_t const reach = (shape[k] - 1) * strides[k];
       (reach < 0 ? e.first : e.last) += reach;
     }

@@ -62,12 +62,6 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     if (SITU_UNLIKELY(static_cast<bool>(slots_[k].failure))) rethrow(slots_[k].failure);
     return std::exchange(slots_[k].batch, Batch());
   }
-  [[gnu::cold]] void forget() noexcept override {
-    for (int k = 0; k < slots(); ++k) {
-      slots_[k].batch = Batch();
-      slots_[k].failure = nullptr;
-    }
-  }
 
   Tensor<int64_t> epoch = whole_number(0), position = whole_number(0), seed = whole_number(static_cast<int64_t>(plan().seed));
 
@@ -78,6 +72,17 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     std::exception_ptr failure;
   };
   struct no_stream {};
+
+  [[gnu::cold]] Start start() const override { return {static_cast<uint64_t>(*std::as_const(seed).data()), *std::as_const(epoch).data(), *std::as_const(position).data()}; }
+  [[gnu::cold]] void has_ended(int64_t epoch_of_loop) noexcept override {
+    for (int k = 0; k < slots(); ++k) {
+      slots_[k].batch = Batch();
+      slots_[k].failure = nullptr;
+    }
+    if (*std::as_const(epoch).data() != epoch_of_loop) return;  // another one was set in the meantime, for the next loop
+    epoch.data()[0] = epoch_of_loop + 1;
+    position.data()[0] = 0;
+  }
 
   [[noreturn, gnu::cold]] static SITU_NOINLINE void rethrow(std::exception_ptr& failure) { std::rethrow_exception(std::exchange(failure, nullptr)); }
   template <class F>
@@ -248,21 +253,15 @@ class DataLoader<X, D> {
     void take() {
       int const slot = core_->next();
       if (slot < 0) return end();
-      if (is_mine()) core_->position.data()[0] = core_->consumed() + 1;
+      if (*std::as_const(core_->epoch).data() == epoch_) core_->position.data()[0] = core_->consumed() + 1;
       batch_ = core_->take(slot);
     }
     void end() noexcept {
       if (!core_) return;
       batch_ = value_type();
-      if (is_mine()) {
-        core_->epoch.data()[0] = epoch_ + 1;
-        core_->position.data()[0] = 0;
-      }
-      core_->end();
+      core_->end(epoch_);
       core_ = nullptr;
     }
-    /// No other epoch was set in the meantime, for the next loop.
-    bool is_mine() const { return *std::as_const(core_->epoch).data() == epoch_; }
 
     Core* core_;
     int64_t epoch_;
@@ -270,10 +269,7 @@ class DataLoader<X, D> {
   };
 
   /// Begins the epoch, or goes on with it at position().
-  iterator begin() const {
-    core_->begin(seed(), epoch(), position());
-    return iterator(core_, epoch());
-  }
+  iterator begin() const { return iterator(core_, core_->begin()); }
   sentinel end() const { return {}; }
 
  private:

@@ -285,18 +285,29 @@ class ExpressionMembers<E, true> {
   void backward(Options const&... options) const {
     recorded(self()).backward(options...);
   }
+  template <class Self = E>
+  void backward(evaluated_t<Self> const& seed) const {  // also in braces
+    recorded(self()).backward(seed);
+  }
+  template <class Retain, class Self = E>
+  void backward(evaluated_t<Self> const& seed, Retain const& retain) const {
+    recorded(self()).backward(seed, retain);
+  }
   bool requires_grad() const { return recorded(self()).requires_grad(); }
-  template <device To>
-  auto to(To device, CallSite site = CallSite::here()) const {
+  template <device To, class Self = E>
+  Variable<value_of<Self>, To> to(To device, CallSite site = CallSite::here()) const {
     return recorded(self()).to(device, site);
   }
-  template <element U>
-  auto to() const {
+  template <element U, class Self = E>
+  Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
-  auto cpu(CallSite site = CallSite::here()) const { return to(Cpu{}, site); }
-  template <int N = 0>
-  auto cuda(CallSite site = CallSite::here()) const {
+  template <class Self = E>
+  Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
+    return to(Cpu{}, site);
+  }
+  template <int N = 0, class Self = E>
+  Variable<value_of<Self>, Cuda<N>> cuda(CallSite site = CallSite::here()) const {
     return to(Cuda<N>{}, site);
   }
 

@@ -211,7 +211,7 @@ typename detail::cast_type<M, T>::type to(M const& net) {
   }
 }
 template <floating T, any_module M, device D>
-auto to(M const& net, D device) {
+auto to(M const& net, D device) -> decltype(to(to<T>(net), device)) {
   return to(to<T>(net), device);
 }
 

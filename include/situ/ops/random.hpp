@@ -236,28 +236,30 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
   return bernoulli<T>(p, shape, detail::default_generator(), device);
 }
 
-// The shape may stand first, as it does elsewhere: normal({2, 3}, 0, 1), randint({4}, 0, 10).
-#define SITU_SHAPE_FIRST(NAME, ELEMENT)                                                                             \
-  template <element T = ELEMENT, std::integral I, std::size_t N, number A, number B, class... More>                 \
-  auto NAME(I const (&shape)[N], A a, B b, More&&... more) {                                                        \
-    return NAME<T>(a, b, Shape(shape, static_cast<int64_t>(N)), static_cast<More&&>(more)...);                      \
-  }                                                                                                                 \
-  template <element T = ELEMENT, std::same_as<Shape> S, number A, number B, class... More>                          \
-  auto NAME(S const& shape, A a, B b, More&&... more) {                                                             \
-    return NAME<T>(a, b, shape, static_cast<More&&>(more)...);                                                      \
+// The shape may stand first, as it does elsewhere: normal({2, 3}, 0, 1), randint({4}, 10). A braced list that could be a number is an array, which is nearer.
+#define SITU_SHAPE_FIRST(NAME, ELEMENT, KIND, PARAMETERS, ...)                                                                \
+  template <element T = ELEMENT, device D = Cpu, std::same_as<Shape> S = Shape, KIND>                                        \
+  Tensor<T, D> NAME(S const& shape, PARAMETERS, D device = {}) {                                                             \
+    return NAME<T>(__VA_ARGS__, shape, device);                                                                              \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::same_as<Shape> S = Shape, KIND>                                        \
+  Tensor<T, D> NAME(S const& shape, PARAMETERS, Generator& generator, D device = {}) {                                       \
+    return NAME<T>(__VA_ARGS__, shape, generator, device);                                                                   \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
+  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, D device = {}) {                                                       \
+    return NAME<T>(__VA_ARGS__, Shape(extent[0]), device);                                                                   \
+  }                                                                                                                          \
+  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
+  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                 \
+    return NAME<T>(__VA_ARGS__, Shape(extent[0]), generator, device);                                                        \
   }
-SITU_SHAPE_FIRST(uniform, float)
-SITU_SHAPE_FIRST(normal, float)
-SITU_SHAPE_FIRST(randint, int64_t)
+#define SITU_COMMA ,
+SITU_SHAPE_FIRST(uniform, float, number A SITU_COMMA number B, A low SITU_COMMA B high, low, high)
+SITU_SHAPE_FIRST(normal, float, number A SITU_COMMA number B, A mean SITU_COMMA B deviation, mean, deviation)
+SITU_SHAPE_FIRST(randint, int64_t, std::integral A SITU_COMMA std::integral B, A low SITU_COMMA B high, low, high)
+SITU_SHAPE_FIRST(randint, int64_t, std::integral A, A high, static_cast<int64_t>(high))
+#undef SITU_COMMA
 #undef SITU_SHAPE_FIRST
-template <element T = int64_t, std::integral I, std::size_t N, std::integral H>
-auto randint(I const (&shape)[N], H high) {
-  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)));
-}
-template <element T = int64_t, std::integral I, std::size_t N, std::integral H, class Next, class... More>
-  requires(!number<std::remove_cvref_t<Next>>)
-auto randint(I const (&shape)[N], H high, Next&& next, More&&... more) {
-  return randint<T>(static_cast<int64_t>(high), Shape(shape, static_cast<int64_t>(N)), static_cast<Next&&>(next), static_cast<More&&>(more)...);
-}
 
 }  // namespace situ::inline SITU_ABI

@@ -75,7 +75,7 @@ Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 /// The share of rows whose largest score stands at the label, a number on the scores' device. Scores are [N, C] or [N, C, ...] with labels
 /// [N] or [N, ...]. Throws ShapeError when they do not fit.
@@ -95,5 +95,5 @@ struct Accuracy {
 };
 inline constexpr Accuracy accuracy{};
 
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI

@@ -21,9 +21,9 @@ class TrainingRun {
  public:
   using Tensors = std::vector<io::NamedTensor>;
 
-  training::History history;
+  learning::History history;
 
-  TrainingRun(training::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  TrainingRun(learning::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
   TrainingRun(TrainingRun const&) = delete;
   TrainingRun& operator=(TrainingRun const&) = delete;
 
@@ -51,8 +51,8 @@ class TrainingRun {
   bool wants_step() { return progress_.wants_step(); }
   Progress& progress() { return progress_; }
 
-  [[gnu::cold]] void end_epoch(training::Epoch const& epoch) {
-    history.epochs.push_back(training::Epoch(epoch));
+  [[gnu::cold]] void end_epoch(learning::Epoch const& epoch) {
+    history.epochs.push_back(learning::Epoch(epoch));
     if (is_better(epoch)) {
       history.best_epoch = epoch.number;
       copy_tensors(model_, best_);
@@ -82,9 +82,9 @@ class TrainingRun {
   void look_at_patience() {
     history.stopped_early = options_.patience > 0 && static_cast<int64_t>(history.epochs.size()) - history.best_epoch >= options_.patience;
   }
-  [[gnu::cold]] bool is_better(training::Epoch const& epoch) const {
+  [[gnu::cold]] bool is_better(learning::Epoch const& epoch) const {
     if (history.best_epoch == 0) return true;
-    training::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
+    learning::Epoch const& earlier = history.epochs[static_cast<std::size_t>(history.best_epoch - 1)];
     double const now = epoch.judged(), best = epoch.validated ? earlier.validation_loss : earlier.judged();
     return now < best - options_.min_delta || (math::isnan(best) && !math::isnan(now));
   }
@@ -93,7 +93,7 @@ class TrainingRun {
     Generator const& random = default_generator();
     auto const table = Tensor<double>::uninitialized({static_cast<int64_t>(history.epochs.size()), columns}, "Trainer");
     double* at = Tensor<double>(table).data();
-    for (training::Epoch const& e : history.epochs) {
+    for (learning::Epoch const& e : history.epochs) {
       double const row[] = {static_cast<double>(e.number), e.loss, e.validation_loss, e.metric, e.learning_rate, e.gradient_norm, e.seconds, static_cast<double>(e.samples),
                             static_cast<double>(e.validated + 2 * e.has_metric + 4 * e.has_gradient_norm)};
       std::memcpy(at, row, sizeof row);
@@ -141,7 +141,7 @@ class TrainingRun {
     return all;
   }
 
-  training::TrainerOptions const& options_;
+  learning::TrainerOptions const& options_;
   Progress progress_;
   Tensors model_, home_, best_;
   void const* others_ = nullptr;

@@ -13,7 +13,7 @@
 #include <situ/io/detail/file.hpp>
 
 namespace situ::inline SITU_ABI {
-namespace training {
+namespace learning {
 
 /// One epoch. What was not measured is NaN; and so is what was, and came to nothing.
 struct Epoch {
@@ -34,7 +34,7 @@ struct Epoch {
   double judged() const { return !validated && math::isnan(validation_loss) ? loss : validation_loss; }
 };
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
@@ -176,7 +176,7 @@ struct CurvePanel {
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 /// The epochs of a run.
 struct History {
@@ -230,5 +230,5 @@ struct History {
   void save_svg(std::string const& path) const { detail::write_text_file("save_svg", path, svg()); }
 };
 
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI

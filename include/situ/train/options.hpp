@@ -8,7 +8,7 @@
 #include <situ/io/detail/file.hpp>
 
 namespace situ::inline SITU_ABI {
-namespace training {
+namespace learning {
 
 struct TrainerOptions {
   int64_t epochs = 10;
@@ -31,14 +31,14 @@ struct TrainerOptions {
   std::FILE* progress = stdout;  ///< null: silent
 };
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
 [[gnu::cold]] inline void need_option(bool good, char const* name, double value, char const* cure) {
   if (!good) fail_with<Error>({"Trainer: ", name, " = ", value, ": ", cure});
 }
-[[gnu::cold]] inline void check_options(training::TrainerOptions const& o) {
+[[gnu::cold]] inline void check_options(learning::TrainerOptions const& o) {
   auto const number = [](int64_t x) { return static_cast<double>(x); };
   need_option(o.epochs >= 0, "epochs", number(o.epochs), "it cannot be negative");
   need_option(o.batch_size > 0, "batch_size", number(o.batch_size), "a batch has at least one sample");

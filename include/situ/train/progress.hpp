@@ -37,7 +37,7 @@ class Progress {
     std::fprintf(out_, "\repoch %*lld/%lld [%s] loss %.4g  %.3g samples/s\033[K", digits(), as_long(epoch), as_long(epochs_), bar, loss, samples_per_second);
     std::fflush(out_);
   }
-  [[gnu::cold]] void epoch(training::Epoch const& e, training::History const& history) {
+  [[gnu::cold]] void epoch(learning::Epoch const& e, learning::History const& history) {
     if (out_ == nullptr) return;
     std::fprintf(out_, "%sepoch %*lld/%lld  loss %.4f", terminal_ ? "\r\033[K" : "", digits(), as_long(e.number), as_long(epochs_), e.loss);
     if (e.validated || !math::isnan(e.validation_loss)) std::fprintf(out_, "  validation loss %.4f", e.validation_loss);

@@ -1,10 +1,10 @@
 /// Trainer: epochs, devices, clipping, mixed precision, validation, early stopping, checkpoints.
 ///
 ///     Net<Cpu> net;
-///     training::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
-///     training::History history = trainer.fit(net, training, validation,
+///     learning::Trainer<Cuda<0>, Cpu> trainer{{.epochs = 60, .batch_size = 64, .checkpoint = "run.safetensors", .svg = "curve.svg"}};
+///     learning::History history = trainer.fit(net, training, validation,
 ///                                          [](auto const& y, auto const& labels) { return cross_entropy(y, labels); },
-///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, training::accuracy);
+///                                          [](auto& model) { return optim::Adam{model, {.lr = 1e-3}}; }, learning::accuracy);
 #pragma once
 
 #include <cstdio>
@@ -28,13 +28,13 @@ namespace error {
 template <class... Devices>
 struct this_build_has_no_device_of_the_Trainer__add_Cpu_or_set_SITU_WITH_CUDA {};
 }  // namespace error
-namespace training {
+namespace learning {
 
 /// In place of a validation set, a metric or a schedule: without.
 struct none_t {};
 inline constexpr none_t none{};
 
-}  // namespace training
+}  // namespace learning
 
 namespace detail {
 
@@ -99,7 +99,7 @@ using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
 
 }  // namespace detail
 
-namespace training {
+namespace learning {
 
 inline namespace SITU_ABI_CUDA {
 
@@ -127,10 +127,10 @@ class Trainer {
 
   /// Trains `net`.
   ///
-  /// training, validation   datasets of pairs (input, target); validation may be training::none
+  /// training, validation   datasets of pairs (input, target); validation may be learning::none
   /// loss                   loss(output, target) gives a number to be made small, the mean over the batch
   /// make_optimizer         make_optimizer(net) gives the optimiser for the network on its device
-  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as training::accuracy
+  /// metric                 metric(output, target) gives the mean over the batch of what is to be watched, as learning::accuracy
   /// make_schedule          make_schedule(optimizer, steps of an epoch) gives the schedule of the learning rate
   /// Compute                float: all in the network's type; bfloat16: forward and backward of the network in bfloat16, the loss in float;
   ///                        float16: the same, with the loss scaled
@@ -306,5 +306,5 @@ class Trainer<> : public Trainer<Cuda<0>, Cpu> {
 };
 
 }  // namespace SITU_ABI_CUDA
-}  // namespace training
+}  // namespace learning
 }  // namespace situ::inline SITU_ABI

@@ -53,11 +53,12 @@ class BatchPipeline {
     return whole + (!plan_.drop_last && plan_.samples % plan_.batch_size != 0);
   }
 
-  /// Starts a loop with batch `first` of an epoch.
-  [[gnu::cold]] SITU_NOINLINE void begin(uint64_t seed, int64_t epoch, int64_t first) {
+  /// Starts a loop where it is to start, and returns its epoch.
+  [[gnu::cold]] SITU_NOINLINE int64_t begin() {
     Lock const lock(*this);
     while (ordering_) wait();
     if (running_) fail<Error>("DataLoader: a loop over this loader is running; let it end first, or use a second loader");
+    auto const [seed, epoch, first] = start();
     if (plan_.seed != seed) {
       plan_.seed = seed;
       order_epoch_ = next_order_epoch_ = -1;
@@ -71,6 +72,7 @@ class BatchPipeline {
     running_ = true;
     idle_ = 0;
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
+    return epoch;
   }
   /// The slot of the next batch, which is made when this returns; -1 behind the last one.
   SITU_NOINLINE int next() {
@@ -90,12 +92,12 @@ class BatchPipeline {
     ++used_;
     if (napping_ > 0 && claimed_ < end_ && claimed_ - consumed_ <= ahead_ / 2 && is_worth_waking()) ::pthread_cond_broadcast(&work_);
   }
-  /// Ends the loop, also before the last batch. No thread is at work when this returns, and no batch is kept.
-  [[gnu::cold]] void end() noexcept {
+  /// Ends the loop over an epoch, also before the last batch. No thread is at work when this returns, and no batch is kept.
+  [[gnu::cold]] void end(int64_t epoch) noexcept {
     Lock const lock(*this);
     end_ = claimed_;
     while (making_ > 0) wait();
-    forget();
+    has_ended(epoch);
     running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
@@ -117,8 +119,14 @@ class BatchPipeline {
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
 
-  /// Lets go of what was made and is not used.
-  virtual void forget() noexcept = 0;
+  /// Where the next loop starts: its batch `first` of an epoch.
+  struct Start {
+    uint64_t seed;
+    int64_t epoch, first;
+  };
+  virtual Start start() const = 0;
+  /// Lets go of what was made and is not used, and goes on behind the epoch.
+  virtual void has_ended(int64_t epoch) noexcept = 0;
 
   /// To be called before what make() uses goes.
   [[gnu::cold]] void stop() noexcept {

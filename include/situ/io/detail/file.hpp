@@ -326,7 +326,7 @@ private:
       ssize_t const length = ::readlink(target_.c_str(), to, sizeof to);
       if (length <= 0 || length == static_cast<ssize_t>(sizeof to)) return;
       MessageText next;
-      add_to(next, to[0] == '/' ? std::string_view() : folder(), std::string_view(to, static_cast<size_t>(length)));
+      add_to(next, to[0] == '/' ? std::string_view("") : folder(), std::string_view(to, static_cast<size_t>(length)));
       target_.clear();
       target_.add(next.c_str(), next.size());
       if (next.is_cut()) throw std::bad_alloc();
