@@ -74,4 +74,15 @@ TEST_CASE("gradients of linear algebra") {
 #else
   CHECK(run(Gpu{}).shape() == Shape{2, 4, 4});
 #endif
+  // By hand: det A A^-T; -A^-T 1 1^T A^-T; -A^-T 1 x^T. The last one is PyTorch's.
+  auto const slope = [](Tensor<double> const& at, auto const& f) {
+    Variable<double, Gpu> const v(at.to(Gpu{}));
+    f(v).backward();
+    return v.grad();
+  };
+  Tensor<double> const a{{4, 1}, {2, 3}}, s{{4, 2}, {2, 5}};
+  CHECK(differs(slope(a, [](auto const& v) { return det(v); }), Tensor<double>{{3, -2}, {-1, 4}}, 1e-12).empty());
+  CHECK(differs(slope(a, [](auto const& v) { return sum(inv(v)); }), Tensor<double>{{-0.02, -0.02}, {-0.06, -0.06}}, 1e-12).empty());
+  CHECK(differs(slope(a, [](auto const& v) { return sum(solve(v, ones<double>({2, 1}, Gpu{}))); }), Tensor<double>{{-0.02, -0.02}, {-0.06, -0.06}}, 1e-12).empty());
+  CHECK(differs(slope(s, [](auto const& v) { return sum(cholesky(v)); }), Tensor<double>{{0.1875, 0.125}, {0.125, 0.25}}, 1e-12).empty());
 }
