@@ -1,4 +1,4 @@
-/// Datasets and loaders.
+/// Datasets in memory, splits and loaders; datasets in files come with io.hpp.
 #pragma once
 
 #include <situ/data/dataset.hpp>

@@ -1,4 +1,4 @@
-/// Files.
+/// Files: npy, npz, safetensors, CSV; and the datasets in npy and CSV files, in the namespace data.
 #pragma once
 
 #include <situ/io/csv.hpp>

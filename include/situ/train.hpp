@@ -1,4 +1,4 @@
-/// Training: the loop around modules, optimisers and data.
+/// Training: the loop around modules, optimisers and data, in the namespace learning.
 #pragma once
 
 #include <situ/train/accuracy.hpp>

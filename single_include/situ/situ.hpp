@@ -12669,7 +12669,7 @@ inline namespace SITU_ABI_COMPILER {
 
 /// The kernel that an expression becomes: its formula, its inputs, the bytes that it moves and the operations per element.
 ///
-///     one kernel for 1000 elements on cpu: out = a * b + 2
+///     one kernel for 1000 elements on cpu: out = (a * b) + 2
 ///       a: float32 [1000] on cpu, 4000 bytes
 ///       b: float32 [1000] on cpu, 4000 bytes
 ///       out: float32 [1000] on cpu, 4000 bytes
@@ -50776,17 +50776,17 @@ SITU_VALUES_OF_TWO(searchsorted)
 #define SITU_CLOSE_VALUES(NAME)                                                                  \
   template <class A, class B>                                                                    \
     requires(detail::recorded_pair<A, B> && on_same_device<A, B>)                                \
-  auto NAME(A const& a, B const& b, close_options const& allowed = {}) {                             \
+  auto NAME(A const& a, B const& b, close_options const& allowed = {}) {                         \
     return NAME(detail::values_of(a), detail::values_of(b), allowed);                            \
   }                                                                                              \
   template <class A, number B>                                                                   \
     requires differentiable<A>                                                                   \
-  auto NAME(A const& a, B b, close_options const& allowed = {}) {                                    \
+  auto NAME(A const& a, B b, close_options const& allowed = {}) {                                \
     return NAME(detail::values_of(a), b, allowed);                                               \
   }                                                                                              \
   template <number A, class B>                                                                   \
     requires differentiable<B>                                                                   \
-  auto NAME(A a, B const& b, close_options const& allowed = {}) {                                    \
+  auto NAME(A a, B const& b, close_options const& allowed = {}) {                                \
     return NAME(a, detail::values_of(b), allowed);                                               \
   }                                                                                              \
   template <class A, class B, class Error = detail::different_devices_of<A, B>>                  \
@@ -57981,7 +57981,7 @@ SITU_OPTIMIZER(SGD, detail::SGDRule, SGDOptions)
 #endif
 
 // ---- <situ/data.hpp>
-/// Datasets and loaders.
+/// Datasets in memory, splits and loaders; datasets in files come with io.hpp.
 
 
 // ---- <situ/data/dataset.hpp>
@@ -59333,7 +59333,7 @@ auto transformed(X x, F f) {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/io.hpp>
-/// Files.
+/// Files: npy, npz, safetensors, CSV; and the datasets in npy and CSV files, in the namespace data.
 
 
 // ---- <situ/io/csv.hpp>
@@ -62757,7 +62757,7 @@ inline Safetensors load_safetensors(std::string const& path) { return Safetensor
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/train.hpp>
-/// Training: the loop around modules, optimisers and data.
+/// Training: the loop around modules, optimisers and data, in the namespace learning.
 
 
 // ---- <situ/train/accuracy.hpp>

@@ -47,17 +47,17 @@ SITU_VALUES_OF_TWO(searchsorted)
 #define SITU_CLOSE_VALUES(NAME)                                                                  \
   template <class A, class B>                                                                    \
     requires(detail::recorded_pair<A, B> && on_same_device<A, B>)                                \
-  auto NAME(A const& a, B const& b, close_options const& allowed = {}) {                             \
+  auto NAME(A const& a, B const& b, close_options const& allowed = {}) {                         \
     return NAME(detail::values_of(a), detail::values_of(b), allowed);                            \
   }                                                                                              \
   template <class A, number B>                                                                   \
     requires differentiable<A>                                                                   \
-  auto NAME(A const& a, B b, close_options const& allowed = {}) {                                    \
+  auto NAME(A const& a, B b, close_options const& allowed = {}) {                                \
     return NAME(detail::values_of(a), b, allowed);                                               \
   }                                                                                              \
   template <number A, class B>                                                                   \
     requires differentiable<B>                                                                   \
-  auto NAME(A a, B const& b, close_options const& allowed = {}) {                                    \
+  auto NAME(A a, B const& b, close_options const& allowed = {}) {                                \
     return NAME(a, detail::values_of(b), allowed);                                               \
   }                                                                                              \
   template <class A, class B, class Error = detail::different_devices_of<A, B>>                  \

@@ -111,7 +111,7 @@ inline namespace SITU_ABI_COMPILER {
 
 /// The kernel that an expression becomes: its formula, its inputs, the bytes that it moves and the operations per element.
 ///
-///     one kernel for 1000 elements on cpu: out = a * b + 2
+///     one kernel for 1000 elements on cpu: out = (a * b) + 2
 ///       a: float32 [1000] on cpu, 4000 bytes
 ///       b: float32 [1000] on cpu, 4000 bytes
 ///       out: float32 [1000] on cpu, 4000 bytes
