@@ -166,7 +166,7 @@ struct ReduceKernel {
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
     plan = space.plan(grain, strip_columns, 2 * block_rows());
-    far = selects && space.is_beyond_caches();
+    far = selects && space.is_beyond_caches() && (indexed || num_threads() > 1 || current_instruction_set() == instruction_set::avx512);
   }
 
   void operator()(int64_t first, int64_t last) const {
