@@ -10673,6 +10673,11 @@ struct ElementwiseBody {
     if constexpr (Isa::bytes == 64) return run.streams;
     else return std::false_type();
   }
+  /// Asks for what is read once, a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with
+  /// a page. log and tanh of 10⁷ elements come a seventh sooner, from two threads a quarter; light trees gain nothing.
+  SITU_INLINE static void ask_a_page_ahead(Run<Operands> const& run, int64_t i) {
+    for (int o = 1; o < Operands; ++o) __builtin_prefetch(static_cast<char const*>(run.data[o]) + i * element_size(o) + 4096, 0, 0);
+  }
   template <class Isa, bool Repeats, class Streams>
   SITU_INLINE static void loop(Tree const& tree, Run<Operands> const& run, Streams streams) {
     constexpr int N = lanes_in<Isa>;
@@ -10684,6 +10689,7 @@ struct ElementwiseBody {
         SITU_ALIGN_LOOP;
       }
       do {  // tested behind the step, which takes one branch for a pass
+        if constexpr (std::is_same_v<Streams, std::true_type> && !is_light<Tree>) ask_a_page_ahead(run, i);
         auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
         if (stored_bytes >= 16 && SITU_UNLIKELY(streams)) stream_lanes<Out, N, Isa>(y, out + i);
         else store_lanes<Out, N, Isa>(y, out + i);
@@ -24236,16 +24242,15 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
-/// Asks for what lies 2 KiB behind `count` elements from number i on, in the cache next to the nearest: inputs beyond all caches come a tenth sooner
-/// where a loop checks them (a sum, which does not, gains nothing), others later. With AVX2 those, too, come a tenth later.
+/// Asks for what lies 2 KiB behind `count` elements from number i on: inputs beyond all caches come a tenth sooner where a loop checks them, which a
+/// sum does not; with AVX2 an index comes so, and an extremum where several threads share the work.
 template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
-  if constexpr (Isa::bytes < 64) return;
-  if (!run.streams) return;
+  if (Isa::bytes < 32 || !run.streams) return;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
     char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
-    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
   }
 }
 
@@ -24893,7 +24898,7 @@ struct ReduceKernel {
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
     plan = space.plan(grain, strip_columns, 2 * block_rows());
-    far = selects && space.is_beyond_caches();
+    far = selects && space.is_beyond_caches() && (indexed || num_threads() > 1 || current_instruction_set() == instruction_set::avx512);
   }
 
   void operator()(int64_t first, int64_t last) const {
@@ -36017,21 +36022,32 @@ void bind_scan(ScanProgram<S, tree_of<E>, leaf_count<E>>& program, typename S::r
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// The lanes of a in groups of `Group`: in every second group the last lane of the group before it, in the others those of `fill`. Of
-/// groups that are short this is within 128 bits, which is what vectors shuffle best.
-template <int Group, class P, int... K>
-SITU_INLINE P lanes_before(P const& a, P const& fill, [[maybe_unused]] std::integer_sequence<int, K...> places) {
-  constexpr int N = P::lanes;
+/// The lanes of a and b, which are those from `lanes` on, whose numbers are given.
+template <class P, int... From>
+SITU_INLINE P lanes_from(P const& a, P const& b, [[maybe_unused]] std::integer_sequence<int, From...> numbers) {
   P result;
 #if defined(__clang__)
-  result.v = __builtin_shufflevector(a.v, fill.v, (K & Group ? K / Group * Group - 1 : N + K)...);
+  result.v = __builtin_shufflevector(a.v, b.v, From...);
 #else
-  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
-  Indices const from = {(K & Group ? K / Group * Group - 1 : N + K)...};
-  result.v = __builtin_shuffle(a.v, fill.v, from);
+  typedef typename vector_of<signed_of_size<typename P::value_type>, P::lanes>::type Indices;
+  Indices const from = {From...};
+  result.v = __builtin_shuffle(a.v, b.v, from);
 #endif
   return result;
 }
+
+/// The lanes of a in groups of `Group`: in every second group the last lane of the group before it, in the others those of `fill`. Of
+/// groups that are short this is within 128 bits, which is what vectors shuffle best.
+template <int Group, class P, int... K>
+SITU_INLINE P lanes_before(P const& a, P const& fill, std::integer_sequence<int, K...>) {
+  return lanes_from(a, fill, std::integer_sequence<int, (K & Group ? K / Group * Group - 1 : P::lanes + K)...>{});
+}
+
+template <int N, int... K>
+constexpr std::integer_sequence<int, (K, N - 1)...> last_lanes(std::integer_sequence<int, K...>) { return {}; }
+/// N times the number of the last of N lanes.
+template <int N>
+inline constexpr auto numbers_of_last = last_lanes<N>(std::make_integer_sequence<int, N>{});
 
 /// The scan of the lanes of a pack (Sklansky 1960): pairs, then fours of them, and so on.
 template <class S, class P>
@@ -36041,11 +36057,53 @@ SITU_INLINE P scanned(P const& x) {
   constexpr std::make_integer_sequence<int, N> places{};
   P const none(static_cast<typename P::value_type>(S::identity()));
   P y = x;
-  if constexpr (N > 1) y = S::combine(lanes_before<1>(y, none, places), y);
+  if constexpr (N > 1 && sizeof(typename P::value_type) == 4 && S::identity() == 0) {  // what is shifted in is zeros
+    y = S::combine(P(typename P::vector(typename vector_of<uint64_t, N / 2>::type(x.v) << 32)), y);
+  } else if constexpr (N > 1) {
+    y = S::combine(lanes_before<1>(y, none, places), y);
+  }
   if constexpr (N > 2) y = S::combine(lanes_before<2>(y, none, places), y);
   if constexpr (N > 4) y = S::combine(lanes_before<4>(y, none, places), y);
   if constexpr (N > 8) y = S::combine(lanes_before<8>(y, none, places), y);
   return y;
+}
+
+/// Of a and b, in groups of `Group` lanes: the combinations of the pairs of neighbours of a's, then of b's.
+template <class S, int Group, class P, int... K>
+SITU_INLINE P pairs_combined(P const& a, P const& b, std::integer_sequence<int, K...>) {
+  constexpr int half = Group / 2;
+  constexpr std::integer_sequence<int, (K / Group * Group + K % half * 2 + (K % Group < half ? 0 : P::lanes))...> first{};
+  constexpr std::integer_sequence<int, (K / Group * Group + K % half * 2 + (K % Group < half ? 0 : P::lanes) + 1)...> second{};
+  return S::combine(lanes_from(a, b, first), lanes_from(a, b, second));
+}
+
+/// How many packs totals_of() takes: as many as 128 bits have lanes.
+template <class P>
+constexpr int totals_together = P::lanes * static_cast<int>(sizeof(typename P::value_type)) < 16 ? P::lanes : 16 / static_cast<int>(sizeof(typename P::value_type));
+
+/// The last lanes of the scans of `totals_together` packs, read(0) and so on, without the others: combined in the same order, thus the same
+/// bit for bit.
+template <class S, class P, class Read>
+SITU_INLINE void totals_of(Read const& read, typename P::value_type* totals) {
+  using T = typename P::value_type;
+  constexpr int N = P::lanes, group = totals_together<P>;
+  constexpr std::make_integer_sequence<int, N> places{};
+  static_assert(group == 1 || group == 2 || group == 4);
+  P y;
+  if constexpr (group == 1) {
+    y = read(0);
+  } else {
+    y = pairs_combined<S, group>(read(0), read(1), places);
+    if constexpr (group == 4) y = pairs_combined<S, 4>(y, pairs_combined<S, 4>(read(2), read(3), places), places);
+  }
+  alignas(64) T parts[N];  // of each pack: the totals of its groups
+  y.store(parts);
+  for (int together = group; together < N; together *= 2) {
+    for (int k = 0; k < N; k += 2 * together) {
+      for (int j = 0; j < group; ++j) parts[k + j] = S::combine(parts[k + j], parts[k + together + j]);
+    }
+  }
+  for (int j = 0; j < group; ++j) totals[j] = parts[j];
 }
 
 /// Lanes in another type.
@@ -36078,58 +36136,108 @@ struct ScanBody {
     if constexpr (is_mask<std::remove_cvref_t<decltype(x)>>) return convert_lanes<To, bool, Isa, N>(x);
     else return widened_lanes<To>(x);
   }
-  /// Asks for `Count` elements from index i on. The line, or the next one, goes on there: processors do not look beyond a page by themselves.
-  template <int Count>
+  /// How many elements ahead of a pack memory is asked for: the line, or the next one, goes on there. What processors foresee by themselves
+  /// is less, and ends with a page.
+  template <int N>
+  static constexpr int64_t ahead = N == 16 ? 96 * N : 4096 / static_cast<int64_t>(sizeof(L));
+  /// Asks for `Count` elements from index i on: to be kept, or, of locality 0, to be read but once.
+  template <int Count, int Locality>
   SITU_INLINE static void ask_for(Run<Operands> const& run, int64_t i) {
     for (int o = 1; o < Operands; ++o) {
       int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-      for (int at = 0; at < Count * size; at += 64) __builtin_prefetch(static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + at, 0, 3);
+      for (int at = 0; at < Count * size; at += 64) __builtin_prefetch(static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + at, 0, Locality);
     }
   }
-  /// Packs of a line that are scanned one after the other, before they are put behind what stands in front of them.
+  /// Packs of a line, or joined ones, that are scanned one after the other, before they are put behind what stands in front of them.
   static constexpr int block = 32;
   /// Sums of floats go on in double, but are written as floats: what stands in front of a pack is then two floats, whose sum it is.
   static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && std::is_same_v<Out, float>;
 
-  /// Writes scanned packs, each behind its front.
-  template <class Isa, int N>
-  SITU_INLINE static void put_behind(A const* fronts, L const* scans, int packs, Out* to, bool stream) {
-    if constexpr (in_two_floats) {
-      constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
-      alignas(64) L high[block], low[block];
-      pack<L, M, Isa> const limit(1.5e38f);
-      auto beyond = limit < -limit;
-      for (int k = 0; k < packs; k += M) {
-        auto const front = pack<A, M, Isa>::load(fronts + k);
-        auto const h = keep_order(convert_unchecked<L>(front));
-        beyond = beyond | (h > limit) | (h < -limit);
-        h.store(high + k);
-        convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
-      }
-      bool const huge = any_of(beyond);
-      for (int k = 0; SITU_LIKELY(!huge) && k < packs; ++k) {
-        auto const sum = pack<L, N, Isa>(high[k]) + keep_order(pack<L, N, Isa>::load(scans + k * N) + pack<L, N, Isa>(low[k]));
-        if (SITU_UNLIKELY(stream)) stream_to(sum, to + k * N);
-        else sum.store(to + k * N);
-      }
-      if (SITU_LIKELY(!huge)) return;
-    }
-    constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
-    for (int k = 0; k < packs * N; k += M) {
-      put<Isa, M>(S::combine(pack<A, M, Isa>(fronts[k / N]), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
-    }
-  }
-  template <class Isa, int N>
-  SITU_INLINE static void put(pack<A, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
-    auto const lanes = convert_lanes<Out, A, Isa, N>(y);
+  template <class Isa, int N, class C>
+  SITU_INLINE static void put(pack<C, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
+    auto const lanes = convert_lanes<Out, C, Isa, N>(y);
     if constexpr (std::is_arithmetic_v<Out> && N * static_cast<int>(sizeof(Out)) >= 16) {
       if (SITU_UNLIKELY(stream)) return stream_to(lanes, to);
     }
     store_lanes<Out, N, Isa>(lanes, to);
   }
 
+  /// So many neighbouring packs share what stands in front of them: at most 16 floats.
+  template <int N>
+  static constexpr int joined = in_two_floats && N > 1 && N <= 8 ? 2 : 1;
+
+  /// Writes scanned packs, `Joined` at a time behind a front: `base`, then their chain.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static void put_behind(A base, A const* chains, L const* scans, int fronts, Out* to, bool stream) {
+    if constexpr (in_two_floats) {
+      constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
+      alignas(64) L high[block], low[block];
+      pack<L, M, Isa> const limit(1.5e38f);
+      pack<A, M, Isa> const in_front(base);
+      auto beyond = limit < -limit;
+      for (int k = 0; k < fronts; k += M) {
+        auto const front = S::combine(in_front, pack<A, M, Isa>::load(chains + k));
+        auto const h = keep_order(convert_unchecked<L>(front));
+        beyond = beyond | (h > limit) | (h < -limit);
+        h.store(high + k);
+        convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
+      }
+      bool const huge = any_of(beyond);
+      for (int k = 0; SITU_LIKELY(!huge) && k < fronts; ++k) {
+        pack<L, N, Isa> const h(high[k]), l(low[k]);
+        int64_t const at = k * Joined * N;
+        put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at) + l), to + at, stream);
+        if constexpr (Joined == 2) put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at + N) + l), to + at + N, stream);
+      }
+      if (SITU_LIKELY(!huge)) return;
+    }
+    constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
+    for (int k = 0; k < fronts * Joined * N; k += M) {
+      put<Isa, M>(S::combine(pack<A, M, Isa>(S::combine(base, chains[k / (Joined * N)])), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
+    }
+  }
+  /// Scans elements [i, stop) of a run, `Joined` packs at a time, and gives where it came to. `flags` says whether to write.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static int64_t scan_packs(Tree const& tree, Run<Operands> const& run, int64_t i, int64_t stop, A base, A& chain, int flags) {
+    constexpr int group = Joined * N;
+    bool const stream = flags & 2;
+    Out* const out = static_cast<Out*>(run.data[0]);
+    if (!(flags & 1)) {
+      using P = pack<L, N, Isa>;
+      constexpr int together = totals_together<P>;
+      for (; together % Joined == 0 && i + together * N <= stop; i += together * N) {
+        if (flags & 4) ask_for<together * N, 3>(run, i + ahead<N>);
+        L totals[together];
+        totals_of<S, P>([&](int k) { return value<L, Isa, N>(tree, run, i + k * N); }, totals);
+        for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
+      }
+    }
+    alignas(64) L scans[block * group];
+    alignas(64) A chains[block] = {};
+    while (i + group <= stop) {
+      int const fronts = static_cast<int>((stop - i) / group < block ? (stop - i) / group : block);
+      for (int k = 0; k < fronts; ++k) {
+        if (flags & 4) ask_for<group, Isa::bytes == 64 ? 3 : 0>(run, i + k * group + ahead<N>);
+        auto y = scanned<S>(value<L, Isa, N>(tree, run, i + k * group));
+        y.store(scans + k * group);
+        if constexpr (Joined == 2) {
+          auto const before = lanes_from(y, y, numbers_of_last<N>);
+          S::combine(before, scanned<S>(value<L, Isa, N>(tree, run, i + k * group + N))).store(scans + k * group + N);
+        }
+        chains[k] = chain;
+        if constexpr (std::is_same_v<L, A>) {
+          if (flags & 1) put<Isa, N>(S::combine(pack<A, N, Isa>(S::combine(base, chain)), y), out + i + k * N, stream);
+        }
+        chain = S::combine(chain, static_cast<A>(scans[(k + 1) * group - 1]));
+      }
+      if ((flags & 1) && !std::is_same_v<L, A>) put_behind<Isa, N, Joined>(base, chains, scans, fronts, out + i, stream);
+      i += fronts * group;
+    }
+    return i;
+  }
+
   /// `rows` lines of run.count elements, `bytes` apart operand by operand, each with `base` in front; `chain` goes on, from line to line it
-  /// starts again. `output` says whether to write.
+  /// starts again. `flags` says whether to write.
   struct Line {
     template <class Isa>
     SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, int64_t rows, int64_t const* bytes, A base, A* chain_, int flags) {
@@ -36137,8 +36245,6 @@ struct ScanBody {
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
       int64_t const n = run_->count, rounded = (n + N - 1) / N * N;
-      alignas(64) L scans[block * N];
-      alignas(64) A fronts[block] = {};
       A chain = *chain_;
       for (int64_t row = 0; row < rows; ++row) {
         Run<Operands> run = *run_;
@@ -36149,34 +36255,21 @@ struct ScanBody {
           if (run.mask[o] != 0) room = room && bytes[o] > 0 && (rows - 1 - row) * bytes[o] >= (rounded - n) * size;
         }
         if (row > 0) chain = S::identity();
-        Out* out = static_cast<Out*>(run.data[0]);
         int64_t i = 0;
-        int64_t const whole = room ? rounded : n / N * N;
-        while (i < whole) {
-          int const packs = static_cast<int>((whole - i) / N < block ? (whole - i) / N : block);
-          for (int k = 0; k < packs; ++k) {
-            if (Isa::bytes == 64 && flags & 4) ask_for<N>(run, i + (k + 3 * block) * N);  // others foresee it themselves, and lose by being told
-            auto const y = scanned<S>(value<L, Isa, N>(tree, run, i + k * N));
-            y.store(scans + k * N);
-            fronts[k] = S::combine(base, chain);
-            if constexpr (std::is_same_v<L, A>) {
-              if (writes) put<Isa, N>(S::combine(pack<A, N, Isa>(fronts[k]), y), out + i + k * N, stream);
-            }
-            chain = S::combine(chain, static_cast<A>(scans[k * N + N - 1]));
-          }
-          if (writes && !std::is_same_v<L, A>) put_behind<Isa, N>(fronts, scans, packs, out + i, stream);
-          i += packs * N;
-        }
+        if constexpr (joined<N> > 1) i = scan_packs<Isa, N, joined<N>>(tree, run, i, n, base, chain, flags);
+        i = scan_packs<Isa, N, 1>(tree, run, i, room ? rounded : n, base, chain, flags);
         if (i >= n) continue;
         alignas(64) unsigned char buffers[Operands][64];
+        alignas(64) L scans[N];
         int const tail = static_cast<int>(n - i);
+        Out* const out = static_cast<Out*>(run.data[0]) + i;
         buffer_tail<Tree>(run, buffers, i, tail);
         scanned<S>(value<L, Isa, N>(tree, run, 0)).store(scans);
         if (writes) {
           alignas(64) Out last[N];
-          fronts[0] = S::combine(base, chain);
-          put_behind<Isa, N>(fronts, scans, 1, last, false);
-          copy_short(out + i, last, tail * static_cast<int64_t>(sizeof(Out)));
+          alignas(64) A const chains[block] = {chain};
+          put_behind<Isa, N, 1>(base, chains, scans, 1, last, false);
+          copy_short(out, last, tail * static_cast<int64_t>(sizeof(Out)));
         }
         chain = S::combine(chain, static_cast<A>(scans[tail - 1]));
       }
