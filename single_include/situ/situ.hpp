@@ -10402,6 +10402,7 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
   int64_t begin = 0;  ///< where a loop begins, so that it can write a part of the result elsewhere
   bool streams = false;  ///< past the caches, from the beginning of a line on
+  short ahead = 0;       ///< bytes ahead of where a reduction is that it asks for, if any
 };
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.
@@ -24242,14 +24243,14 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
-/// Asks for what lies 2 KiB behind `count` elements from number i on: inputs beyond all caches come a tenth sooner where a loop checks them, which a
-/// sum does not; with AVX2 an index comes so, and an extremum where several threads share the work.
+/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
+/// a sum, which does not, gains nothing.
 template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
-  if (Isa::bytes < 32 || !run.streams) return;
+  if (Isa::bytes < 32 || run.ahead == 0) return;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
+    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
     for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
   }
 }
@@ -24853,7 +24854,7 @@ struct ReduceKernel {
 
   P bound;
   ReducePlan plan;
-  bool far;      ///< the inputs are more than the last cache holds, which a loop that looks for an extremum wants to know
+  short ahead;   ///< bytes that a loop which looks for an extremum asks for ahead, where the inputs are more than the last cache holds
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
@@ -24898,7 +24899,8 @@ struct ReduceKernel {
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
     plan = space.plan(grain, strip_columns, 2 * block_rows());
-    far = selects && space.is_beyond_caches() && (indexed || num_threads() > 1 || current_instruction_set() == instruction_set::avx512);
+    // With AVX2 one thread loses by asking for more than 512 bytes ahead while others use the memory, and several gain by it.
+    ahead = !selects || !space.is_beyond_caches() ? 0 : current_instruction_set() == instruction_set::avx512 || num_threads() > 1 ? 2048 : 512;
   }
 
   void operator()(int64_t first, int64_t last) const {
@@ -24944,7 +24946,7 @@ struct ReduceKernel {
     run.mask[0] = 0;
     run.count = count;
     run.origin = 0;
-    run.streams = far;
+    run.ahead = ahead;
   }
 
   /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.

@@ -19,6 +19,7 @@ struct Run {
   int64_t origin;  ///< the index of the first element, for trees that ask for it
   int64_t begin = 0;  ///< where a loop begins, so that it can write a part of the result elsewhere
   bool streams = false;  ///< past the caches, from the beginning of a line on
+  short ahead = 0;       ///< bytes ahead of where a reduction is that it asks for, if any
 };
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.

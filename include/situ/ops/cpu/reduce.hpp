@@ -121,7 +121,7 @@ struct ReduceKernel {
 
   P bound;
   ReducePlan plan;
-  bool far;      ///< the inputs are more than the last cache holds, which a loop that looks for an extremum wants to know
+  short ahead;   ///< bytes that a loop which looks for an extremum asks for ahead, where the inputs are more than the last cache holds
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
@@ -166,7 +166,8 @@ struct ReduceKernel {
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
     plan = space.plan(grain, strip_columns, 2 * block_rows());
-    far = selects && space.is_beyond_caches() && (indexed || num_threads() > 1 || current_instruction_set() == instruction_set::avx512);
+    // With AVX2 one thread loses by asking for more than 512 bytes ahead while others use the memory, and several gain by it.
+    ahead = !selects || !space.is_beyond_caches() ? 0 : current_instruction_set() == instruction_set::avx512 || num_threads() > 1 ? 2048 : 512;
   }
 
   void operator()(int64_t first, int64_t last) const {
@@ -212,7 +213,7 @@ struct ReduceKernel {
     run.mask[0] = 0;
     run.count = count;
     run.origin = 0;
-    run.streams = far;
+    run.ahead = ahead;
   }
 
   /// The totals of rows one after the other, merged as a balanced tree: however short the rows are, the error grows with the logarithm of their number.

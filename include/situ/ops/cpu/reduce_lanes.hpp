@@ -166,14 +166,14 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
-/// Asks for what lies 2 KiB behind `count` elements from number i on: inputs beyond all caches come a tenth sooner where a loop checks them, which a
-/// sum does not; with AVX2 an index comes so, and an extremum where several threads share the work.
+/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
+/// a sum, which does not, gains nothing.
 template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
-  if (Isa::bytes < 32 || !run.streams) return;
+  if (Isa::bytes < 32 || run.ahead == 0) return;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + 2048;
+    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
     for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
   }
 }
