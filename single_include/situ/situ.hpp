@@ -36079,26 +36079,16 @@ SITU_INLINE P pairs_combined(P const& a, P const& b, std::integer_sequence<int, 
   return S::combine(lanes_from(a, b, first), lanes_from(a, b, second));
 }
 
-/// How many packs totals_of() takes: as many as 128 bits have lanes.
+/// How many packs give their totals together: as many as 128 bits have lanes.
 template <class P>
 constexpr int totals_together = P::lanes * static_cast<int>(sizeof(typename P::value_type)) < 16 ? P::lanes : 16 / static_cast<int>(sizeof(typename P::value_type));
 
-/// The last lanes of the scans of `totals_together` packs, read(0) and so on, without the others: combined in the same order, thus the same
-/// bit for bit.
-template <class S, class P, class Read>
-SITU_INLINE void totals_of(Read const& read, typename P::value_type* totals) {
+/// The totals of `totals_together` packs from what pairs_combined() made of them, which are those of their groups.
+template <class S, class P>
+SITU_INLINE void put_totals(P const& y, typename P::value_type* totals) {
   using T = typename P::value_type;
   constexpr int N = P::lanes, group = totals_together<P>;
-  constexpr std::make_integer_sequence<int, N> places{};
-  static_assert(group == 1 || group == 2 || group == 4);
-  P y;
-  if constexpr (group == 1) {
-    y = read(0);
-  } else {
-    y = pairs_combined<S, group>(read(0), read(1), places);
-    if constexpr (group == 4) y = pairs_combined<S, 4>(y, pairs_combined<S, 4>(read(2), read(3), places), places);
-  }
-  alignas(64) T parts[N];  // of each pack: the totals of its groups
+  alignas(64) T parts[N];
   y.store(parts);
   for (int together = group; together < N; together *= 2) {
     for (int k = 0; k < N; k += 2 * together) {
@@ -36198,6 +36188,21 @@ struct ScanBody {
       put<Isa, M>(S::combine(pack<A, M, Isa>(S::combine(base, chains[k / (Joined * N)])), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
     }
   }
+  /// Of `totals_together` packs from index i on: the last lanes of their scans, by groups of lanes. Without the other lanes, but combined in the same
+  /// order, thus the same bit for bit.
+  template <class Isa, int N>
+  SITU_INLINE static pack<L, N, Isa> combined_packs(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    constexpr int group = totals_together<pack<L, N, Isa>>;
+    static_assert(group == 1 || group == 2 || group == 4);
+    constexpr std::make_integer_sequence<int, N> places{};
+    if constexpr (group == 1) {
+      return value<L, Isa, N>(tree, run, i);
+    } else {
+      auto const first = pairs_combined<S, group>(value<L, Isa, N>(tree, run, i), value<L, Isa, N>(tree, run, i + N), places);
+      if constexpr (group == 2) return first;
+      else return pairs_combined<S, 4>(first, pairs_combined<S, 4>(value<L, Isa, N>(tree, run, i + 2 * N), value<L, Isa, N>(tree, run, i + 3 * N), places), places);
+    }
+  }
   /// Scans elements [i, stop) of a run, `Joined` packs at a time, and gives where it came to. `flags` says whether to write.
   template <class Isa, int N, int Joined>
   SITU_INLINE static int64_t scan_packs(Tree const& tree, Run<Operands> const& run, int64_t i, int64_t stop, A base, A& chain, int flags) {
@@ -36210,7 +36215,7 @@ struct ScanBody {
       for (; together % Joined == 0 && i + together * N <= stop; i += together * N) {
         if (flags & 4) ask_for<together * N, 3>(run, i + ahead<N>);
         L totals[together];
-        totals_of<S, P>([&](int k) { return value<L, Isa, N>(tree, run, i + k * N); }, totals);
+        put_totals<S>(combined_packs<Isa, N>(tree, run, i), totals);
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
