@@ -56,15 +56,16 @@ struct IndexBody {
 
    private:
     template <class Isa>
-    SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> run) {
+    SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> whole) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       using Q = pack<I, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
-      if (run.count < N) {  // repeats lose: they come later
-        buffer_tail<Tree>(run, buffers, 0, static_cast<int>(run.count));
-        run.count = N;
+      if (whole.count < N) {  // repeats lose: they come later
+        buffer_tail<Tree>(whole, buffers, 0, static_cast<int>(whole.count));
+        whole.count = N;
       }
+      Run<Operands> const run = CombineBody<Best, Tree, Operands>::bound(&whole);  // that no function has seen: its mask is known
       reducers::indexed<A> found{A(0), -1};
       int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
