@@ -158,6 +158,61 @@ TEST_CASE("long float scans are accurate, and the same bits with one thread and 
   set_num_threads(threads);
 }
 
+namespace {
+
+template <class X>
+void check_same_bits(char const* what, X const& scan) {
+  INFO(std::string(what));
+  set_num_threads(1);
+  auto const one = scan();
+  for (int run = 0; run < 3; ++run) {  // which thread finds what known differs
+    set_num_threads(2);
+    auto const two = scan();
+    CHECK(std::memcmp(one.data(), two.data(), static_cast<std::size_t>(one.size()) * sizeof(*one.data())) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("long scans of all types and of formulas are the same bits with one thread and with two") {
+  int const threads = num_threads();
+  constexpr int64_t n = 2'500'003;
+  Tensor<float> const x = uniforms({n}), y = x.flip(0);
+  Tensor<double> const wide = cast<double>(x) / 3.0;
+  Tensor<int32_t> const whole = cast<int32_t>(x * 1000.0f);
+  Tensor<float16> const half = cast<float16>(x);
+  for_each_instruction_set([&] {
+    check_same_bits("double", [&] { return cumsum(wide, 0); });
+    check_same_bits("int32", [&] { return cumsum(whole, 0); });
+    check_same_bits("bool", [&] { return cumsum(x > 0.5f, 0); });
+    check_same_bits("float16", [&] { return cumsum(half - float16(0.5f), 0); });
+    check_same_bits("formula", [&] { return cumsum(x * y - 0.25f, 0); });
+    check_same_bits("formula of doubles", [&] { return cumsum(wide * 1.1 + x, 0); });
+    check_same_bits("products", [&] { return cumprod(x * 0.01f + 0.995f, 0); });
+    check_same_bits("products of doubles", [&] { return cumprod(wide * 0.01 + 0.9983, 0); });
+  });
+  set_num_threads(threads);
+}
+
+TEST_CASE("running sums beyond the range of floats do not depend on the lines beside them") {
+  int const threads = num_threads();
+  constexpr int64_t rows = 200, n = 41;
+  Tensor<float> x = zeros<float>({rows, n});
+  for (int64_t row = 0; row < rows; ++row) {
+    float* const line = x.data() + row * n;
+    line[0] = std::ldexp(1.0f, 100), line[16] = std::ldexp(1.0f, 76), line[32] = std::ldexp(1.0f, 50), line[39] = 2e38f;
+  }
+  for_each_instruction_set([&] {
+    for (int count : {1, 2}) {
+      set_num_threads(count);
+      Tensor<float> const y = cumsum(x, 1);
+      for (int64_t row = 1; row < rows; ++row) CHECK(std::memcmp(y.data(), y.data() + row * n, n * sizeof(float)) == 0);
+      CHECK(y.data()[40] == 2e38f);
+    }
+  });
+  set_num_threads(threads);
+}
+
 TEST_CASE("a scan is fused with its input") {
   Tensor<float> const a = units<float>({37, 53}), b = units<float>({53, 37}).t(), row = units<float>({53});
   Tensor<float> const products = a * b, shifted = a + row;

@@ -291,7 +291,7 @@ struct ElementwiseBody {
     if constexpr (Isa::bytes == 64) return run.streams;
     else return std::false_type();
   }
-  /// Asks for what is read once, a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with
+  /// Asks for what comes a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with
   /// a page. log and tanh of 10⁷ elements come a seventh sooner, from two threads a quarter; light trees gain nothing.
   SITU_INLINE static void ask_a_page_ahead(Run<Operands> const& run, int64_t i) {
     for (int o = 1; o < Operands; ++o) __builtin_prefetch(static_cast<char const*>(run.data[o]) + i * element_size(o) + 4096, 0, 0);

@@ -166,8 +166,7 @@ struct ReduceKernel {
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
     plan = space.plan(grain, strip_columns, 2 * block_rows());
-    // With AVX2 one thread loses by asking for more than 512 bytes ahead while others use the memory, and several gain by it.
-    ahead = !selects || !space.is_beyond_caches() ? 0 : current_instruction_set() == instruction_set::avx512 || num_threads() > 1 ? 2048 : 512;
+    ahead = selects && space.is_beyond_caches() ? asked_ahead() : short(0);
   }
 
   void operator()(int64_t first, int64_t last) const {

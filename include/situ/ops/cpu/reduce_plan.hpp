@@ -147,6 +147,12 @@ struct ReduceSpace {
   }
 };
 
+/// How many bytes ahead reductions ask for inputs beyond all caches. With AVX2 one thread loses by more than 512 while others use the memory, and
+/// several gain by it (measured).
+inline namespace SITU_ABI_THREADS {
+inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 || num_threads() > 1 ? 2048 : 512; }
+}  // namespace SITU_ABI_THREADS
+
 template <class P>
 ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;

@@ -45,7 +45,7 @@ SITU_INLINE P scanned(P const& x) {
   constexpr std::make_integer_sequence<int, N> places{};
   P const none(static_cast<typename P::value_type>(S::identity()));
   P y = x;
-  if constexpr (N > 1 && sizeof(typename P::value_type) == 4 && S::identity() == 0) {  // what is shifted in is zeros
+  if constexpr (N > 1 && sizeof(typename P::value_type) == 4 && S::identity() == 0 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {  // zeros are shifted in
     y = S::combine(P(typename P::vector(typename vector_of<uint64_t, N / 2>::type(x.v) << 32)), y);
   } else if constexpr (N > 1) {
     y = S::combine(lanes_before<1>(y, none, places), y);
@@ -64,6 +64,13 @@ SITU_INLINE P pairs_combined(P const& a, P const& b, std::integer_sequence<int, 
   constexpr std::integer_sequence<int, (K / Group * Group + K % half * 2 + (K % Group < half ? 0 : P::lanes) + 1)...> second{};
   return S::combine(lanes_from(a, b, first), lanes_from(a, b, second));
 }
+
+/// Whether totals may be summed by a loop of their own, which has to round as the scan does: -ffast-math would reorder the two in different ways.
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
+inline constexpr bool sums_keep_order = false;
+#else
+inline constexpr bool sums_keep_order = true;
+#endif
 
 /// How many packs give their totals together: as many as 128 bits have lanes.
 template <class P>
@@ -161,18 +168,26 @@ struct ScanBody {
         convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
       }
       bool const huge = any_of(beyond);
-      for (int k = 0; SITU_LIKELY(!huge) && k < fronts; ++k) {
-        pack<L, N, Isa> const h(high[k]), l(low[k]);
+      for (int k = 0; k < fronts; ++k) {
         int64_t const at = k * Joined * N;
+        if (SITU_UNLIKELY(huge) && (high[k] > 1.5e38f || high[k] < -1.5e38f)) {
+          put_widened<Isa, N, Joined>(base, chains[k], scans + at, to + at, stream);
+          continue;
+        }
+        pack<L, N, Isa> const h(high[k]), l(low[k]);
         put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at) + l), to + at, stream);
         if constexpr (Joined == 2) put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at + N) + l), to + at + N, stream);
       }
-      if (SITU_LIKELY(!huge)) return;
+    } else {
+      for (int k = 0; k < fronts; ++k) put_widened<Isa, N, Joined>(base, chains[k], scans + k * Joined * N, to + k * Joined * N, stream);
     }
+  }
+  /// Writes packs behind one front, all in the type of chains.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static void put_widened(A base, A chain, L const* scans, Out* to, bool stream) {
     constexpr int M = Isa::bytes / widest_strip < N ? Isa::bytes / widest_strip : N;
-    for (int k = 0; k < fronts * Joined * N; k += M) {
-      put<Isa, M>(S::combine(pack<A, M, Isa>(S::combine(base, chains[k / (Joined * N)])), widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
-    }
+    pack<A, M, Isa> const front(S::combine(base, chain));
+    for (int k = 0; k < Joined * N; k += M) put<Isa, M>(S::combine(front, widened_lanes<A>(pack<L, M, Isa>::load(scans + k))), to + k, stream);
   }
   /// Of `totals_together` packs from index i on: the last lanes of their scans, by groups of lanes. Without the other lanes, but combined in the same
   /// order, thus the same bit for bit.
@@ -195,7 +210,7 @@ struct ScanBody {
     constexpr int group = Joined * N;
     bool const stream = flags & 2;
     Out* const out = static_cast<Out*>(run.data[0]);
-    if (!(flags & 1)) {
+    if ((sums_keep_order || std::is_integral_v<A>) && !(flags & 1)) {
       using P = pack<L, N, Isa>;
       constexpr int together = totals_together<P>;
       for (; together % Joined == 0 && i + together * N <= stop; i += together * N) {
