@@ -32,7 +32,7 @@ SITU_INLINE P lanes_before(P const& a, P const& fill, std::integer_sequence<int,
 }
 
 template <int N, int... K>
-constexpr std::integer_sequence<int, (K, N - 1)...> last_lanes(std::integer_sequence<int, K...>) { return {}; }
+constexpr std::integer_sequence<int, (K * 0 + N - 1)...> last_lanes(std::integer_sequence<int, K...>) { return {}; }
 /// N times the number of the last of N lanes.
 template <int N>
 inline constexpr auto numbers_of_last = last_lanes<N>(std::make_integer_sequence<int, N>{});
