@@ -36030,7 +36030,7 @@ void bind_scan(ScanProgram<S, tree_of<E>, leaf_count<E>>& program, typename S::r
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// The lanes of a and b, which are those from `lanes` on, whose numbers are given.
+/// The lanes whose numbers are given: a's, and behind them b's.
 template <class P, int... From>
 SITU_INLINE P lanes_from(P const& a, P const& b, [[maybe_unused]] std::integer_sequence<int, From...> numbers) {
   P result;
