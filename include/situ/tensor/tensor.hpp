@@ -132,6 +132,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// Nor do numbers without braces: are they values or extents?
   template <number A, number... As, class Error = error::a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty<A>>
   explicit Tensor(A, As...) = delete;
+  /// Nor does a shape with a device, as in the factories.
+  template <device At, class Error = error::a_Tensor_is_made_of_values_in_braces__or_of_a_shape_by_zeros_or_empty<At>>
+  Tensor(Shape const&, At) = delete;
 
   /// Uninitialised memory for a shape. Throws ShapeError, OutOfMemory, DeviceUnavailable. Prefer `empty`.
   static Tensor uninitialized(Shape const& shape, char const* who = "empty") {

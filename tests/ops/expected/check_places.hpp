@@ -51,9 +51,17 @@ void for_each_layout_on(Tensor<T> const& host, F f) {
   if (x.size() > 1) f("broadcast", x.select(0, shape[0] - 1).unsqueeze(0).expand(shape));
 }
 
-/// Checks `run(x)` of every layout against the places of the operation; elements from SOURCE on are those of `source`.
-template <class D, class T, class Run>
-void check_places(char const* operation, Run run, std::vector<T> const& source = {}) {
+/// What an operation gave.
+template <class T>
+struct Given {
+  Shape shape;
+  std::vector<T> values;
+};
+
+/// Checks `run(f, x)` of every layout against the places of the operation; elements from SOURCE on are those of `source`.
+/// One function for all operations on T: each has a type of its own, and few instructions.
+template <class D, class T>
+void check_places_of(char const* operation, Given<T> (*run)(void const* f, Tensor<T, D> const& x), void const* f, std::vector<T> const& source) {
   Places const* expected = nullptr;
   for (Places const& p : all_places()) {
     if (std::string(p.operation) == operation) expected = &p;
@@ -68,10 +76,18 @@ void check_places(char const* operation, Run run, std::vector<T> const& source =
                        : place >= 0  ? static_cast<T>(values[static_cast<std::size_t>(place)])
                                      : detail::convert_scalar<T>(place == -1 ? 1 : 0));
     }
-    auto const result = run(x);
-    CHECK(result.shape() == Shape(expected->result));
-    CHECK(difference(result.to_vector(), wanted) == "");
+    Given<T> const given = run(f, x);
+    CHECK(given.shape == Shape(expected->result));
+    CHECK(difference(given.values, wanted) == "");
   });
+}
+template <class D, class T, class Run>
+void check_places(char const* operation, Run run, std::vector<T> const& source = {}) {
+  auto const apply = [](void const* f, Tensor<T, D> const& x) {
+    auto const result = (*static_cast<Run const*>(f))(x);
+    return Given<T>{result.shape(), result.to_vector()};
+  };
+  check_places_of<D, T>(operation, apply, &run, source);
 }
 
 /// An operation by its name in the table.
