@@ -19446,6 +19446,18 @@ SITU_SHAPE_FIRST(randint, int64_t, std::integral A, A high, static_cast<int64_t>
 #undef SITU_COMMA
 #undef SITU_SHAPE_FIRST
 
+/// rand and randn of the shape, element type and device of another tensor or expression; on the Cpu for what is Pinned, as all results.
+template <expression E>
+  requires floating<value_of<E>>
+auto rand_like(E const& e, Generator& generator = detail::default_generator()) {
+  return rand<value_of<E>>(e.shape(), generator, detail::result_device_t<device_of<E>>{});
+}
+template <expression E>
+  requires floating<value_of<E>>
+auto randn_like(E const& e, Generator& generator = detail::default_generator()) {
+  return randn<value_of<E>>(e.shape(), generator, detail::result_device_t<device_of<E>>{});
+}
+
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
@@ -49790,7 +49802,7 @@ Stream& operator<<(Stream& stream, E const& e) {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/autograd/random.hpp>
-/// Dropout of what records. bernoulli and multinomial of what records give Tensors: coins and indices have no gradient.
+/// Dropout of what records. bernoulli, multinomial, rand_like and randn_like of what records give Tensors: what is drawn has no gradient.
 
 
 namespace situ::inline SITU_ABI {
@@ -49859,6 +49871,18 @@ template <class E, class... Args>
   requires(differentiable<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Args&... args) {
   return bernoulli(detail::values_of(p), args...);
+}
+
+/// Random numbers in the shape of what records: a Tensor.
+template <class E, class... Args>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto rand_like(E const& x, Args&... args) {
+  return rand_like(detail::values_of(x), args...);
+}
+template <class E, class... Args>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto randn_like(E const& x, Args&... args) {
+  return randn_like(detail::values_of(x), args...);
 }
 
 /// Indices drawn in proportion to elements: a Tensor.

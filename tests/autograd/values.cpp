@@ -1,4 +1,5 @@
 #include <situ/autograd/index.hpp>
+#include <situ/autograd/random.hpp>
 #include <situ/autograd/reduce.hpp>
 #include <situ/autograd/values.hpp>
 
@@ -30,6 +31,10 @@ void values_only(D) {
   CHECK(zeros_like(v).to_vector() == V{0, 0, 0, 0});
   CHECK(full_like(v * 2, 3).to_vector() == V{3, 3, 3, 3});
   static_assert(std::is_same_v<decltype(ones_like(v)), Tensor<float, D>>);
+  Generator one{7}, same{7};
+  CHECK(equal(randn_like(v * 2, one), randn({4}, same, D{})));
+  CHECK(equal(rand_like(v, one), rand({4}, same, D{})));
+  static_assert(std::is_same_v<decltype(rand_like(v)), Tensor<float, D>>);
   CHECK(explain(v * 2) == explain(t * 2));
   CHECK(allclose(v * 0 + 2, 2));
   CHECK(allclose(2, v * 0 + 1, {.atol = 1}));

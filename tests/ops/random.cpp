@@ -231,6 +231,21 @@ TEST_CASE("random integers cover [low, high) evenly") {
   CHECK(min(bytes).item() >= 250);
 }
 
+TEST_CASE_TEMPLATE("rand_like and randn_like have the shape, type and device of their operand", D, SITU_TEST_DEVICES) {
+  Tensor<double, D> const x = zeros<double>({30, 7}, D{});
+  Generator a{4}, b{4};
+  CHECK(equal(rand_like(x, a).cpu(), rand<double>({30, 7}, b)));
+  CHECK(equal(randn_like(x.t(), a).cpu(), randn<double>({7, 30}, b)));
+  CHECK(equal(randn_like(cast<float16>(x) * 2, a).cpu(), randn<float16>({30, 7}, b)));
+  static_assert(std::is_same_v<decltype(rand_like(x)), Tensor<double, detail::result_device_t<D>>>);
+  static_assert(std::is_same_v<decltype(randn_like(cast<float>(x))), Tensor<float, detail::result_device_t<D>>>);
+  manual_seed(3);
+  auto const first = rand_like(x).cpu();
+  manual_seed(3);
+  CHECK(equal(first, rand<double>({30, 7})));
+  CHECK(rand_like(zeros({0, 3}, D{})).shape() == Shape{0, 3});
+}
+
 TEST_CASE_TEMPLATE("dropout keeps elements or makes them 0, whatever their layout is", D, SITU_TEST_DEVICES) {
   situ_test::with_every_instruction_set<D>([] {
     Tensor<float, D> const x = (arange<float>(60 * 41) + 1.f).to(D{}).reshape({60, 41});

@@ -1,4 +1,4 @@
-/// Dropout of what records. bernoulli and multinomial of what records give Tensors: coins and indices have no gradient.
+/// Dropout of what records. bernoulli, multinomial, rand_like and randn_like of what records give Tensors: what is drawn has no gradient.
 #pragma once
 
 #include <situ/autograd/arrange.hpp>
@@ -71,6 +71,18 @@ template <class E, class... Args>
   requires(differentiable<E> && floating<value_of<E>>)
 auto bernoulli(E const& p, Args&... args) {
   return bernoulli(detail::values_of(p), args...);
+}
+
+/// Random numbers in the shape of what records: a Tensor.
+template <class E, class... Args>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto rand_like(E const& x, Args&... args) {
+  return rand_like(detail::values_of(x), args...);
+}
+template <class E, class... Args>
+  requires(differentiable<E> && floating<value_of<E>>)
+auto randn_like(E const& x, Args&... args) {
+  return randn_like(detail::values_of(x), args...);
 }
 
 /// Indices drawn in proportion to elements: a Tensor.

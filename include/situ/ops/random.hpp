@@ -262,4 +262,16 @@ SITU_SHAPE_FIRST(randint, int64_t, std::integral A, A high, static_cast<int64_t>
 #undef SITU_COMMA
 #undef SITU_SHAPE_FIRST
 
+/// rand and randn of the shape, element type and device of another tensor or expression; on the Cpu for what is Pinned, as all results.
+template <expression E>
+  requires floating<value_of<E>>
+auto rand_like(E const& e, Generator& generator = detail::default_generator()) {
+  return rand<value_of<E>>(e.shape(), generator, detail::result_device_t<device_of<E>>{});
+}
+template <expression E>
+  requires floating<value_of<E>>
+auto randn_like(E const& e, Generator& generator = detail::default_generator()) {
+  return randn<value_of<E>>(e.shape(), generator, detail::result_device_t<device_of<E>>{});
+}
+
 }  // namespace situ::inline SITU_ABI
