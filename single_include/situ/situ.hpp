@@ -139,8 +139,13 @@
 #define SITU_DEVICE
 #endif
 
-/// Vector code is inlined into the kernel of each instruction set, also at -O0: no pack ever crosses a call.
+/// Vector code is inlined into the kernel of each instruction set, also at -O0: no pack ever crosses a call. (Tests of rules, which have one
+/// instruction set and are not optimised, have a function once instead.)
+#if defined(SITU_TEST_BASELINE_ONLY) && !defined(__OPTIMIZE__)
+#define SITU_INLINE inline
+#else
 #define SITU_INLINE __attribute__((always_inline)) inline
+#endif
 #define SITU_NOINLINE __attribute__((noinline))
 #define SITU_LIKELY(x) __builtin_expect(!!(x), 1)
 #define SITU_UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -8,6 +8,13 @@
 
 namespace situ_test {
 
+/// Elements enough for all of a GPU. Where the host runs the kernels thread by thread, a tenth: that is as many passes, by fewer blocks.
+#if defined(SITU_TEST_ON_HOST)
+constexpr int64_t many(int64_t n) { return n / 10; }
+#else
+constexpr int64_t many(int64_t n) { return n; }
+#endif
+
 template <class T>
 double as_double(T x) {
   if constexpr (situ::floating<T>) return static_cast<double>(static_cast<situ::compute_t<T>>(x));

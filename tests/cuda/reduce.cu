@@ -6,6 +6,7 @@
 
 using namespace situ;
 using situ_test::differs;
+using situ_test::many;
 using situ_test::numbers;
 using Gpu = Cuda<0>;
 
@@ -57,7 +58,7 @@ TEST_CASE("a reduction fuses the expression that it reduces") {
 }
 
 TEST_CASE("large sums are accurate, and the same from run to run") {
-  int64_t const n = 30'000'000;
+  int64_t const n = many(30'000'000);
   Tensor<float, Gpu> const x = full<float>({n}, 0.1f, Gpu{});
   float const total = sum(x).item();
   CHECK(std::abs(total - static_cast<double>(0.1f) * static_cast<double>(n)) <= 1.0);  // a plain chain of additions ends 13 % away

@@ -8,6 +8,7 @@
 
 using namespace situ;
 using situ_test::differs;
+using situ_test::many;
 using situ_test::numbers;
 using Gpu = Cuda<0>;
 
@@ -60,11 +61,11 @@ TEST_CASE("a GPU puts NaN last and keeps equal elements in order") {
 }
 
 TEST_CASE("many rows are sorted in one go on a GPU, and topk of a long row") {
-  Tensor<int> const a = numbers<int>({300, 4100});
+  Tensor<int> const a = numbers<int>({many(300), 4100});
   Tensor<int, Gpu> const x{a};
   CHECK(differs(sort_values(x), sort_values(a)) == "");
   CHECK(differs(topk(x, 17).indices, topk(a, 17).indices) == "");
-  Tensor<int> const b = numbers<int>({1'000'000});
+  Tensor<int> const b = numbers<int>({many(1'000'000)});
   Tensor<int, Gpu> const y{b};
   CHECK(differs(topk(y, 17).indices, topk(b, 17).indices) == "");
 }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <type_traits>
 
+#define SITU_TEST_ON_HOST
 #undef __constant__
 #undef __device__
 #undef __forceinline__

@@ -54,7 +54,7 @@ int main() {
 }
 END
 for file in formula layers asks; do
-  "$compiler" -std=c++20 -O0 -I "$root/include" -c "$work/$file.cpp" -o "$work/$file.o"
+  "$compiler" -std=c++20 -O0 -DSITU_TEST_BASELINE_ONLY -I "$root/include" -c "$work/$file.cpp" -o "$work/$file.o"
 done
 # Where the graph is made, also gradients that are Variables: as operands of a product or a sum.
 seconds() { nm -C "$work/$1.o" | grep -E "record_lanes<|LaneArithmetic<|LaneState<|::add_recorded\(|summed_to<.*Variable<|Rule<.*operator\(\)<.*Variable<" || true; }
