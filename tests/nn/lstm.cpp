@@ -63,6 +63,27 @@ TEST_CASE("nn::LSTM and its gradients are PyTorch's") {
   });
 }
 
+TEST_CASE("in training an LSTM drops what one layer gives the next") {
+  nn::LSTM<double> net(3, 5, {.num_layers = 2, .dropout = 0.5});
+  nn::LSTM<double> const first(3, 5), second(5, 5);
+  for (std::size_t k = 0; k < 4; ++k) {
+    first.parameters[k].value().assign(net.parameters[k].value());
+    second.parameters[k].value().assign(net.parameters[4 + k].value());
+  }
+  auto const x = pattern(1, {2, 7, 3});
+  manual_seed(3);
+  auto const dropped = net(x);
+  manual_seed(3);
+  auto const between = first(x).output.value();
+  // In the order of steps.
+  auto const expected = second(eval(dropout(between.transpose(0, 1), 0.5)).transpose(0, 1));
+  CHECK(allclose(dropped.output.value(), expected.output.value(), {1e-13, 1e-13}));
+  CHECK(allclose(dropped.state.c.value()[1], expected.state.c.value()[0], {1e-13, 1e-13}));
+  net.eval();
+  CHECK(allclose(net(x).output.value(), second(between).output.value(), {1e-13, 1e-13}));
+  CHECK(max(abs(net(x).output.value() - dropped.output.value())).item() > 0.01);
+}
+
 TEST_CASE("an LSTM goes on from a state, reads one sequence without a batch, and is named as PyTorch's") {
   nn::LSTM<double> net(3, 5, {.num_layers = 2, .dropout = 0.5});
   net.eval();

@@ -88,11 +88,11 @@ TEST_CASE("nn::MultiheadAttention is PyTorch's") {
 TEST_CASE("nn::TransformerEncoderLayer is PyTorch's, and moves between devices") {
   nn::TransformerEncoderLayer<double> const after(4, 2, {.dim_feedforward = 6, .dropout = 0});
   nn::TransformerEncoderLayer<double, Cpu, nn::GELU> const before(4, 2, {.dim_feedforward = 6, .dropout = 0, .norm_first = true});
-  auto const check = [](std::string const& name, auto const& net) {
+  auto const check = [](std::string const& name, auto const& net, auto const&... mask) {
     CAPTURE(name);
     fill(net);
     auto const x = leaf(1, {2, 3, 4});
-    auto const y = net(x);
+    auto const y = net(x, mask...);
     y.backward(pattern(4, {2, 3, 4}));
     CHECK(largest_difference(y.value(), expected(name + ".y")) <= 1e-8);
     CHECK(largest_difference(x.grad(), expected(name + ".dx")) <= 1e-8);
@@ -100,10 +100,35 @@ TEST_CASE("nn::TransformerEncoderLayer is PyTorch's, and moves between devices")
   };
   check("encoder", after);
   check("encoder norm_first gelu", before);
+  check("encoder causal", nn::TransformerEncoderLayer<double>(4, 2, {.dim_feedforward = 6, .dropout = 0, .causal = true}));
+  check("encoder masked", nn::TransformerEncoderLayer<double>(4, 2, {.dim_feedforward = 6, .dropout = 0, .norm_first = true}),
+        Tensor<bool>{{true, false, true}, {true, true, false}, {false, true, true}});
   CHECK(named_parameters(after).size() == 12);
   CHECK(named_parameters(after)[3].name == "self_attn.out_proj.bias");
   CHECK(named_parameters(after)[10].name == "norm2.weight");
   auto const moved = to(to<float>(after), Emulated<0>{});
   CHECK(largest_difference(moved(pattern<float, Emulated<0>>(1, {2, 3, 4})).value(), expected("encoder.y")) <= 1e-5);
   static_assert(takes<decltype(moved), Tensor<float, Emulated<0>>> && !takes<decltype(moved), Tensor<float>>);
+}
+
+TEST_CASE("nn::TransformerEncoderLayer drops in four places, in training alone") {
+  double const p = 0.4;
+  nn::TransformerEncoderLayer<double> after(4, 2, {.dim_feedforward = 6, .dropout = p}), before(4, 2, {.dim_feedforward = 6, .dropout = p, .norm_first = true});
+  fill(after), fill(before);
+  auto const x = leaf(1, {2, 3, 4});
+  // What the layers say that they compute, of their parts.
+  auto const attended = [&](auto const& net, Variable<double> const& of) { return Variable<double>(dropout(Variable<double>(net.self_attn(of)), p)); };
+  auto const fed = [&](auto const& net, Variable<double> const& of) {
+    return Variable<double>(dropout(Variable<double>(net.linear2(dropout(Variable<double>(relu(net.linear1(of))), p))), p));
+  };
+  manual_seed(5);
+  auto const y = after(x), z = before(x);
+  manual_seed(5);
+  Variable<double> const sum = after.norm1(x + attended(after, x)), expected_y = after.norm2(sum + fed(after, sum));
+  Variable<double> const led = x + attended(before, before.norm1(x)), expected_z = led + fed(before, before.norm2(led));
+  CHECK(allclose(y.value(), expected_y.value(), {1e-13, 1e-13}));
+  CHECK(allclose(z.value(), expected_z.value(), {1e-13, 1e-13}));
+  CHECK(max(abs(after(x).value() - y.value())).item() > 0.01);
+  after.eval();
+  CHECK(largest_difference(after(x).value(), expected("encoder.y")) <= 1e-8);
 }

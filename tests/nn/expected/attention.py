@@ -76,17 +76,19 @@ multihead("self", False)
 multihead("cross", True)
 
 
-def encoder(name, **options):
+def encoder(name, sees=None, **options):
     net = torch.nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, **options)
     fill(net)
     x = leaf(1, 2, 3, 4)
-    y = net(x)
+    y = net(x, src_mask=None if sees is None else ~torch.tensor(sees, dtype=torch.bool))
     y.backward(pattern(4, *y.shape))
     keep(name, y=y, dx=x.grad, **gradients(net))
 
 
 encoder("encoder")
 encoder("encoder norm_first gelu", norm_first=True, activation="gelu")
+encoder("encoder causal", [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+encoder("encoder masked", [[1, 0, 1], [1, 1, 0], [0, 1, 1]], norm_first=True)
 
 
 def lstm(name, layers, state, bias=True):
