@@ -54,6 +54,11 @@ void check_all() {
   check_lstm<T, D>("lstm without bias", 1, true, false);
 }
 
+template <class M, class X, class H>
+concept takes_state = requires(M const& net, X const& x, H const& h) { net(x, {h, h}); };
+static_assert(takes_state<nn::LSTM<float>, Tensor<float>, Tensor<float>> && takes_state<nn::LSTM<float>, Tensor<float>, Variable<float>>);
+static_assert(!takes_state<nn::LSTM<float>, Tensor<float>, Tensor<float, Emulated<0>>> && !takes_state<nn::LSTM<float>, Tensor<float, Emulated<0>>, Tensor<float>>);
+
 }  // namespace
 
 TEST_CASE("nn::LSTM and its gradients are PyTorch's") {
@@ -100,6 +105,14 @@ TEST_CASE("an LSTM goes on from a state, reads one sequence without a batch, and
   auto const [rest, end] = net(x.slice(1, 3, 7), state);
   CHECK(allclose(rest.value(), whole.value().slice(1, 3, 7), {1e-14, 1e-14}));
   CHECK(allclose(end.c.value(), last.c.value(), {1e-14, 1e-14}));
+  auto const of = [](auto const& pair) { return pair.output.value(); };
+  nn::LSTM<double> const fixed = net;
+  Tensor<double> const h = state.h.value(), c = state.c.value();
+  CHECK(equal(of(net(x.slice(1, 3, 7), {state.h, state.c})), rest.value()));
+  CHECK(equal(of(fixed(x.slice(1, 3, 7), {h, c})), rest.value()));
+  CHECK(equal(of(net(x.slice(1, 3, 7), {h, 1 * state.c})), rest.value()));
+  CHECK(equal(of(fixed(x.slice(1, 3, 7), state)), rest.value()));
+  CHECK(equal(of(net(x.slice(1, 3, 7), {zeros<double>({2, 2, 5}), 0 * c})), of(net(x.slice(1, 3, 7)))));
   auto const [alone, of_one] = net(x[1]);
   CHECK(allclose(alone.value(), whole.value()[1], {1e-14, 1e-14}));
   CHECK(of_one.h.shape() == Shape{2, 5});

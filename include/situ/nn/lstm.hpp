@@ -3,6 +3,7 @@
 ///     nn::LSTM<float, Cuda<0>> lstm{64, 128, {.num_layers = 2}};
 ///     auto [output, state] = lstm(x);          // state.h, state.c
 ///     auto [next, after] = lstm(x, state);     // goes on where the first call ended
+///     auto [other, end] = lstm(x, {h, c});     // from two Variables, or two tensors
 ///
 /// Shape     x [batch, steps, input_size] → output [batch, steps, hidden_size], state.h and state.c [num_layers, batch, hidden_size]; without a batch,
 ///           [steps, input_size] → [steps, hidden_size], [num_layers, hidden_size].
@@ -87,6 +88,27 @@ struct LSTM {
  private:
   using D = detail::result_device_t<Device>;
   using V = Variable<T, D>;
+  struct Given {
+    V value;
+    template <any_formula E>
+      requires detail::input_fits<situ_member_types, E>
+    Given(E const& e) : value(as_variable(e)) {}
+    template <any_formula E, class SituError = typename detail::wrong_input<situ_member_types, E>::type>
+    Given(E const&) = delete;
+  };
+  struct GivenState {
+    Given h, c;
+  };
+
+ public:
+  // The state in braces, which have no type that a template could take.
+  template <class X>
+    requires detail::input_fits<situ_member_types, X>
+  auto operator()(X const& x, GivenState const& state) const {
+    return detail::forwarded(*this, x, LSTMState<T, D>{state.h.value, state.c.value});
+  }
+
+ private:
   int64_t per_layer() const { return bias_ ? 4 : 2; }
 
   template <class X>
@@ -130,6 +152,11 @@ struct LSTM {
     };
     if constexpr (differentiable<X>) return turned(V(x));
     else return turned(Tensor<T, D>(x));
+  }
+  template <class E>
+  static V as_variable(E const& e) {
+    if constexpr (differentiable<E>) return V(e);
+    else return V(Tensor<T, D>(e), false);
   }
   static V joined(std::vector<V> const& layers, bool batched) {
     if (layers.size() == 1) return batched ? layers[0].unsqueeze(0) : layers[0];
