@@ -8,7 +8,7 @@
 
 namespace situ_test {
 
-/// Elements enough for all of a GPU. Where the host runs the kernels thread by thread, a tenth: that is as many passes, by fewer blocks.
+/// Elements enough for all of a GPU; a tenth of them where the host runs the kernels thread by thread.
 #if defined(SITU_TEST_ON_HOST)
 constexpr int64_t many(int64_t n) { return n / 10; }
 #else

@@ -112,6 +112,13 @@ TEST_CASE("an LSTM goes on from a state, reads one sequence without a batch, and
   CHECK(equal(of(fixed(x.slice(1, 3, 7), {h, c})), rest.value()));
   CHECK(equal(of(net(x.slice(1, 3, 7), {h, 1 * state.c})), rest.value()));
   CHECK(equal(of(fixed(x.slice(1, 3, 7), state)), rest.value()));
+  // Gradients reach the Variables in braces, as those of a state.
+  Variable<double> const h1{h}, c1{c}, h2{h}, c2{c};
+  sum(net(x, {h1, c1}).output).backward();
+  sum(net(x, nn::LSTMState<double>{h2, c2}).output).backward();
+  CHECK(equal(h1.grad(), h2.grad()));
+  CHECK(equal(c1.grad(), c2.grad()));
+  CHECK(norm(h1.grad()).item() > 0.001);
   CHECK(equal(of(net(x.slice(1, 3, 7), {zeros<double>({2, 2, 5}), 0 * c})), of(net(x.slice(1, 3, 7)))));
   auto const [alone, of_one] = net(x[1]);
   CHECK(allclose(alone.value(), whole.value()[1], {1e-14, 1e-14}));

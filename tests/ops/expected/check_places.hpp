@@ -68,7 +68,7 @@ void check_places_of(char const* operation, Given<T> (*run)(void const* f, Tenso
   }
   REQUIRE(expected);
   for_each_layout_on<D>(marked<T>(Shape(expected->input)), [&](char const* layout, Tensor<T, D> const& x) {
-    INFO(std::string(operation), " of ", std::string(layout));
+    INFO(operation, " of ", layout);
     auto const values = x.to_vector();
     std::vector<T> wanted;
     for (short const place : expected->of) {
