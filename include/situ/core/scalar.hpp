@@ -27,8 +27,17 @@ SITU_HOST_DEVICE constexpr To bits_to(From const& from) {
   return __builtin_bit_cast(To, from);
 }
 
+// GPUs have instructions for the conversions of 16-bit floats.
+
 /// binary32 to binary16, round to nearest even; NaN stays NaN, beyond 65504 + half an ulp becomes infinite.
 SITU_HOST_DEVICE constexpr uint16_t half_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    uint16_t result = 0;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+  }
+#endif
   uint32_t const bits = bits_to<uint32_t>(value);
   uint32_t const sign = (bits >> 16) & 0x8000u;
   uint32_t const magnitude = bits & 0x7fffffffu;
@@ -43,6 +52,13 @@ SITU_HOST_DEVICE constexpr uint16_t half_bits(float value) {
 }
 
 SITU_HOST_DEVICE constexpr float half_value(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float result = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(half));
+    return result;
+  }
+#endif
   uint32_t const sign = (static_cast<uint32_t>(half) & 0x8000u) << 16;
   uint32_t const magnitude = static_cast<uint32_t>(half) & 0x7fffu;
   if (magnitude >= 0x7c00u) return bits_to<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
@@ -54,6 +70,13 @@ SITU_HOST_DEVICE constexpr float half_value(uint16_t half) {
 }
 
 SITU_HOST_DEVICE constexpr uint16_t bfloat_bits(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (!__builtin_is_constant_evaluated()) {
+    uint16_t result = 0;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+  }
+#endif
   uint32_t const bits = bits_to<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

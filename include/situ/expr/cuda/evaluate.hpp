@@ -31,50 +31,18 @@ struct word<8> {
 template <class T>
 using word_of = typename word<sizeof(T)>::type;
 
-/// One element from memory as the type that it is computed in. (Where a compiler of the host compiles kernels, to test them, there are no instructions for it.)
+/// One element from memory as the type that it is computed in.
 template <class T>
 SITU_DEVICE __forceinline__ compute_t<T> from_word(word_of<T> bits) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return bits != 0;
-  } else if constexpr (std::is_same_v<T, float16>) {
-#if defined(__CUDA_ARCH__)
-    float result;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-    return result;
-#else
-    return static_cast<float>(bits_to<float16>(bits));
-#endif
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  } else {
-    return bits_to<T>(bits);
-  }
+  if constexpr (std::is_same_v<T, bool>) return bits != 0;
+  else return bits_to<T>(bits);
 }
 
 /// The way back: 16-bit floats are rounded to nearest even.
 template <class T>
 SITU_DEVICE __forceinline__ word_of<T> to_word(compute_t<T> value) {
-  if constexpr (std::is_same_v<T, float16>) {
-#if defined(__CUDA_ARCH__)
-    unsigned short result;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
-    return result;
-#else
-    return half_bits(value);
-#endif
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned short result;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
-    return result;
-#else
-    return bfloat_bits(value);
-#endif
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return value ? 1 : 0;
-  } else {
-    return bits_to<word_of<T>>(value);
-  }
+  if constexpr (std::is_same_v<T, bool>) return value ? 1 : 0;
+  else return bits_to<word_of<T>>(static_cast<T>(value));
 }
 
 /// The registers that N neighbouring elements of type T fill: a transfer of 16, 8, 4, 2 or 1 bytes.

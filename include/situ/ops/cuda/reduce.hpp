@@ -57,86 +57,133 @@ struct merge_totals {
 template <class P>
 inline constexpr int reduction_lanes = P::leaves == 0 ? 4 : 16 / widest_input<typename P::tree_type>;
 
+/// What a thread has come to: the elements of a few steps in the accumulator, what came before them in the total. Sums of floats go on in double.
 template <class P>
-__global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+struct ReducedPart {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Accumulator = typename R::accumulator;
   using Total = typename R::total;
-  constexpr int N = reduction_lanes<P>, inputs = P::leaves;
-  constexpr bool floats = std::is_floating_point_v<Accumulator>;
-  constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
-  constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
+  static constexpr int width = reduction_lanes<P>;
+  static constexpr bool floats = std::is_floating_point_v<Accumulator>;
+  static constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 16 / width > 1 ? 16 / width : 1;
+
+  Total total = static_cast<Total>(R::identity());
+  Accumulator sum = R::identity();
+  int chain = 0;
+
+  /// Takes in Steps steps that are held, the counts of whose elements and the numbers of whose first ones are given.
+  template <int Steps>
+  SITU_DEVICE __forceinline__ void take(Tree const& tree, Held<Tree, width> const (&held)[Steps], int const (&counts)[Steps], int64_t const (&first)[Steps]) {
+    using E = typename R::element;
+    E values[Steps][width];
+    auto const evaluate = [&](int r) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) values[r][j] = convert_scalar<E>(Evaluator::value(tree, held[r], j, first[r]));
+    };
+    if constexpr (reducers::centred<R>) {  // all that is held becomes one part
+      E flat[Steps * width];
+      unsigned valid = 0;
+#pragma unroll
+      for (int r = 0; r < Steps; ++r) {
+        if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * width);
+#pragma unroll
+        for (int j = 0; j < width; ++j) flat[r * width + j] = 0;
+        if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
+        evaluate(r);
+#pragma unroll
+        for (int j = 0; j < width; ++j) flat[r * width + j] = values[r][j];
+      }
+      sum = R::merge(sum, R::part_of(flat, valid));
+    } else {
+#pragma unroll
+      for (int r = 0; r < Steps; ++r) {
+        if (counts[r] <= 0) continue;
+        evaluate(r);
+        if constexpr (requires { R::beats(values[r][0], sum.value); }) {  // most of what comes later beats nothing
+          bool better = sum.index < 0;
+#pragma unroll
+          for (int j = 0; j < width; ++j) better = better || R::beats(values[r][j], sum.value);
+          if (!better) continue;
+        }
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          if (j < counts[r]) sum = R::step(sum, values[r][j], first[r] + j);
+        }
+        if constexpr (floats) {
+          if (++chain % chain_steps == 0) flush();
+        }
+      }
+    }
+  }
+  SITU_DEVICE __forceinline__ void flush() {
+    total = merge_totals<R>{}(total, static_cast<Total>(sum));
+    sum = R::identity();
+  }
+  SITU_DEVICE __forceinline__ Total whole() {
+    if constexpr (!floats) return static_cast<Total>(sum);
+    flush();
+    return total;
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+  using R = typename P::reducer;
+  using Tree = typename P::tree_type;
+  using Total = typename R::total;
+  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 ? 2 : 4;
   auto const& plan = arguments.operands;
   Teams const teams = plan.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
   Total total = static_cast<Total>(R::identity());
-  Accumulator sum = R::identity();
   if (output < plan.outputs) {
+    ReducedPart<P> part;
     int64_t kept[inputs + 1] = {};
     walk<1>(plan, 0, plan.kept_rank, output, kept);
     int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
     int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
     step += lane;
-    int64_t row = 0, run = step;
-    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
-    for (int chain = 1; step < end; ++chain) {
-      Held<Tree, N> held[rounds];
-      int counts[rounds];
-      int64_t first[rounds];
+    auto const hold_step = [&](Held<Tree, N>& held, int64_t row, int64_t run, int count) {
+      int64_t offsets[inputs + 1];
 #pragma unroll
-      for (int r = 0; r < rounds; ++r) {
-        int64_t offsets[inputs + 1];
-        int64_t const left = step < end ? plan.run - run * N : 0;
-        counts[r] = left < N ? static_cast<int>(left) : N;
-        first[r] = row * plan.run + run * N;
-#pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
-        if (step < end && row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
-        hold(held[r], WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, counts[r]});
-        step += teams.lanes;
-        row += plan.rows_per_stride;
-        run += plan.runs_per_stride;
-        if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
-      }
-      if constexpr (reducers::centred<R>) {  // all that is held becomes one part
-        typename R::element values[rounds * N];
-        unsigned valid = 0;
+      for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
+      if (row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
+      hold(held, WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, count});
+    };
+    if (plan.runs == plan.steps) {  // one line for each output: whole steps, several of them in flight
+      int64_t const whole = plan.run / N < end ? plan.run / N : end;
+#pragma unroll 1
+      for (; whole > step + (rounds - 1) * teams.lanes; step += rounds * teams.lanes) {
+        Held<Tree, N> held[rounds];
+        int counts[rounds];
+        int64_t first[rounds];
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
-          if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * N);
-#pragma unroll
-          for (int j = 0; j < N; ++j) values[r * N + j] = 0;
-          if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
-#pragma unroll
-          for (int j = 0; j < N; ++j) {
-            values[r * N + j] = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
-          }
+          counts[r] = N;
+          first[r] = (step + r * teams.lanes) * N;
+          hold_step(held[r], 0, step + r * teams.lanes, N);
         }
-        sum = R::merge(sum, R::part_of(values, valid));
-      }
-#pragma unroll
-      for (int r = 0; r < rounds && !reducers::centred<R>; ++r) {
-        if (counts[r] <= 0) continue;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          auto const x = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
-          if constexpr (!reducers::centred<R>) {
-            if (j < counts[r]) sum = R::step(sum, x, first[r] + j);
-          }
-        }
-      }
-      if constexpr (floats) {
-        if (chain % chain_steps == 0) {
-          total = merge_totals<R>{}(total, static_cast<Total>(sum));
-          sum = R::identity();
-        }
+        part.take(arguments.tree, held, counts, first);
       }
     }
-    if constexpr (floats) total = merge_totals<R>{}(total, static_cast<Total>(sum));
-    else total = static_cast<Total>(sum);
+    int64_t row = 0, run = step;
+    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
+#pragma unroll 1
+    for (; step < end; step += teams.lanes) {
+      Held<Tree, N> held[1];
+      int64_t const left = plan.run - run * N;
+      int const counts[1] = {left < N ? static_cast<int>(left) : N};
+      int64_t const first[1] = {row * plan.run + run * N};
+      hold_step(held[0], row, run, counts[0]);
+      part.take(arguments.tree, held, counts, first);
+      row += plan.rows_per_stride;
+      run += plan.runs_per_stride;
+      if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
+    }
+    total = part.whole();
   }
 
   total = join_team<false>(teams, total, merge_totals<R>{});

@@ -1,8 +1,8 @@
 /// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
 ///
-/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(); of a
-/// longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
-/// finish() makes the statistics from the whole. Then value() gives the elements of the output.
+/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(), and
+/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
+/// finish() makes the statistics from the whole. Then values() gives the elements of the output.
 #pragma once
 
 #include <situ/ops/cuda/teams.hpp>
@@ -12,6 +12,31 @@
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
+
+/// The part of a row that a thread holds: every `lanes`-th step of `steps`.
+struct RowShare {
+  int lane, lanes, steps;
+  SITU_DEVICE __forceinline__ int number(int c) const { return lane + c * lanes; }
+  SITU_DEVICE __forceinline__ bool has(int c) const { return number(c) < steps; }
+  /// Whether no thread of the team has step c, asked once for 8 elements.
+  template <int N>
+  SITU_DEVICE __forceinline__ bool ends_before(int c) const {
+    return c * N % 8 == 0 && c * lanes >= steps;
+  }
+};
+
+/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
+template <int N, class C>
+SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
+  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
+#pragma unroll
+  for (int k = 0; k < N; k += at_once) {
+    Lanes<C, at_once> lanes;
+    lanes.load(from + k);
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) to[k + j] = from_word<C>(lanes.bits(j));
+  }
+}
 
 /// Softmax and its logarithm.
 template <class Op>
@@ -26,35 +51,43 @@ struct TeamMath {
 
   SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
 
-  /// From all elements that this thread holds; the first counts[c] of x[c] exist.
+  /// What stands where a thread has no element.
+  SITU_DEVICE static C absent() { return least(); }
+  static bool takes_vectors(Op const&) { return true; }
+
+  /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t) {
+  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t) {
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) best = j < counts[c] ? larger_of{}(x[c][j], best) : best;
+      for (int j = 0; j < N; ++j) best = larger_number_of{}(x[c][j], best);
     }
-    best = Op::shift_of(join_team<true>(teams, best, larger_of{}));
+    best = Op::shift_of(join_team<true>(teams, best, larger_number_of{}));
     total = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = j < counts[c] ? math::exp(x[c][j] - best) : C(0);
+        C const e = math::exp(x[c][j] - best);
         total += e;
         if constexpr (!logarithmic) x[c][j] = e;
       }
     }
     finish(join_team<true>(teams, total, sum_of_two{}));
   }
-  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const {
-    if constexpr (logarithmic) return value(op, x, index);
-    else return x * total;
+  template <int N>
+  SITU_DEVICE __forceinline__ void held_values(Op const&, C (&x)[N], int64_t) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : x[j] * total;
   }
-  SITU_DEVICE __forceinline__ C value(Op const&, C x, int64_t) const {
-    if constexpr (logarithmic) return x - best - total;
-    else return math::exp(x - best) * total;
+  template <int N>
+  SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : math::exp(x[j] - best) * total;
   }
 
   SITU_DEVICE static Part nothing() { return {least(), 0}; }
@@ -64,11 +97,11 @@ struct TeamMath {
     wide_total = 0;
   }
   template <int N>
-  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N]) {
     C larger = best;
 #pragma unroll
-    for (int j = 0; j < N; ++j) larger = j < count ? larger_of{}(x[j], larger) : larger;
-    if (larger > best || !(larger == larger)) {
+    for (int j = 0; j < N; ++j) larger = larger_number_of{}(x[j], larger);
+    if (larger > best) {
       C const share = best == least() ? C(0) : math::exp(best - larger);
       total *= share;
       wide_total *= static_cast<double>(share);
@@ -76,7 +109,7 @@ struct TeamMath {
     }
     C const shift = Op::shift_of(best);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += j < count ? math::exp(x[j] - shift) : C(0);
+    for (int j = 0; j < N; ++j) total += math::exp(x[j] - shift);
   }
   SITU_DEVICE __forceinline__ void flush() {
     wide_total += static_cast<double>(total);
@@ -87,11 +120,11 @@ struct TeamMath {
     return {best, wide_total};
   }
   SITU_DEVICE static Part merge(Part const& x, Part const& y) {
-    C const larger = larger_of{}(x.best, y.best);
+    C const larger = larger_number_of{}(x.best, y.best);
     return {larger, scaled(x, Op::shift_of(larger)) + scaled(y, Op::shift_of(larger))};
   }
   SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
-    C const larger = join_team<true>(teams, mine.best, larger_of{});
+    C const larger = join_team<true>(teams, mine.best, larger_number_of{});
     return {larger, join_team<true>(teams, scaled(mine, Op::shift_of(larger)), sum_of_two{})};
   }
   SITU_DEVICE __forceinline__ void finish(Op const&, Part const& whole, int64_t) {
@@ -120,30 +153,37 @@ struct NormTeamMath {
   using C = typename Op::compute;
   static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<typename Op::result>>;
 
+  SITU_DEVICE static C absent() { return 0; }
+  static bool takes_vectors(Op const& op) {
+    return (reinterpret_cast<std::uintptr_t>(op.weight) | reinterpret_cast<std::uintptr_t>(op.bias)) % 16 == 0;
+  }
+
   /// About the first element of the row: what is summed is small where the row is far from 0.
   struct Part {
     double sum, squares;
   };
 
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t length) {
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
       C total = 0;
 #pragma unroll
       for (int c = 0; c < K; ++c) {
+        if (share.ends_before<N>(c)) break;
 #pragma unroll
-        for (int j = 0; j < N; ++j) total += j < counts[c] ? x[c][j] : C(0);
+        for (int j = 0; j < N; ++j) total += x[c][j];
       }
       shift = join_team<true>(teams, total, sum_of_two{}) / n;
     }
     C rest = 0, about = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = j < counts[c] ? x[c][j] - shift : C(0);
+        C const d = share.has(c) ? x[c][j] - shift : C(0);
         rest += d;
         about += d * d;
       }
@@ -156,12 +196,25 @@ struct NormTeamMath {
     }
     finish(op, about / n);
   }
-  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const { return value(op, x, index); }
-  SITU_DEVICE __forceinline__ C value(Op const& op, C x, int64_t index) const {
-    C y = (x - shift) * scale + low;
-    if (op.weight) y *= op.weight[index];
-    if (op.bias) y += op.bias[index];
-    return y;
+  template <int N>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, C (&x)[N], int64_t index) const {
+    values(op, x, index);
+  }
+  template <int N>
+  SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
+    C beside[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = (x[j] - shift) * scale + low;
+    if (op.weight) {
+      load_beside(op.weight + index, beside);
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] *= beside[j];
+    }
+    if (op.bias) {
+      load_beside(op.bias + index, beside);
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] += beside[j];
+    }
   }
 
   SITU_DEVICE static Part nothing() { return {0, 0}; }
@@ -171,10 +224,10 @@ struct NormTeamMath {
     wide = nothing();
   }
   template <int N>
-  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      C const d = j < count ? x[j] - shift : C(0);
+      C const d = x[j] - shift;
       sum += d;
       squares += d * d;
     }

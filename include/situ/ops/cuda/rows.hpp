@@ -1,10 +1,11 @@
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
-/// A row that fits the registers of its team is read once: up to 32 floats for each thread, in runs of neighbours with 16-byte accesses where
-/// memory allows it. A longer row is read twice: once for its statistics, which every thread gathers on line, and once for its elements. Where
-/// such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for the statistics of
-/// the parts, then to join them, in every block, and write. Rows that lie side by side in the output are taken by neighbouring threads, so
-/// that accesses coalesce.
+/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread. A longer row is read twice: once for
+/// its statistics, which every thread gathers on line, and once for its elements. Where such rows are too few to fill the GPU, each is cut into parts
+/// for several blocks, and the kernel is launched twice: for the statistics of the parts, then to join them, in every block, and write.
+///
+/// Neighbouring threads take neighbouring vectors of 16 bytes where every operand lets them, else neighbouring elements; where rows lie side by side
+/// in the output, elements of neighbouring rows. So accesses coalesce.
 #pragma once
 
 #include <situ/core/storage.hpp>
@@ -18,10 +19,6 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-/// Bytes of a row that a thread keeps; fewer in strips, where each element has an address of its own.
-template <bool Strips>
-inline constexpr int row_registers = Strips ? 64 : 128;
-
 enum class row_pass { whole, statistics, elements };
 
 template <class P>
@@ -33,171 +30,198 @@ struct RowArguments {
   void* data[operands];
   int64_t strides[operands][max_rank];  ///< the axes that number the rows, then those along them
   WalkedAxis sizes[max_rank];
-  int kept, run_axis;       ///< run_axis is the last one
-  bool wide;                ///< numbers exceed 31 bits
+  int kept, run_axis;        ///< run_axis is the last one
+  bool wide;                 ///< numbers exceed 31 bits
   row_pass pass;
   int64_t rows, length;
-  int64_t run, runs, steps; ///< the last extent; how many threads' worth of neighbours it is; of a whole row
+  int64_t run, steps;        ///< the last extent; how many vectors, or else elements, a row is
   int64_t steps_per_part;
-  int count;                ///< of parts
-  Part* parts;              ///< of all rows
+  int count;                 ///< of parts
+  Part* parts;               ///< of all rows
   Teams teams;
-  uint64_t vectors;         ///< bit o: operand o takes 16-byte accesses
   RowArguments(typename P::tree_type const& tree, typename P::op_type const& op) : tree(tree), op(op) {}
   SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
 };
 
-/// How many neighbours a thread takes at once.
-template <class P, bool Strips>
-inline constexpr int row_lanes = Strips ? 1 : lanes_of<P>;
+/// How many neighbours a thread takes at once: a vector of each operand, or one element.
+template <class P, bool Vectors>
+inline constexpr int row_lanes = Vectors ? lanes_of<P> : 1;
+/// How often it does so for a row that it holds.
+template <class P, bool Vectors>
+inline constexpr int held_steps = 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute)));
 
-/// N neighbouring elements of a row: where they lie, and how many there are.
-template <class P, int N>
-struct RowStep {
-  int64_t offsets[P::leaves + 1];
-  int64_t first;
-  int count;
-
-  SITU_DEVICE __forceinline__ RowStep(RowArguments<P> const& arguments, int64_t const* base, int64_t step) {
-    int64_t line = 0, at = step;
-    if (arguments.runs < arguments.steps) line = step / arguments.runs, at = step - line * arguments.runs;
-    int64_t const left = step < arguments.steps ? arguments.run - at * N : 0;
-    count = left < N ? static_cast<int>(left) : N;
-    first = line * arguments.run + at * N;
-#pragma unroll
-    for (int o = 0; o <= P::leaves; ++o) offsets[o] = base[o] + arguments.run_stride(o) * (at * N);
-    if (line > 0) walk<0>(arguments, arguments.kept, arguments.run_axis, line, offsets);
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void read(RowArguments<P> const& arguments, C* x) const {
-    Held<typename P::tree_type, N> held;
-    hold(held, WalkSource<RowArguments<P>>{arguments, offsets, count});
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = C(0);
-    if (count <= 0) return;  // what a map calls is not called for what is not there
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void write(RowArguments<P> const& arguments, C const* y) const {
-    using Out = typename P::out_type;
-    Lanes<Out, N> result;
-    result.clear();
-#pragma unroll
-    for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
-    Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
-    if (N > 1 && count == N && (arguments.vectors & 1)) result.store(to);
-    else result.store_each(to, arguments.run_stride(0), count);
+/// N neighbours of leaf K, which is operand K + 1, from its offset on.
+template <class P>
+struct RowSource {
+  RowArguments<P> const& arguments;
+  int64_t const* offsets;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    lanes.load(static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1]);
   }
 };
 
-template <class P, bool Strips, bool Once>
-__global__ void __launch_bounds__(block_threads) rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+/// Where step `number` of a row lies in each operand, whose row begins at `base`. Vectors lie side by side; rows of several lines are walked.
+template <class P, bool Vectors, bool OneLine>
+struct RowOffsets {
+  int64_t of[P::leaves + 1];
+  SITU_DEVICE __forceinline__ RowOffsets(RowArguments<P> const& arguments, int64_t const* base, int64_t number) {
+#pragma unroll
+    for (int o = 0; o <= P::leaves; ++o) of[o] = base[o] + (Vectors ? number * row_lanes<P, true> : OneLine ? number * arguments.run_stride(o) : 0);
+    if constexpr (!Vectors && !OneLine) walk<0>(arguments, arguments.kept, arguments.run_axis + 1, number, of);
+  }
+};
+
+/// What the tree makes of N neighbours that are held.
+template <class P, int N, class C>
+SITU_DEVICE __forceinline__ void evaluate_held(RowArguments<P> const& arguments, Held<typename P::tree_type, N> const& held, int64_t first, C (&x)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
+}
+/// N neighbours of the output.
+template <class P, int N, class C>
+SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int64_t offset, C const (&y)[N]) {
+  using Out = typename P::out_type;
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
+  result.store(static_cast<Out*>(arguments.data[0]) + offset);
+}
+
+/// Rows of one line that fit the registers of their teams.
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   using Op = typename P::op_type;
   using C = typename Op::compute;
-  constexpr int N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
+  using Tree = typename P::tree_type;
+  using Offsets = RowOffsets<P, Vectors, true>;
+  constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
   Teams const teams = arguments.teams;
-  int const lane = teams.lane();
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
   int64_t base[P::leaves + 1] = {};
   if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
+  RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0};
+  Held<Tree, N> held[K];
+#pragma unroll
+  for (int c = 0; c < K; ++c) {  // all loads come first
+    if (share.ends_before<N>(c)) break;
+    if (share.has(c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(c)).of});
+  }
+  C x[K][N];
+#pragma unroll
+  for (int c = 0; c < K; ++c) {
+    if (share.ends_before<N>(c)) break;
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[c][j] = TeamMath<Op>::absent();
+    if (share.has(c)) evaluate_held(arguments, held[c], int64_t{share.number(c)} * N, x[c]);  // what a map calls is not called for what is not there
+  }
   TeamMath<Op> math;
-  if constexpr (Once) {
-    C x[K][N];
-    int counts[K];
+  math.gather(arguments.op, teams, x, share, arguments.length);
 #pragma unroll
-    for (int c = 0; c < K; ++c) {
-      int64_t const number = lane + static_cast<int64_t>(c) * teams.lanes;
-      counts[c] = 0;
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[c][j] = 0;
-      if (!mine || number >= arguments.steps) continue;
-      RowStep<P, N> const step(arguments, base, number);
-      counts[c] = step.count;
-      step.read(arguments, x[c]);
-    }
-    math.gather(arguments.op, teams, x, counts, arguments.length);
-#pragma unroll
-    for (int c = 0; c < K; ++c) {
-      if (counts[c] == 0) continue;
-      RowStep<P, N> const step(arguments, base, lane + static_cast<int64_t>(c) * teams.lanes);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (j < counts[c]) x[c][j] = math.value_of_held(arguments.op, x[c][j], step.first + j);
-      }
-      step.write(arguments, x[c]);
-    }
-  } else {
-    int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
-    int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
-    C x[N] = {};
-    if (mine) RowStep<P, N>(arguments, base, 0).read(arguments, x);
-    math.start(arguments.op, x[0]);
-    typename TeamMath<Op>::Part part = TeamMath<Op>::nothing();
-    if (arguments.pass == row_pass::elements) {
-#pragma unroll 1
-      for (int k = lane; mine && k < arguments.count; k += teams.lanes) part = TeamMath<Op>::merge(part, arguments.parts[row * arguments.count + k]);
-    } else {
-      int chain = 0;
-#pragma unroll 1
-      for (int64_t number = first + lane; number < end; number += teams.lanes) {
-        RowStep<P, N> const step(arguments, base, number);
-        step.read(arguments, x);
-        math.step(arguments.op, x, step.count);
-        if (++chain % chain_length == 0) math.flush();
-      }
-      part = math.collected();
-    }
-    part = TeamMath<Op>::join(teams, part);
-    if (arguments.pass == row_pass::statistics) {
-      if (mine && lane == 0) arguments.parts[row * arguments.count + blockIdx.y] = part;
-      return;
-    }
-    math.finish(arguments.op, part, arguments.length);
-#pragma unroll 1
-    for (int64_t number = first + lane; number < end; number += teams.lanes) {
-      RowStep<P, N> const step(arguments, base, number);
-      step.read(arguments, x);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (j < step.count) x[j] = math.value(arguments.op, x[j], step.first + j);
-      }
-      step.write(arguments, x);
-    }
+  for (int c = 0; c < K; ++c) {
+    if (share.ends_before<N>(c)) break;
+    if (!share.has(c)) continue;
+    math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
+    write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
   }
 }
 
-template <class D, class P, bool Strips>
-void launch_rows(P const& program) {
-  constexpr int device = device_traits<D>::ordinal;
-  using C = typename P::op_type::compute;
-  constexpr int operands = P::leaves + 1, N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
-  RowArguments<P> arguments(program.tree, program.op);
-  int order[max_rank];  // the axis across a strip numbers rows, too
-  for (int k = 0; k < program.where.rank; ++k) order[k] = !Strips || k < program.kept ? k : k == program.kept ? program.where.rank - 1 : k - 1;
-  arguments.kept = program.kept + (Strips ? 1 : 0);
-  arguments.run_axis = program.where.rank - 1;
-  arguments.rows = program.rows * program.columns;
-  arguments.length = program.length;
-  arguments.wide = arguments.rows >= index_limit || arguments.length >= index_limit;
-  for (int k = 0; k < program.where.rank; ++k) {
-    arguments.sizes[k] = WalkedAxis::of(program.where.sizes[order[k]]);
-    for (int o = 0; o < operands; ++o) arguments.strides[o][k] = program.where.strides[o][order[k]];
+/// Longer rows, or rows of several lines.
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) long_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  using Op = typename P::op_type;
+  using C = typename Op::compute;
+  using Tree = typename P::tree_type;
+  using Offsets = RowOffsets<P, Vectors, false>;
+  constexpr int N = row_lanes<P, Vectors>, rounds = P::leaves > 1 ? 2 : 4;
+  Teams const teams = arguments.teams;
+  int const lane = teams.lane();
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < arguments.rows;
+  int64_t base[P::leaves + 1] = {};
+  if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
+  int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
+  int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
+  TeamMath<Op> math;
+  // Calls use(x, number, offset of the output) for every step of this thread.
+  auto const for_each_step = [&](auto const& use) {
+#pragma unroll 1
+    for (int64_t number = first + lane; number < end; number += rounds * teams.lanes) {
+      Held<Tree, N> held[rounds];
+      int64_t to[rounds];
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = number + r * teams.lanes;
+        if (at >= end) continue;
+        Offsets const offsets(arguments, base, at);
+        to[r] = offsets.of[0];
+        hold(held[r], RowSource<P>{arguments, offsets.of});
+      }
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = number + r * teams.lanes;
+        if (at >= end) continue;
+        C x[N];
+        evaluate_held(arguments, held[r], at * N, x);
+        use(x, at * N, to[r]);
+      }
+    }
+  };
+  {
+    C begin[N] = {};
+    if (mine) {
+      Held<Tree, N> held;
+      hold(held, RowSource<P>{arguments, base});
+      evaluate_held(arguments, held, 0, begin);
+    }
+    math.start(arguments.op, begin[0]);
   }
-  arguments.run = arguments.sizes[arguments.run_axis].size;
-  arguments.runs = (arguments.run + N - 1) / N;
-  arguments.steps = arguments.length / arguments.run * arguments.runs;
-  arguments.vectors = 0;
-  for (int o = 0; o < operands; ++o) {
-    arguments.data[o] = program.where.data[o];
+  typename TeamMath<Op>::Part part = TeamMath<Op>::nothing();
+  if (arguments.pass == row_pass::elements) {
+#pragma unroll 1
+    for (int k = lane; mine && k < arguments.count; k += teams.lanes) part = TeamMath<Op>::merge(part, arguments.parts[row * arguments.count + k]);
+  } else {
+    int chain = 0;
+    for_each_step([&](C(&x)[N], int64_t, int64_t) {
+      math.step(arguments.op, x);
+      if (++chain % chain_length == 0) math.flush();
+    });
+    part = math.collected();
+  }
+  part = TeamMath<Op>::join(teams, part);
+  if (arguments.pass == row_pass::statistics) {
+    if (mine && lane == 0) arguments.parts[row * arguments.count + blockIdx.y] = part;
+    return;
+  }
+  math.finish(arguments.op, part, arguments.length);
+  for_each_step([&](C(&x)[N], int64_t index, int64_t to) {
+    math.values(arguments.op, x, index);
+    write_row(arguments, to, x);
+  });
+}
+
+/// Whether every operand of the rows, and what the operation reads beside them, takes `lanes` neighbours at once.
+template <class P>
+bool rows_take_vectors(RowArguments<P> const& arguments, int lanes) {
+  if (arguments.run != arguments.length || arguments.run % lanes != 0) return false;
+  for (int o = 0; o <= P::leaves; ++o) {
     auto const& strides = arguments.strides[o];
-    if (takes_vectors(arguments.data[o], element_sizes<P>.of[o], N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
+    if (!takes_vectors(arguments.data[o], element_sizes<P>.of[o], lanes, strides[arguments.run_axis], strides, arguments.run_axis)) return false;
   }
+  return TeamMath<typename P::op_type>::takes_vectors(arguments.op);
+}
+
+template <class D, class P, bool Vectors>
+void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
+  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
+  char const* const name = P::op_type::name;
+  arguments.steps = arguments.length / N;
   Teams& teams = arguments.teams;
-  teams.side_by_side = !Strips;
-  if (Strips) {
-    teams.lanes = block_threads / power_of_2_above(program.columns, 32);
+  teams.side_by_side = !strips;
+  if (strips) {
+    teams.lanes = block_threads / power_of_2_above(columns, 32);
   } else {  // a warp or a part of it where that holds a row, else as many threads as hold one
     teams.lanes = power_of_2_above(arguments.steps, 32);
     while (teams.lanes < block_threads && teams.lanes * K < arguments.steps) teams.lanes *= 2;
@@ -208,21 +232,42 @@ void launch_rows(P const& program) {
   arguments.steps_per_part = arguments.steps;
   arguments.count = 1;
   arguments.parts = nullptr;
-  char const* const name = P::op_type::name;
-  if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, rows_kernel<P, Strips, true>, grid, block_threads, arguments);
+  if (arguments.run == arguments.length && arguments.steps <= int64_t{teams.lanes} * K) {
+    return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+  }
 
   // Twice the blocks cost a second launch: rows are cut where they leave half of the GPU idle.
   int64_t parts = blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
   arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
   parts = (arguments.steps + arguments.steps_per_part - 1) / arguments.steps_per_part;
   arguments.count = static_cast<int>(parts);
-  if (parts == 1) return launch(device, name, rows_kernel<P, Strips, false>, grid, block_threads, arguments);
+  if (parts == 1) return launch(device, name, long_rows_kernel<P, Vectors>, grid, block_threads, arguments);
   Temporary<D> const memory(static_cast<std::size_t>(arguments.rows * parts) * sizeof(typename RowArguments<P>::Part));
   arguments.parts = static_cast<typename RowArguments<P>::Part*>(memory.get());
   for (row_pass pass : {row_pass::statistics, row_pass::elements}) {
     arguments.pass = pass;
-    launch(device, name, rows_kernel<P, Strips, false>, dim3(grid.x, static_cast<unsigned>(parts)), block_threads, arguments);
+    launch(device, name, long_rows_kernel<P, Vectors>, dim3(grid.x, static_cast<unsigned>(parts)), block_threads, arguments);
   }
+}
+
+template <class D, class P>
+void launch_rows(P const& program) {
+  RowArguments<P> arguments(program.tree, program.op);
+  int order[max_rank];  // the axis across a strip numbers rows, too
+  for (int k = 0; k < program.where.rank; ++k) order[k] = !program.strips || k < program.kept ? k : k == program.kept ? program.where.rank - 1 : k - 1;
+  arguments.kept = program.kept + (program.strips ? 1 : 0);
+  arguments.run_axis = program.where.rank - 1;
+  arguments.rows = program.rows * program.columns;
+  arguments.length = program.length;
+  arguments.wide = arguments.rows >= index_limit || arguments.length >= index_limit;
+  for (int k = 0; k < program.where.rank; ++k) {
+    arguments.sizes[k] = WalkedAxis::of(program.where.sizes[order[k]]);
+    for (int o = 0; o <= P::leaves; ++o) arguments.strides[o][k] = program.where.strides[o][order[k]];
+  }
+  for (int o = 0; o <= P::leaves; ++o) arguments.data[o] = program.where.data[o];
+  arguments.run = arguments.sizes[arguments.run_axis].size;
+  if (!program.strips && lanes_of<P> > 1 && rows_take_vectors(arguments, lanes_of<P>)) launch_rows<D, P, true>(arguments, false, 1);
+  else launch_rows<D, P, false>(arguments, program.strips, program.columns);
 }
 
 }  // namespace detail::cuda
@@ -234,8 +279,7 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_rows(cuda_kernels, P const& program) {
   if (program.rows == 0 || program.length == 0 || program.columns == 0) return;
-  if (program.strips) cuda::launch_rows<D, P, true>(program);
-  else cuda::launch_rows<D, P, false>(program);
+  cuda::launch_rows<D>(program);
 }
 
 }  // namespace SITU_ABI_COMPILER

@@ -18,12 +18,23 @@ struct Teams {
   int lanes;          ///< a power of 2
   bool side_by_side;  ///< the lanes of an output are neighbours; else the outputs are
 
-  SITU_HOST_DEVICE int outputs() const { return block_threads / lanes; }
-  SITU_DEVICE int lane() const { return static_cast<int>(side_by_side ? threadIdx.x % static_cast<unsigned>(lanes) : threadIdx.x / static_cast<unsigned>(outputs())); }
-  SITU_DEVICE int output() const { return static_cast<int>(side_by_side ? threadIdx.x / static_cast<unsigned>(lanes) : threadIdx.x % static_cast<unsigned>(outputs())); }
+  SITU_HOST_DEVICE int outputs() const { return block_threads >> bits(); }
+  SITU_DEVICE int lane() const { return side_by_side ? thread() & (lanes - 1) : thread() >> (block_bits - bits()); }
+  SITU_DEVICE int output() const { return side_by_side ? thread() >> bits() : thread() & (outputs() - 1); }
   SITU_DEVICE int stride() const { return side_by_side ? 1 : outputs(); }
   /// The blocks that so many outputs take.
   int64_t blocks(int64_t count) const { return (count + outputs() - 1) / outputs(); }
+
+ private:
+  static constexpr int block_bits = __builtin_ctz(block_threads);
+  SITU_HOST_DEVICE int bits() const {
+#if defined(__CUDA_ARCH__)
+    return 31 - __clz(lanes);
+#else
+    return __builtin_ctz(static_cast<unsigned>(lanes));
+#endif
+  }
+  SITU_DEVICE static int thread() { return static_cast<int>(threadIdx.x); }
 };
 
 /// The least power of 2 that is no less than n, at most `limit`.
@@ -52,19 +63,38 @@ struct sum_of_two {
   }
 };
 
+/// The larger one; a NaN only where both are.
+struct larger_number_of {
+  SITU_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
+  SITU_DEVICE double operator()(double a, double b) const { return ::fmax(a, b); }
+};
+
 /// Joins a value of every thread of a team, in an order that is always the same: lane 0 returns the whole; with ToAll every lane does, which
 /// wants an f that commutes. For all threads of a block.
 template <bool ToAll, class C, class F>
 SITU_DEVICE C join_team(Teams const& teams, C mine, F f) {
+  int const me = static_cast<int>(threadIdx.x);
   if constexpr (std::is_arithmetic_v<C>) {
-    if (teams.side_by_side && teams.lanes <= 32) {
+    if (teams.side_by_side) {  // in warps, then what the warps of a team have
+      int const in_warp = teams.lanes < 32 ? teams.lanes : 32;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        if (step < in_warp) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      }
+      if (teams.lanes <= 32) return mine;
+      __shared__ C of_warps[block_threads / 32];
+      if (me % 32 == 0) of_warps[me / 32] = mine;
+      __syncthreads();
+      int const first = me / teams.lanes * (teams.lanes / 32);
+      mine = of_warps[first];
 #pragma unroll 1
-      for (int step = teams.lanes / 2; step > 0; step /= 2) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      for (int k = 1; k < teams.lanes / 32; ++k) mine = f(mine, of_warps[first + k]);
+      if constexpr (ToAll) __syncthreads();  // until all have read it
       return mine;
     }
   }
   __shared__ C parts[block_threads];
-  int const me = static_cast<int>(threadIdx.x), lane = teams.lane(), stride = teams.stride();
+  int const lane = teams.lane(), stride = teams.stride();
   parts[me] = mine;
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
