@@ -161,7 +161,7 @@ SITU_HOST_DEVICE inline float value(std::int64_t i, unsigned seed) {
   h = (h ^ (h >> 16)) * 0x7FEB352Du;
   h = (h ^ (h >> 15)) * 0x846CA68Bu;
   h ^= h >> 16;
-  return 6.0f * (static_cast<float>(h >> 8) * 0x1p-24f) - 3.0f;
+  return std::fma(6.0f, static_cast<float>(h >> 8) * 0x1p-24f, -3.0f);
 }
 
 static __global__ void fill_kernel(float* out, std::int64_t n, unsigned seed) {

@@ -55,7 +55,8 @@ std::string steps_differ(typename O::Options const& options, double tolerance) {
 
 TEST_CASE_TEMPLATE("optimisers take the same steps on a GPU as on the host", T, float, bfloat16) {
   double const tolerance = sizeof(T) == 2 ? 1e-2 : 1e-5;
-  CHECK(steps_differ<optim::Adam<T>, optim::Adam<T, Gpu>>({.lr = 0.1, .weight_decay = 0.1, .amsgrad = true, .master_weights = true}, tolerance) == "");
+  // No gradient and share of a weight, which are multiples of 0.01, cancel: which way a step goes must not hang on what rounding leaves of them.
+  CHECK(steps_differ<optim::Adam<T>, optim::Adam<T, Gpu>>({.lr = 0.1, .weight_decay = 0.1003, .amsgrad = true, .master_weights = true}, tolerance) == "");
   CHECK(steps_differ<optim::Adam<T>, optim::Adam<T, Gpu>>({.lr = 0.1}, tolerance) == "");
   CHECK(steps_differ<optim::SGD<T>, optim::SGD<T, Gpu>>({.lr = 0.1, .momentum = 0.9, .nesterov = true}, tolerance) == "");
   CHECK(steps_differ<optim::SGD<T>, optim::SGD<T, Gpu>>({.lr = 0.1}, tolerance) == "");

@@ -235,7 +235,7 @@ TEST_CASE_TEMPLATE("rand_like and randn_like have the shape, type and device of 
   Tensor<double, D> const x = zeros<double>({30, 7}, D{});
   Generator a{4}, b{4};
   CHECK(equal(rand_like(x, a).cpu(), rand<double>({30, 7}, b)));
-  CHECK(equal(randn_like(x.t(), a).cpu(), randn<double>({7, 30}, b)));
+  CHECK(situ_test::difference(randn_like(x.t(), a).to_vector(), randn<double>({7, 30}, b).to_vector(), host_device<D> ? 0 : 2) == "");
   CHECK(equal(randn_like(cast<float16>(x) * 2, a).cpu(), randn<float16>({30, 7}, b)));
   static_assert(std::is_same_v<decltype(rand_like(x)), Tensor<double, detail::result_device_t<D>>>);
   static_assert(std::is_same_v<decltype(randn_like(cast<float>(x))), Tensor<float, detail::result_device_t<D>>>);

@@ -11,7 +11,7 @@ cases = {
     "5x5": SIGNED,
     "positive": POSITIVE,
     "indefinite": np.array([[1, 2, 3], [2, -4, 0.5], [3, 0.5, 2.0]]),
-    "singular": np.array([[1, 2, 3], [2, 4, 6], [1, 0, 1.0]]),
+    "singular": np.array([[1, 2, 4], [2, 4, 8], [1, 0, 1.0]]),
     "zero": np.zeros((2, 2)),
     "8x8": np.array([[((3 * i + 5 * j + i * j) % 11 - 5) / 2 + (6 if i == j else 0) for j in range(8)] for i in range(8)]),
     "4x2": SIGNED[:4, :2],

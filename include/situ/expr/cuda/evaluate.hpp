@@ -76,7 +76,14 @@ struct Lanes {
       if (j < count) insert(j, *reinterpret_cast<word_of<T> const*>(from + j * stride));
     }
   }
-  /// The same, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
+  /// One element, N times.
+  SITU_DEVICE __forceinline__ void load_one(T const* from) {
+    word_of<T> const one = *reinterpret_cast<word_of<T> const*>(from);
+    clear();
+#pragma unroll
+    for (int j = 0; j < N; ++j) insert(j, one);
+  }
+  /// As load_each, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
   SITU_DEVICE __forceinline__ void load_repeating(T const* from, int64_t stride, int count) {
     clear();
     if (count <= 0) return;

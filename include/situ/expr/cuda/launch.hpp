@@ -191,8 +191,10 @@ struct StridedSource {
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = K + First;
     T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
+    int const stride = arguments.strides[o][arguments.outer_rank];
     if (N == 1 || (arguments.vectors >> o & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], N);
+    else if (stride == 0) lanes.load_one(from);
+    else lanes.load_each(from, stride, N);
   }
 };
 /// The way back, to operand o.

@@ -28,14 +28,44 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   }
   if (u > 40) return T(-0.0);
   T const y = x * (T(0.5) * math::erfc(u));
-  return u > 1 ? y - y * d * (2 * u + 1 / u) : y;
+  return u > 1 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;
 }
+#if defined(__CUDA_ARCH__)
+namespace detail {
+/// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
+/// units most GPUs have few.
+template <class T>
+SITU_DEVICE inline T gelu_tanh_tail(T x) {
+  constexpr bool narrow = sizeof(T) == 4;
+  constexpr T c = narrow ? T(1.15110409) : T(1.1511040990721624), c_low = narrow ? T(6.47420118e-09) : T(6.566413020384856e-17);  // √(2/π) / ln 2
+  constexpr T d = narrow ? T(0.0514716208) : T(0.051471619790011747), d_low = narrow ? T(-1.00809927e-09) : T(-2.989088700359372e-18);  // 0.044715 c
+  auto const multiply_add = [](T a, T b, T to) {
+    if constexpr (narrow) return ::fmaf(a, b, to);
+    else return ::fma(a, b, to);
+  };
+  T const square = x * x, square_low = multiply_add(x, x, -square);
+  T cubic;  // no compiler makes one operation of it and of what it is added to
+  if constexpr (narrow) cubic = ::__fmul_rn(d, square);
+  else cubic = ::__dmul_rn(d, square);
+  T const cubic_low = multiply_add(d, square, -cubic) + multiply_add(d, square_low, d_low * square);
+  T const sum = c + cubic, part = sum - c, sum_low = (c - (sum - part)) + (cubic - part) + (cubic_low + c_low);
+  T const w = x * sum, w_low = multiply_add(x, sum, -w) + x * sum_low;
+  T const h = math::exp2(-w);
+  return multiply_add(h, T(-0.69314718055994531) * w_low, h);
+}
+}  // namespace detail
+#endif
+
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T gelu_tanh(T x) {
   if (x < -50) return T(-0.0);
   if (x > 50) return x;
+#if defined(__CUDA_ARCH__)
+  T const tail = detail::gelu_tanh_tail(x < 0 ? -x : x), g = detail::quotient(x < 0 ? x * tail : x, 1 + tail * tail);
+  return x < 0 ? g * tail : g;
+#else
   double const y = static_cast<double>(x);
   double const z = 0.7978845608028654 * y * (1 + 0.044715 * y * y);  // half of what sigmoid takes
   double const a = z < 0 ? z : -z;
@@ -43,6 +73,7 @@ SITU_HOST_DEVICE inline T gelu_tanh(T x) {
   T const h = math::exp(high);
   T const half = h + h * static_cast<T>(a - static_cast<double>(high));
   return x < 0 ? x * half / (1 + half * half) * half : x / (1 + half * half);
+#endif
 }
 
 namespace detail {

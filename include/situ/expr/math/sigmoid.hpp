@@ -10,19 +10,35 @@ namespace math {
 // Numbers: libm on the host, CUDA's own functions on a device.
 SITU_HOST_DEVICE inline float tanh(float x) { return SITU_LIBM(tanhf)(x); }
 SITU_HOST_DEVICE inline double tanh(double x) { return SITU_LIBM(tanh)(x); }
+namespace detail {
+/// n / d for 1 <= d < 2^100; on a device in float without the cases that a division looks for, to 1.5 ULP.
+template <class T>
+SITU_HOST_DEVICE inline T quotient(T n, T d) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) {
+    T r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    return n * ::fmaf(r, ::fmaf(-d, r, T(1)), r);
+  }
+#endif
+  return n / d;
+}
+}  // namespace detail
 /// 1 / (1 + e⁻ˣ), without overflow.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T sigmoid(T x) {
   T const e = math::exp(x < 0 ? x : -x);
-  return x < 0 ? e / (1 + e) : 1 / (1 + e);
+  return detail::quotient(x < 0 ? e : T(1), 1 + e);
 }
 /// x / (1 + e⁻ˣ). e⁻ᵃ is squared from its half, so that x e⁻ᵃ is rounded once where e⁻ᵃ alone is denormal.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T silu(T x) {
   T const h = math::exp((x < 0 ? x : -x) / 2);
-  return x < 0 ? (x < T(-2000) ? T(-0.0) : x * h / (1 + h * h) * h) : x / (1 + h * h);
+  if (x < T(-2000)) return T(-0.0);
+  T const y = detail::quotient(x < 0 ? x * h : x, 1 + h * h);
+  return x < 0 ? y * h : y;
 }
 /// log(1 + eˣ).
 template <class T>
