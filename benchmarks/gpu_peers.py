@@ -65,6 +65,30 @@ class Torch:
             "norm_of": t.linalg.vector_norm, "item": lambda x: x.item(),
         }
 
+    def leaf(self, x):
+        return x.requires_grad_()
+
+    def gradients(self):
+        t = self.torch
+        F = t.nn.functional
+
+        def backward(f):
+            def step(*leaves):
+                for leaf in leaves:
+                    leaf.grad = None
+                with t.enable_grad():
+                    f(*leaves).backward()
+            return step
+
+        return {
+            "grad_tanh": backward(lambda x, w, b, y: t.sum(t.tanh(x * w + b) * y)), "grad_gelu": backward(lambda x: t.sum(F.gelu(x))),
+            "grad_layer_norm": backward(lambda x, y: t.sum(F.layer_norm(x, (x.shape[1],)) * y)),
+            "grad_cross_entropy": backward(lambda x, labels: F.cross_entropy(x, labels)),
+        }
+
+    def labels(self, lines, classes):
+        return self.torch.arange(lines, device="cuda") % classes
+
     def transfers(self, n):
         t = self.torch
         host, pinned, device = t.empty(n), t.empty(n).pin_memory(), t.empty(n, device="cuda")
@@ -179,6 +203,25 @@ class Jax:
             "item": lambda x: x.item(),
         }
 
+    def leaf(self, x):
+        return x
+
+    def gradients(self):
+        n, nn, grad = self.np, self.jax.nn, self.jax.grad
+
+        def layer_norm(x):
+            mean = x.mean(1, keepdims=True)
+            return (x - mean) * self.jax.lax.rsqrt(((x - mean) ** 2).mean(1, keepdims=True) + 1e-5)
+
+        return {
+            "grad_tanh": grad(lambda x, w, b, y: n.sum(n.tanh(x * w + b) * y), argnums=(0, 1, 2, 3)), "grad_gelu": grad(lambda x: n.sum(nn.gelu(x, approximate=False))),
+            "grad_layer_norm": grad(lambda x, y: n.sum(layer_norm(x) * y)),
+            "grad_cross_entropy": grad(lambda x, labels: -n.mean(n.take_along_axis(nn.log_softmax(x, 1), labels[:, None], 1))),
+        }
+
+    def labels(self, lines, classes):
+        return self.np.arange(lines) % classes
+
     def transfers(self, n):
         import numpy
         host, device = numpy.ones(n, numpy.float32), self.np.ones(n, self.np.float32)
@@ -244,6 +287,14 @@ def rows(library, large, compiled):
         yield row(f"softmax/{kind}/{m}x{n}", x)
         yield row(f"layer_norm/{kind}/{m}x{n}", x, w, b)
     x = None
+    if hasattr(library, "gradients") and not compiled:
+        functions.update(library.gradients())
+        n, lines, columns = 1 << 26, 1 << 16, 1 << 10
+        yield row("grad_tanh/f32/2^26", *[library.leaf(v) for v in vectors("f32", 4, n)])
+        yield row("grad_gelu/f32/2^26", library.leaf(make_input(n, "f32")))
+        shape = f"/f32/{lines}x{columns}"
+        yield row("grad_layer_norm" + shape, library.leaf(make_input((lines, columns), "f32")), make_input((lines, columns), "f32"))
+        yield row("grad_cross_entropy" + shape, library.leaf(make_input((lines, columns), "f32")), library.labels(lines, columns))
     for kind, sizes in (("f32", (512, 1024, 4096, 8192, 10000)), ("f16", (1024, 4096, 8192, 10000)), ("bf16", (1024, 8192)), ("f64", (4096,))):
         for n in sizes:
             if kind in library.types:

@@ -7,7 +7,7 @@
 /// Device    runs where the operands live; enqueued.
 /// Throws    ShapeError when the extents do not fit.
 /// Cost      that of the product: on the CPU bias and activation are applied while a tile is in the cache, on CUDA by the epilogue of
-///           one call of cuBLASLt.
+///           one call of cuBLASLt (but gelu of double, which is right to 32 bits only there: nvcc's files make a kernel of it).
 /// Gradient  ∂L/∂x = g w,  ∂L/∂w = gᵀ x,  ∂L/∂b = Σ g, with g = ∂L/∂y times the activation's slope.
 #pragma once
 

@@ -232,6 +232,8 @@ struct arg_extremum {
     }
     return Sign > 0 ? x > best : x < best;
   }
+  /// Whether it might, in one comparison: always where one is NaN.
+  SITU_HOST_DEVICE static bool may_beat(element x, element best) { return !(Sign > 0 ? x <= best : x >= best); }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t index) {
     return a.index < 0 || beats(x, a.value) ? accumulator{x, index} : a;
   }

@@ -12,10 +12,56 @@ SITU_HOST_DEVICE inline float erf(float x) { return SITU_LIBM(erff)(x); }
 SITU_HOST_DEVICE inline double erf(double x) { return SITU_LIBM(erf)(x); }
 SITU_HOST_DEVICE inline float erfc(float x) { return SITU_LIBM(erfcf)(x); }
 SITU_HOST_DEVICE inline double erfc(double x) { return SITU_LIBM(erfc)(x); }
+#if defined(__CUDA_ARCH__)
+namespace detail {
+/// A product that no compiler makes one operation with what it is added to.
+__device__ inline float product_alone(float x, float y) { return ::__fmul_rn(x, y); }
+__device__ inline double product_alone(double x, double y) { return ::__dmul_rn(x, y); }
+__device__ inline float fused(float x, float y, float to) { return ::fmaf(x, y, to); }
+__device__ inline double fused(double x, double y, double to) { return ::fma(x, y, to); }
+
+/// x Φ(x) in float, as gelu_anywhere below makes it:
+///
+///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
+__device__ inline float gelu_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f), square = product_alone(a, a), square_low = fused(a, a, -square);
+  constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
+  float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
+  float const power = math::exp2(w), e = fused(power, 0.693147181f * w_low, power);
+  float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
+  constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
+                                    -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
+  float h = coefficients[0];
+#pragma unroll
+  for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
+  float const tail = a * u * h * e;
+  return x < 0 ? -tail : x - tail;
+}
+
+/// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
+/// units most GPUs have few.
+template <class T>
+__device__ inline T gelu_tanh_tail(T x) {
+  constexpr bool narrow = sizeof(T) == 4;
+  constexpr T c = narrow ? T(1.15110409) : T(1.1511040990721624), c_low = narrow ? T(6.47420118e-09) : T(6.566413020384856e-17);  // √(2/π) / ln 2
+  constexpr T d = narrow ? T(0.0514716208) : T(0.051471619790011747), d_low = narrow ? T(-1.00809927e-09) : T(-2.989088700359372e-18);  // 0.044715 c
+  T const square = product_alone(x, x), square_low = fused(x, x, -square);
+  T const cubic = product_alone(d, square), cubic_low = fused(d, square, -cubic) + fused(d, square_low, d_low * square);
+  T const sum = c + cubic, part = sum - c, sum_low = (c - (sum - part)) + (cubic - part) + (cubic_low + c_low);
+  T const w = product_alone(x, sum), w_low = fused(x, sum_low, fused(x, sum, -w));
+  T const h = math::exp2(-w);
+  return fused(h, T(-0.69314718055994531) * w_low, h);
+}
+}  // namespace detail
+#endif
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T gelu(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) return detail::gelu_of_device(x);
+#endif
   // −x/√2 = u + d: erfc(u + d) = erfc(u) − 2/√π e^(−u²) d, and e^(−u²)/erfc(u) is close to √π (u + 1/(2u)) where that
   // matters, in the tail.
   T u, d;
@@ -30,42 +76,17 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   T const y = x * (T(0.5) * math::erfc(u));
   return u > 1 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;
 }
-#if defined(__CUDA_ARCH__)
-namespace detail {
-/// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
-/// units most GPUs have few.
-template <class T>
-SITU_DEVICE inline T gelu_tanh_tail(T x) {
-  constexpr bool narrow = sizeof(T) == 4;
-  constexpr T c = narrow ? T(1.15110409) : T(1.1511040990721624), c_low = narrow ? T(6.47420118e-09) : T(6.566413020384856e-17);  // √(2/π) / ln 2
-  constexpr T d = narrow ? T(0.0514716208) : T(0.051471619790011747), d_low = narrow ? T(-1.00809927e-09) : T(-2.989088700359372e-18);  // 0.044715 c
-  auto const multiply_add = [](T a, T b, T to) {
-    if constexpr (narrow) return ::fmaf(a, b, to);
-    else return ::fma(a, b, to);
-  };
-  T const square = x * x, square_low = multiply_add(x, x, -square);
-  T cubic;  // no compiler makes one operation of it and of what it is added to
-  if constexpr (narrow) cubic = ::__fmul_rn(d, square);
-  else cubic = ::__dmul_rn(d, square);
-  T const cubic_low = multiply_add(d, square, -cubic) + multiply_add(d, square_low, d_low * square);
-  T const sum = c + cubic, part = sum - c, sum_low = (c - (sum - part)) + (cubic - part) + (cubic_low + c_low);
-  T const w = x * sum, w_low = multiply_add(x, sum, -w) + x * sum_low;
-  T const h = math::exp2(-w);
-  return multiply_add(h, T(-0.69314718055994531) * w_low, h);
-}
-}  // namespace detail
-#endif
-
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T gelu_tanh(T x) {
+#if defined(__CUDA_ARCH__)
+  T const g = x < -50 ? T(-50) : x, a = g < 0 ? -g : g, tail = detail::gelu_tanh_tail(a > 50 ? T(50) : a);  // a NaN stays
+  T const y = detail::quotient(g < 0 ? g * tail : g, 1 + tail * tail);
+  return g < 0 ? y * tail : y;
+#else
   if (x < -50) return T(-0.0);
   if (x > 50) return x;
-#if defined(__CUDA_ARCH__)
-  T const tail = detail::gelu_tanh_tail(x < 0 ? -x : x), g = detail::quotient(x < 0 ? x * tail : x, 1 + tail * tail);
-  return x < 0 ? g * tail : g;
-#else
   double const y = static_cast<double>(x);
   double const z = 0.7978845608028654 * y * (1 + 0.044715 * y * y);  // half of what sigmoid takes
   double const a = z < 0 ? z : -z;

@@ -100,7 +100,10 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
   one.batches = plan.rank > 0 ? plan.sizes[longest] : 1;
   one.a_step = plan.rank > 0 ? plan.a[longest] : 0, one.b_step = plan.rank > 0 ? plan.b[longest] : 0;
   one.c_step = plan.rank > 0 ? plan.c[longest] : plan.m * plan.n;
-  bool epilogue = (bias || activation != 0) && !(activation == 32 && sizeof(T) == 8);  // cuBLASLt's gelu of double is right to 32 bits only
+  bool epilogue = bias || activation != 0;
+#if defined(__CUDACC__)
+  if (activation == 32 && sizeof(T) == 8) epilogue = false;  // cuBLASLt's gelu of double is right to 32 bits only; a kernel of situ's does better
+#endif
   for (int64_t call = 0; call < calls; ++call) {
     int64_t rest = call, at_a = 0, at_b = 0, at_c = 0;
     for (int axis = plan.rank - 1; axis >= 0; --axis) {

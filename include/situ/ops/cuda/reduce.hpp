@@ -2,7 +2,7 @@
 ///
 /// A thread takes runs of neighbouring elements along the innermost reduced axis; the threads that work on one output stand
 /// side by side in a block where that axis is the dense one, and across it where a kept axis is, so that accesses coalesce
-/// either way.
+/// either way. Where a kept axis is, reducers that keep one number take vectors of it: a thread works on as many outputs.
 #pragma once
 
 #include <situ/core/storage.hpp>
@@ -28,6 +28,7 @@ struct ReducePlan {
   int64_t steps_per_part;
   int64_t rows_per_stride, runs_per_stride;  ///< `lanes` steps further
   int parts;
+  bool columns;      ///< a thread takes vectors of outputs; then a step is one place along the reduced axes
   Teams teams;
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
@@ -74,6 +75,7 @@ struct ReducedPart {
 
   /// Takes in Steps steps that are held, the counts of whose elements and the numbers of whose first ones are given.
   template <int Steps>
+    requires(Steps * width <= 32)  // bits
   SITU_DEVICE __forceinline__ void take(Tree const& tree, Held<Tree, width> const (&held)[Steps], int const (&counts)[Steps], int64_t const (&first)[Steps]) {
     using E = typename R::element;
     E values[Steps][width];
@@ -100,10 +102,10 @@ struct ReducedPart {
       for (int r = 0; r < Steps; ++r) {
         if (counts[r] <= 0) continue;
         evaluate(r);
-        if constexpr (requires { R::beats(values[r][0], sum.value); }) {  // most of what comes later beats nothing
+        if constexpr (requires { R::may_beat(values[r][0], sum.value); }) {  // most of what comes later beats nothing
           bool better = sum.index < 0;
 #pragma unroll
-          for (int j = 0; j < width; ++j) better = better || R::beats(values[r][j], sum.value);
+          for (int j = 0; j < width; ++j) better |= R::may_beat(values[r][j], sum.value);
           if (!better) continue;
         }
 #pragma unroll
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Total = typename R::total;
-  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 ? 2 : 4;
+  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 || N > 8 ? 2 : 4;
   auto const& plan = arguments.operands;
   Teams const teams = plan.teams;
   int const lane = teams.lane();
@@ -190,6 +192,73 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   if (lane != 0 || output >= plan.outputs) return;
   if (plan.parts > 1) static_cast<Total*>(plan.result)[output * plan.parts + blockIdx.y] = total;
   else static_cast<typename P::out_type*>(plan.result)[output] = finished<R>(total, plan.count, plan.parameter);
+}
+
+/// Whether a reducer keeps one number, so that a thread can work on several outputs.
+template <class P>
+inline constexpr bool reduces_columns = P::leaves > 0 && reduction_lanes<P> > 1 && std::is_arithmetic_v<typename P::reducer::total>;
+
+/// Vectors of neighbouring outputs, whose elements lie side by side.
+template <class P>
+__global__ void __launch_bounds__(block_threads) reduce_columns_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+  using R = typename P::reducer;
+  using Tree = typename P::tree_type;
+  using Total = typename R::total;
+  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 ? 2 : 4, chain_steps = 16;
+  auto const& plan = arguments.operands;
+  Teams const teams{plan.teams.lanes, false};
+  int const lane = teams.lane();
+  int64_t const output = (static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output()) * N;
+  Total totals[N];
+  typename R::accumulator sums[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) totals[j] = static_cast<Total>(R::identity()), sums[j] = R::identity();
+  auto const flush = [&] {
+#pragma unroll
+    for (int j = 0; j < N; ++j) totals[j] = merge_totals<R>{}(totals[j], static_cast<Total>(sums[j])), sums[j] = R::identity();
+  };
+  if (output < plan.outputs) {
+    int64_t kept[inputs + 1] = {};
+    walk<1>(plan, 0, plan.kept_rank, output, kept);
+    int64_t const first = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part, last = first + plan.steps_per_part, end = last < plan.steps ? last : plan.steps;
+    bool const one_line = plan.run_axis == plan.kept_rank;
+    int chain = 0;
+#pragma unroll 1
+    for (int64_t step = first + lane; step < end; step += rounds * teams.lanes) {
+      Held<Tree, N> held[rounds];
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = step + r * teams.lanes;
+        if (at >= end) continue;
+        int64_t offsets[inputs + 1];
+#pragma unroll
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + (one_line ? plan.run_stride(o) * at : 0);
+        if (!one_line) walk<1>(plan, plan.kept_rank, plan.run_axis + 1, at, offsets);
+        hold(held[r], VectorSource{plan.data, offsets});
+      }
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = step + r * teams.lanes;
+        if (at >= end) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) sums[j] = R::step(sums[j], convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, at - j)), at);
+      }
+      chain += rounds;
+      if (chain % chain_steps == 0) flush();
+    }
+    flush();
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    totals[j] = join_team<false>(teams, totals[j], merge_totals<R>{});
+    __syncthreads();  // until it has been read
+  }
+  if (lane != 0 || output >= plan.outputs) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (plan.parts > 1) static_cast<Total*>(plan.result)[(output + j) * plan.parts + blockIdx.y] = totals[j];
+    else static_cast<typename P::out_type*>(plan.result)[output + j] = finished<R>(totals[j], plan.count, plan.parameter);
+  }
 }
 
 template <class R>
@@ -257,9 +326,26 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where `reorders` says so.
+/// Whether vectors of `lanes` outputs are made of vectors of every input.
 template <int Operands>
-SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders) {
+SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands> const& plan, int64_t const* sizes, int const* element_sizes, int lanes, int rank) {
+  int const across = plan.kept_rank - 1;
+  if (across < 0 || sizes[across] % lanes != 0) return false;
+  for (int o = 1; o < Operands; ++o) {
+    auto const& strides = plan.strides[o];
+    if (!takes_vectors(plan.data[o], element_sizes[o], lanes, strides[across], strides, across)) return false;
+    for (int k = plan.kept_rank; k < rank; ++k) {
+      if (strides[k] % lanes != 0) return false;
+    }
+  }
+  return true;
+}
+
+/// Plans the blocks of a reduction of `lanes` elements at a time, of vectors of outputs where these may be. Reduced axes get into the order of memory
+/// where `reorders` says so.
+template <int Operands>
+SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders,
+                                  bool may_take_columns) {
   auto const& where = places.where;
   int const kept = places.kept_rank;
   int rank = where.rank;
@@ -294,7 +380,15 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
   } else {
     teams.lanes = block_threads / power_of_2_above(places.outputs, 32);
   }
-  int64_t const blocks = teams.blocks(places.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  plan.columns = may_take_columns && !teams.side_by_side && reduces && columns_are_vectors(plan, sizes, element_sizes, lanes, rank);
+  int64_t groups = places.outputs;
+  if (plan.columns) {
+    groups /= lanes;
+    teams.lanes = block_threads / power_of_2_above(groups, 32);
+    plan.steps = places.count;
+    plan.wide = plan.wide || plan.steps >= index_limit;
+  }
+  int64_t const blocks = teams.blocks(groups), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
   plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
@@ -306,6 +400,7 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
 struct ReduceKernels : KernelTree {
   char const* name;
   void const* kernel;
+  void const* of_columns;  ///< or null
   std::size_t total_bytes;
   void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
   bool reorders;                                                   ///< whether reduced axes may get into the order of memory
@@ -318,13 +413,14 @@ SITU_NOINLINE void launch_reduction(ReduceKernels const& kernels, ReducePlaces<O
   FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
   auto& plan = arguments.operands;
   LaunchName const name(kernels.name, kernels.formula);
-  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1, kernels.of_columns != nullptr);
+  void const* const kernel = plan.columns ? kernels.of_columns : kernels.kernel;
   plan.parameter = places.parameter;
   plan.result = places.where.data[0];
-  if (plan.parts == 1) return launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  if (plan.parts == 1) return launch_kernel(device, name, kernel, blocks, block_threads, &arguments);
   Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * kernels.total_bytes);
   plan.result = scratch.get();
-  launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  launch_kernel(device, name, kernel, blocks, block_threads, &arguments);
   kernels.join(device, plan, places.where.data[0]);
 }
 
@@ -352,9 +448,12 @@ void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
+  void const* of_columns = nullptr;
+  if constexpr (cuda::reduces_columns<P>) of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
   cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>},
                                     R::name,
                                     reinterpret_cast<void const*>(&cuda::reduce_kernel<P>),
+                                    of_columns,
                                     sizeof(typename R::total),
                                     &cuda::launch_join<R>,
                                     !cuda::reports_an_index<typename R::accumulator>};

@@ -39,6 +39,7 @@ struct RowArguments {
   int count;                 ///< of parts
   Part* parts;               ///< of all rows
   Teams teams;
+  uint64_t repeated;         ///< bit o: of operand o, of several inputs, a row is one element
   RowArguments(typename P::tree_type const& tree, typename P::op_type const& op) : tree(tree), op(op) {}
   SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
 };
@@ -57,17 +58,23 @@ struct RowSource {
   int64_t const* offsets;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1]);
+    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
+    if (N > 1 && P::leaves > 1 && (arguments.repeated >> (K + 1) & 1)) lanes.load_one(from);
+    else lanes.load(from);
   }
 };
 
-/// Where step `number` of a row lies in each operand, whose row begins at `base`. Vectors lie side by side; rows of several lines are walked.
+/// Where step `number` of a row lies in each operand, whose row begins at `base`. Vectors lie side by side, or are one element; rows of several lines
+/// are walked.
 template <class P, bool Vectors, bool OneLine>
 struct RowOffsets {
   int64_t of[P::leaves + 1];
   SITU_DEVICE __forceinline__ RowOffsets(RowArguments<P> const& arguments, int64_t const* base, int64_t number) {
 #pragma unroll
-    for (int o = 0; o <= P::leaves; ++o) of[o] = base[o] + (Vectors ? number * row_lanes<P, true> : OneLine ? number * arguments.run_stride(o) : 0);
+    for (int o = 0; o <= P::leaves; ++o) {
+      bool const stays = Vectors && P::leaves > 1 && (arguments.repeated >> o & 1);
+      of[o] = base[o] + (stays ? 0 : Vectors ? number * row_lanes<P, true> : OneLine ? number * arguments.run_stride(o) : 0);
+    }
     if constexpr (!Vectors && !OneLine) walk<0>(arguments, arguments.kept, arguments.run_axis + 1, number, of);
   }
 };
@@ -103,19 +110,24 @@ __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_c
   int64_t base[P::leaves + 1] = {};
   if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
   RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0};
-  Held<Tree, N> held[K];
-#pragma unroll
-  for (int c = 0; c < K; ++c) {  // all loads come first
-    if (share.ends_before<N>(c)) break;
-    if (share.has(c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(c)).of});
-  }
   C x[K][N];
+  constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
 #pragma unroll
-  for (int c = 0; c < K; ++c) {
-    if (share.ends_before<N>(c)) break;
+  for (int first = 0; first < K; first += at_once) {
+    if (share.ends_before<1>(first)) break;
+    Held<Tree, N> held[at_once];
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[c][j] = TeamMath<Op>::absent();
-    if (share.has(c)) evaluate_held(arguments, held[c], int64_t{share.number(c)} * N, x[c]);  // what a map calls is not called for what is not there
+    for (int c = 0; c < at_once; ++c) {
+      if (share.ends_before<N>(first + c)) break;
+      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(first + c)).of});
+    }
+#pragma unroll
+    for (int c = 0; c < at_once; ++c) {
+      if (share.ends_before<N>(first + c)) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[first + c][j] = TeamMath<Op>::absent();
+      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x[first + c]);  // no map is called for what is not there
+    }
   }
   TeamMath<Op> math;
   math.gather(arguments.op, teams, x, share, arguments.length);
@@ -202,13 +214,15 @@ __global__ void __launch_bounds__(block_threads) long_rows_kernel(const __grid_c
   });
 }
 
-/// Whether every operand of the rows, and what the operation reads beside them, takes `lanes` neighbours at once.
+/// Whether every operand of the rows, and what the operation reads beside them, takes `lanes` neighbours at once. Tells which are one element.
 template <class P>
-bool rows_take_vectors(RowArguments<P> const& arguments, int lanes) {
+bool rows_take_vectors(RowArguments<P>& arguments, int lanes) {
+  arguments.repeated = 0;
   if (arguments.run != arguments.length || arguments.run % lanes != 0) return false;
   for (int o = 0; o <= P::leaves; ++o) {
     auto const& strides = arguments.strides[o];
-    if (!takes_vectors(arguments.data[o], element_sizes<P>.of[o], lanes, strides[arguments.run_axis], strides, arguments.run_axis)) return false;
+    if (P::leaves > 1 && o > 0 && strides[arguments.run_axis] == 0) arguments.repeated |= uint64_t{1} << o;
+    else if (!takes_vectors(arguments.data[o], element_sizes<P>.of[o], lanes, strides[arguments.run_axis], strides, arguments.run_axis)) return false;
   }
   return TeamMath<typename P::op_type>::takes_vectors(arguments.op);
 }
@@ -236,8 +250,9 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
     return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
   }
 
-  // Twice the blocks cost a second launch: rows are cut where they leave half of the GPU idle.
-  int64_t parts = blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
+  // Twice the blocks cost a second launch: rows that are too long to be held are cut where they leave half of the GPU idle.
+  bool const short_lines = arguments.steps <= int64_t{teams.lanes} * K;
+  int64_t parts = !short_lines && blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
   arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
   parts = (arguments.steps + arguments.steps_per_part - 1) / arguments.steps_per_part;
   arguments.count = static_cast<int>(parts);

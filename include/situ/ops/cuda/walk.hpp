@@ -51,6 +51,16 @@ struct WalkSource {
   }
 };
 
+/// A vector of leaf K, which is operand K + 1, from its offset on.
+struct VectorSource {
+  void* const* data;
+  int64_t const* offsets;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    lanes.load(static_cast<T const*>(data[K + 1]) + offsets[K + 1]);
+  }
+};
+
 /// Whether `lanes` elements can be accessed at once along a run: its stride is 1, and no other axis, of `rank` ones, leads off the grid.
 inline bool takes_vectors(void const* data, int element_bytes, int lanes, int64_t run_stride, int64_t const* strides, int rank) {
   bool result = run_stride == 1 && reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(lanes * element_bytes) == 0;
