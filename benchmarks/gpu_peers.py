@@ -207,7 +207,7 @@ class Jax:
         return x
 
     def gradients(self):
-        n, nn, grad = self.np, self.jax.nn, self.jax.grad
+        n, nn, grad = self.np, self.jax.nn, self.jax.value_and_grad  # alone, a gradient would leave the forward out
 
         def layer_norm(x):
             mean = x.mean(1, keepdims=True)

@@ -651,8 +651,17 @@ SITU_HOST_DEVICE constexpr To bits_to(From const& from) {
   return __builtin_bit_cast(To, from);
 }
 
+// GPUs have instructions for the conversions of 16-bit floats.
+
 /// binary32 to binary16, round to nearest even; NaN stays NaN, beyond 65504 + half an ulp becomes infinite.
 SITU_HOST_DEVICE constexpr uint16_t half_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    uint16_t result = 0;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+  }
+#endif
   uint32_t const bits = bits_to<uint32_t>(value);
   uint32_t const sign = (bits >> 16) & 0x8000u;
   uint32_t const magnitude = bits & 0x7fffffffu;
@@ -667,6 +676,13 @@ SITU_HOST_DEVICE constexpr uint16_t half_bits(float value) {
 }
 
 SITU_HOST_DEVICE constexpr float half_value(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float result = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(half));
+    return result;
+  }
+#endif
   uint32_t const sign = (static_cast<uint32_t>(half) & 0x8000u) << 16;
   uint32_t const magnitude = static_cast<uint32_t>(half) & 0x7fffu;
   if (magnitude >= 0x7c00u) return bits_to<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
@@ -678,6 +694,13 @@ SITU_HOST_DEVICE constexpr float half_value(uint16_t half) {
 }
 
 SITU_HOST_DEVICE constexpr uint16_t bfloat_bits(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (!__builtin_is_constant_evaluated()) {
+    uint16_t result = 0;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
+    return result;
+  }
+#endif
   uint32_t const bits = bits_to<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -11669,50 +11692,18 @@ struct word<8> {
 template <class T>
 using word_of = typename word<sizeof(T)>::type;
 
-/// One element from memory as the type that it is computed in. (Where a compiler of the host compiles kernels, to test them, there are no instructions for it.)
+/// One element from memory as the type that it is computed in.
 template <class T>
 SITU_DEVICE __forceinline__ compute_t<T> from_word(word_of<T> bits) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return bits != 0;
-  } else if constexpr (std::is_same_v<T, float16>) {
-#if defined(__CUDA_ARCH__)
-    float result;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-    return result;
-#else
-    return static_cast<float>(bits_to<float16>(bits));
-#endif
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  } else {
-    return bits_to<T>(bits);
-  }
+  if constexpr (std::is_same_v<T, bool>) return bits != 0;
+  else return bits_to<T>(bits);
 }
 
 /// The way back: 16-bit floats are rounded to nearest even.
 template <class T>
 SITU_DEVICE __forceinline__ word_of<T> to_word(compute_t<T> value) {
-  if constexpr (std::is_same_v<T, float16>) {
-#if defined(__CUDA_ARCH__)
-    unsigned short result;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
-    return result;
-#else
-    return half_bits(value);
-#endif
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned short result;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
-    return result;
-#else
-    return bfloat_bits(value);
-#endif
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return value ? 1 : 0;
-  } else {
-    return bits_to<word_of<T>>(value);
-  }
+  if constexpr (std::is_same_v<T, bool>) return value ? 1 : 0;
+  else return bits_to<word_of<T>>(static_cast<T>(value));
 }
 
 /// The registers that N neighbouring elements of type T fill: a transfer of 16, 8, 4, 2 or 1 bytes.
@@ -11746,7 +11737,14 @@ struct Lanes {
       if (j < count) insert(j, *reinterpret_cast<word_of<T> const*>(from + j * stride));
     }
   }
-  /// The same, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
+  /// One element, N times.
+  SITU_DEVICE __forceinline__ void load_one(T const* from) {
+    word_of<T> const one = *reinterpret_cast<word_of<T> const*>(from);
+    clear();
+#pragma unroll
+    for (int j = 0; j < N; ++j) insert(j, one);
+  }
+  /// As load_each, but that the others become as the first one, where there is one: what a map calls gets nothing else than elements.
   SITU_DEVICE __forceinline__ void load_repeating(T const* from, int64_t stride, int count) {
     clear();
     if (count <= 0) return;
@@ -12056,8 +12054,10 @@ struct StridedSource {
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = K + First;
     T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
+    int const stride = arguments.strides[o][arguments.outer_rank];
     if (N == 1 || (arguments.vectors >> o & 1)) lanes.load(from);
-    else lanes.load_each(from, arguments.strides[o][arguments.outer_rank], N);
+    else if (stride == 0) lanes.load_one(from);
+    else lanes.load_each(from, stride, N);
   }
 };
 /// The way back, to operand o.
@@ -14338,19 +14338,35 @@ namespace math {
 // Numbers: libm on the host, CUDA's own functions on a device.
 SITU_HOST_DEVICE inline float tanh(float x) { return SITU_LIBM(tanhf)(x); }
 SITU_HOST_DEVICE inline double tanh(double x) { return SITU_LIBM(tanh)(x); }
+namespace detail {
+/// n / d for 1 <= d < 2^100; on a device in float without the cases that a division looks for, to 1.5 ULP.
+template <class T>
+SITU_HOST_DEVICE inline T quotient(T n, T d) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) {
+    T r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    return n * ::fmaf(r, ::fmaf(-d, r, T(1)), r);
+  }
+#endif
+  return n / d;
+}
+}  // namespace detail
 /// 1 / (1 + e⁻ˣ), without overflow.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T sigmoid(T x) {
   T const e = math::exp(x < 0 ? x : -x);
-  return x < 0 ? e / (1 + e) : 1 / (1 + e);
+  return detail::quotient(x < 0 ? e : T(1), 1 + e);
 }
 /// x / (1 + e⁻ˣ). e⁻ᵃ is squared from its half, so that x e⁻ᵃ is rounded once where e⁻ᵃ alone is denormal.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T silu(T x) {
   T const h = math::exp((x < 0 ? x : -x) / 2);
-  return x < 0 ? (x < T(-2000) ? T(-0.0) : x * h / (1 + h * h) * h) : x / (1 + h * h);
+  if (x < T(-2000)) return T(-0.0);
+  T const y = detail::quotient(x < 0 ? x * h : x, 1 + h * h);
+  return x < 0 ? y * h : y;
 }
 /// log(1 + eˣ).
 template <class T>
@@ -14602,10 +14618,56 @@ SITU_HOST_DEVICE inline float erf(float x) { return SITU_LIBM(erff)(x); }
 SITU_HOST_DEVICE inline double erf(double x) { return SITU_LIBM(erf)(x); }
 SITU_HOST_DEVICE inline float erfc(float x) { return SITU_LIBM(erfcf)(x); }
 SITU_HOST_DEVICE inline double erfc(double x) { return SITU_LIBM(erfc)(x); }
+#if defined(__CUDA_ARCH__)
+namespace detail {
+/// A product that no compiler makes one operation with what it is added to.
+__device__ inline float product_alone(float x, float y) { return ::__fmul_rn(x, y); }
+__device__ inline double product_alone(double x, double y) { return ::__dmul_rn(x, y); }
+__device__ inline float fused(float x, float y, float to) { return ::fmaf(x, y, to); }
+__device__ inline double fused(double x, double y, double to) { return ::fma(x, y, to); }
+
+/// x Φ(x) in float, as gelu_anywhere below makes it:
+///
+///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
+__device__ inline float gelu_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f), square = product_alone(a, a), square_low = fused(a, a, -square);
+  constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
+  float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
+  float const power = math::exp2(w), e = fused(power, 0.693147181f * w_low, power);
+  float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
+  constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
+                                    -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
+  float h = coefficients[0];
+#pragma unroll
+  for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
+  float const tail = a * u * h * e;
+  return x < 0 ? -tail : x - tail;
+}
+
+/// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
+/// units most GPUs have few.
+template <class T>
+__device__ inline T gelu_tanh_tail(T x) {
+  constexpr bool narrow = sizeof(T) == 4;
+  constexpr T c = narrow ? T(1.15110409) : T(1.1511040990721624), c_low = narrow ? T(6.47420118e-09) : T(6.566413020384856e-17);  // √(2/π) / ln 2
+  constexpr T d = narrow ? T(0.0514716208) : T(0.051471619790011747), d_low = narrow ? T(-1.00809927e-09) : T(-2.989088700359372e-18);  // 0.044715 c
+  T const square = product_alone(x, x), square_low = fused(x, x, -square);
+  T const cubic = product_alone(d, square), cubic_low = fused(d, square, -cubic) + fused(d, square_low, d_low * square);
+  T const sum = c + cubic, part = sum - c, sum_low = (c - (sum - part)) + (cubic - part) + (cubic_low + c_low);
+  T const w = product_alone(x, sum), w_low = fused(x, sum_low, fused(x, sum, -w));
+  T const h = math::exp2(-w);
+  return fused(h, T(-0.69314718055994531) * w_low, h);
+}
+}  // namespace detail
+#endif
+
 /// x Φ(x), Φ the normal distribution: gelu in its exact form.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T gelu(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 4) return detail::gelu_of_device(x);
+#endif
   // −x/√2 = u + d: erfc(u + d) = erfc(u) − 2/√π e^(−u²) d, and e^(−u²)/erfc(u) is close to √π (u + 1/(2u)) where that
   // matters, in the tail.
   T u, d;
@@ -14618,12 +14680,17 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   }
   if (u > 40) return T(-0.0);
   T const y = x * (T(0.5) * math::erfc(u));
-  return u > 1 ? y - y * d * (2 * u + 1 / u) : y;
+  return u > 1 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;
 }
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 template <class T>
   requires std::is_floating_point_v<T>
 SITU_HOST_DEVICE inline T gelu_tanh(T x) {
+#if defined(__CUDA_ARCH__)
+  T const g = x < -50 ? T(-50) : x, a = g < 0 ? -g : g, tail = detail::gelu_tanh_tail(a > 50 ? T(50) : a);  // a NaN stays
+  T const y = detail::quotient(g < 0 ? g * tail : g, 1 + tail * tail);
+  return g < 0 ? y * tail : y;
+#else
   if (x < -50) return T(-0.0);
   if (x > 50) return x;
   double const y = static_cast<double>(x);
@@ -14633,6 +14700,7 @@ SITU_HOST_DEVICE inline T gelu_tanh(T x) {
   T const h = math::exp(high);
   T const half = h + h * static_cast<T>(a - static_cast<double>(high));
   return x < 0 ? x * half / (1 + half * half) * half : x / (1 + half * half);
+#endif
 }
 
 namespace detail {
@@ -22725,6 +22793,9 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
   one.a_step = plan.rank > 0 ? plan.a[longest] : 0, one.b_step = plan.rank > 0 ? plan.b[longest] : 0;
   one.c_step = plan.rank > 0 ? plan.c[longest] : plan.m * plan.n;
   bool epilogue = bias || activation != 0;
+#if defined(__CUDACC__)
+  if (activation == 32 && sizeof(T) == 8) epilogue = false;  // cuBLASLt's gelu of double is right to 32 bits only; a kernel of situ's does better
+#endif
   for (int64_t call = 0; call < calls; ++call) {
     int64_t rest = call, at_a = 0, at_b = 0, at_c = 0;
     for (int axis = plan.rank - 1; axis >= 0; --axis) {
@@ -23140,6 +23211,8 @@ struct arg_extremum {
     }
     return Sign > 0 ? x > best : x < best;
   }
+  /// Whether it might, in one comparison: always where one is NaN.
+  SITU_HOST_DEVICE static bool may_beat(element x, element best) { return !(Sign > 0 ? x <= best : x >= best); }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t index) {
     return a.index < 0 || beats(x, a.value) ? accumulator{x, index} : a;
   }
@@ -25207,7 +25280,7 @@ void launch_reduce(cpu_kernels, P const& program) {
 ///
 /// A thread takes runs of neighbouring elements along the innermost reduced axis; the threads that work on one output stand
 /// side by side in a block where that axis is the dense one, and across it where a kept axis is, so that accesses coalesce
-/// either way.
+/// either way. Where a kept axis is, reducers that keep one number take vectors of it: a thread works on as many outputs.
 
 
 // ---- <situ/ops/cuda/teams.hpp>
@@ -25229,12 +25302,23 @@ struct Teams {
   int lanes;          ///< a power of 2
   bool side_by_side;  ///< the lanes of an output are neighbours; else the outputs are
 
-  SITU_HOST_DEVICE int outputs() const { return block_threads / lanes; }
-  SITU_DEVICE int lane() const { return static_cast<int>(side_by_side ? threadIdx.x % static_cast<unsigned>(lanes) : threadIdx.x / static_cast<unsigned>(outputs())); }
-  SITU_DEVICE int output() const { return static_cast<int>(side_by_side ? threadIdx.x / static_cast<unsigned>(lanes) : threadIdx.x % static_cast<unsigned>(outputs())); }
+  SITU_HOST_DEVICE int outputs() const { return block_threads >> bits(); }
+  SITU_DEVICE int lane() const { return side_by_side ? thread() & (lanes - 1) : thread() >> (block_bits - bits()); }
+  SITU_DEVICE int output() const { return side_by_side ? thread() >> bits() : thread() & (outputs() - 1); }
   SITU_DEVICE int stride() const { return side_by_side ? 1 : outputs(); }
   /// The blocks that so many outputs take.
   int64_t blocks(int64_t count) const { return (count + outputs() - 1) / outputs(); }
+
+ private:
+  static constexpr int block_bits = __builtin_ctz(block_threads);
+  SITU_HOST_DEVICE int bits() const {
+#if defined(__CUDA_ARCH__)
+    return 31 - __clz(lanes);
+#else
+    return __builtin_ctz(static_cast<unsigned>(lanes));
+#endif
+  }
+  SITU_DEVICE static int thread() { return static_cast<int>(threadIdx.x); }
 };
 
 /// The least power of 2 that is no less than n, at most `limit`.
@@ -25263,19 +25347,38 @@ struct sum_of_two {
   }
 };
 
+/// The larger one; a NaN only where both are.
+struct larger_number_of {
+  SITU_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
+  SITU_DEVICE double operator()(double a, double b) const { return ::fmax(a, b); }
+};
+
 /// Joins a value of every thread of a team, in an order that is always the same: lane 0 returns the whole; with ToAll every lane does, which
 /// wants an f that commutes. For all threads of a block.
 template <bool ToAll, class C, class F>
 SITU_DEVICE C join_team(Teams const& teams, C mine, F f) {
+  int const me = static_cast<int>(threadIdx.x);
   if constexpr (std::is_arithmetic_v<C>) {
-    if (teams.side_by_side && teams.lanes <= 32) {
+    if (teams.side_by_side) {  // in warps, then what the warps of a team have
+      int const in_warp = teams.lanes < 32 ? teams.lanes : 32;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        if (step < in_warp) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      }
+      if (teams.lanes <= 32) return mine;
+      __shared__ C of_warps[block_threads / 32];
+      if (me % 32 == 0) of_warps[me / 32] = mine;
+      __syncthreads();
+      int const first = me / teams.lanes * (teams.lanes / 32);
+      mine = of_warps[first];
 #pragma unroll 1
-      for (int step = teams.lanes / 2; step > 0; step /= 2) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      for (int k = 1; k < teams.lanes / 32; ++k) mine = f(mine, of_warps[first + k]);
+      if constexpr (ToAll) __syncthreads();  // until all have read it
       return mine;
     }
   }
   __shared__ C parts[block_threads];
-  int const me = static_cast<int>(threadIdx.x), lane = teams.lane(), stride = teams.stride();
+  int const lane = teams.lane(), stride = teams.stride();
   parts[me] = mine;
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
@@ -25347,6 +25450,20 @@ struct WalkSource {
   }
 };
 
+/// A vector of leaf K, which is operand K + 1, from its offset on; with Mixed, of operands whose bit is not set one element, repeated.
+template <bool Mixed>
+struct VectorSource {
+  void* const* data;
+  int64_t const* offsets;
+  uint64_t vectors;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(data[K + 1]) + offsets[K + 1];
+    if (!Mixed || (vectors >> (K + 1) & 1)) lanes.load(from);
+    else lanes.load_one(from);
+  }
+};
+
 /// Whether `lanes` elements can be accessed at once along a run: its stride is 1, and no other axis, of `rank` ones, leads off the grid.
 inline bool takes_vectors(void const* data, int element_bytes, int lanes, int64_t run_stride, int64_t const* strides, int rank) {
   bool result = run_stride == 1 && reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(lanes * element_bytes) == 0;
@@ -25375,6 +25492,7 @@ struct ReducePlan {
   int64_t steps_per_part;
   int64_t rows_per_stride, runs_per_stride;  ///< `lanes` steps further
   int parts;
+  bool columns;      ///< a thread takes vectors of outputs; then a step is one place along the reduced axes
   Teams teams;
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
   double parameter;  ///< for reducers that ask for one
@@ -25404,92 +25522,207 @@ struct merge_totals {
 template <class P>
 inline constexpr int reduction_lanes = P::leaves == 0 ? 4 : 16 / widest_input<typename P::tree_type>;
 
+/// What a thread has come to: the elements of a few steps in the accumulator, what came before them in the total. Sums of floats go on in double.
 template <class P>
-__global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+struct ReducedPart {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Accumulator = typename R::accumulator;
   using Total = typename R::total;
-  constexpr int N = reduction_lanes<P>, inputs = P::leaves;
-  constexpr bool floats = std::is_floating_point_v<Accumulator>;
-  constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 1;  // sums of float go on in double at every step
-  constexpr int rounds = N > 4 || inputs > 1 ? 1 : 2;
+  static constexpr int width = reduction_lanes<P>;
+  static constexpr bool floats = std::is_floating_point_v<Accumulator>;
+  static constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 16 / width > 1 ? 16 / width : 1;
+
+  Total total = static_cast<Total>(R::identity());
+  Accumulator sum = R::identity();
+  int chain = 0;
+
+  /// Takes in Steps steps that are held, the counts of whose elements and the numbers of whose first ones are given.
+  template <int Steps>
+    requires(Steps * width <= 32)  // bits
+  SITU_DEVICE __forceinline__ void take(Tree const& tree, Held<Tree, width> const (&held)[Steps], int const (&counts)[Steps], int64_t const (&first)[Steps]) {
+    using E = typename R::element;
+    E values[Steps][width];
+    auto const evaluate = [&](int r) {
+#pragma unroll
+      for (int j = 0; j < width; ++j) values[r][j] = convert_scalar<E>(Evaluator::value(tree, held[r], j, first[r]));
+    };
+    if constexpr (reducers::centred<R>) {  // all that is held becomes one part
+      E flat[Steps * width];
+      unsigned valid = 0;
+#pragma unroll
+      for (int r = 0; r < Steps; ++r) {
+        if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * width);
+#pragma unroll
+        for (int j = 0; j < width; ++j) flat[r * width + j] = 0;
+        if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
+        evaluate(r);
+#pragma unroll
+        for (int j = 0; j < width; ++j) flat[r * width + j] = values[r][j];
+      }
+      sum = R::merge(sum, R::part_of(flat, valid));
+    } else {
+#pragma unroll
+      for (int r = 0; r < Steps; ++r) {
+        if (counts[r] <= 0) continue;
+        evaluate(r);
+        if constexpr (requires { R::may_beat(values[r][0], sum.value); }) {  // most of what comes later beats nothing
+          bool better = sum.index < 0;
+#pragma unroll
+          for (int j = 0; j < width; ++j) better |= R::may_beat(values[r][j], sum.value);
+          if (!better) continue;
+        }
+#pragma unroll
+        for (int j = 0; j < width; ++j) {
+          if (j < counts[r]) sum = R::step(sum, values[r][j], first[r] + j);
+        }
+        if constexpr (floats) {
+          if (++chain % chain_steps == 0) flush();
+        }
+      }
+    }
+  }
+  SITU_DEVICE __forceinline__ void flush() {
+    total = merge_totals<R>{}(total, static_cast<Total>(sum));
+    sum = R::identity();
+  }
+  SITU_DEVICE __forceinline__ Total whole() {
+    if constexpr (!floats) return static_cast<Total>(sum);
+    flush();
+    return total;
+  }
+};
+
+template <class P>
+__global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+  using R = typename P::reducer;
+  using Tree = typename P::tree_type;
+  using Total = typename R::total;
+  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 || N > 8 ? 2 : 4;
   auto const& plan = arguments.operands;
   Teams const teams = plan.teams;
   int const lane = teams.lane();
   int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
   Total total = static_cast<Total>(R::identity());
-  Accumulator sum = R::identity();
   if (output < plan.outputs) {
+    ReducedPart<P> part;
     int64_t kept[inputs + 1] = {};
     walk<1>(plan, 0, plan.kept_rank, output, kept);
     int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
     int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
     step += lane;
-    int64_t row = 0, run = step;
-    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
-    for (int chain = 1; step < end; ++chain) {
-      Held<Tree, N> held[rounds];
-      int counts[rounds];
-      int64_t first[rounds];
+    auto const hold_step = [&](Held<Tree, N>& held, int64_t row, int64_t run, int count) {
+      int64_t offsets[inputs + 1];
 #pragma unroll
-      for (int r = 0; r < rounds; ++r) {
-        int64_t offsets[inputs + 1];
-        int64_t const left = step < end ? plan.run - run * N : 0;
-        counts[r] = left < N ? static_cast<int>(left) : N;
-        first[r] = row * plan.run + run * N;
-#pragma unroll
-        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
-        if (step < end && row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
-        hold(held[r], WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, counts[r]});
-        step += teams.lanes;
-        row += plan.rows_per_stride;
-        run += plan.runs_per_stride;
-        if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
-      }
-      if constexpr (reducers::centred<R>) {  // all that is held becomes one part
-        typename R::element values[rounds * N];
-        unsigned valid = 0;
+      for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
+      if (row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
+      hold(held, WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, count});
+    };
+    if (plan.runs == plan.steps) {  // one line for each output: whole steps, several of them in flight
+      int64_t const whole = plan.run / N < end ? plan.run / N : end;
+#pragma unroll 1
+      for (; whole > step + (rounds - 1) * teams.lanes; step += rounds * teams.lanes) {
+        Held<Tree, N> held[rounds];
+        int counts[rounds];
+        int64_t first[rounds];
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
-          if (counts[r] > 0) valid |= ((1u << counts[r]) - 1u) << (r * N);
-#pragma unroll
-          for (int j = 0; j < N; ++j) values[r * N + j] = 0;
-          if (counts[r] <= 0) continue;  // what a map calls is not called for what is not there
-#pragma unroll
-          for (int j = 0; j < N; ++j) {
-            values[r * N + j] = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
-          }
+          counts[r] = N;
+          first[r] = (step + r * teams.lanes) * N;
+          hold_step(held[r], 0, step + r * teams.lanes, N);
         }
-        sum = R::merge(sum, R::part_of(values, valid));
-      }
-#pragma unroll
-      for (int r = 0; r < rounds && !reducers::centred<R>; ++r) {
-        if (counts[r] <= 0) continue;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          auto const x = convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, first[r]));
-          if constexpr (!reducers::centred<R>) {
-            if (j < counts[r]) sum = R::step(sum, x, first[r] + j);
-          }
-        }
-      }
-      if constexpr (floats) {
-        if (chain % chain_steps == 0) {
-          total = merge_totals<R>{}(total, static_cast<Total>(sum));
-          sum = R::identity();
-        }
+        part.take(arguments.tree, held, counts, first);
       }
     }
-    if constexpr (floats) total = merge_totals<R>{}(total, static_cast<Total>(sum));
-    else total = static_cast<Total>(sum);
+    int64_t row = 0, run = step;
+    if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
+#pragma unroll 1
+    for (; step < end; step += teams.lanes) {
+      Held<Tree, N> held[1];
+      int64_t const left = plan.run - run * N;
+      int const counts[1] = {left < N ? static_cast<int>(left) : N};
+      int64_t const first[1] = {row * plan.run + run * N};
+      hold_step(held[0], row, run, counts[0]);
+      part.take(arguments.tree, held, counts, first);
+      row += plan.rows_per_stride;
+      run += plan.runs_per_stride;
+      if (run >= plan.runs && plan.runs < plan.steps) run -= plan.runs, ++row;
+    }
+    total = part.whole();
   }
 
   total = join_team<false>(teams, total, merge_totals<R>{});
   if (lane != 0 || output >= plan.outputs) return;
   if (plan.parts > 1) static_cast<Total*>(plan.result)[output * plan.parts + blockIdx.y] = total;
   else static_cast<typename P::out_type*>(plan.result)[output] = finished<R>(total, plan.count, plan.parameter);
+}
+
+/// Whether a reducer keeps one number, so that a thread can work on several outputs.
+template <class P>
+inline constexpr bool reduces_columns = P::leaves > 0 && reduction_lanes<P> > 1 && std::is_arithmetic_v<typename P::reducer::total>;
+
+/// Vectors of neighbouring outputs, whose elements lie side by side.
+template <class P>
+__global__ void __launch_bounds__(block_threads) reduce_columns_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
+  using R = typename P::reducer;
+  using Tree = typename P::tree_type;
+  using Total = typename R::total;
+  constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 ? 2 : 4, chain_steps = 16;
+  auto const& plan = arguments.operands;
+  Teams const teams{plan.teams.lanes, false};
+  int const lane = teams.lane();
+  int64_t const output = (static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output()) * N;
+  Total totals[N];
+  typename R::accumulator sums[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) totals[j] = static_cast<Total>(R::identity()), sums[j] = R::identity();
+  auto const flush = [&] {
+#pragma unroll
+    for (int j = 0; j < N; ++j) totals[j] = merge_totals<R>{}(totals[j], static_cast<Total>(sums[j])), sums[j] = R::identity();
+  };
+  if (output < plan.outputs) {
+    int64_t kept[inputs + 1] = {};
+    walk<1>(plan, 0, plan.kept_rank, output, kept);
+    int64_t const first = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part, last = first + plan.steps_per_part, end = last < plan.steps ? last : plan.steps;
+    bool const one_line = plan.run_axis == plan.kept_rank;
+    int chain = 0;
+#pragma unroll 1
+    for (int64_t step = first + lane; step < end; step += rounds * teams.lanes) {
+      Held<Tree, N> held[rounds];
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = step + r * teams.lanes;
+        if (at >= end) continue;
+        int64_t offsets[inputs + 1];
+#pragma unroll
+        for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + (one_line ? plan.run_stride(o) * at : 0);
+        if (!one_line) walk<1>(plan, plan.kept_rank, plan.run_axis + 1, at, offsets);
+        hold(held[r], VectorSource<(inputs > 1)>{plan.data, offsets, plan.vectors});
+      }
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = step + r * teams.lanes;
+        if (at >= end) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) sums[j] = R::step(sums[j], convert_scalar<typename R::element>(Evaluator::value(arguments.tree, held[r], j, at - j)), at);
+      }
+      chain += rounds;
+      if (chain % chain_steps == 0) flush();
+    }
+    flush();
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    totals[j] = join_team<false>(teams, totals[j], merge_totals<R>{});
+    __syncthreads();  // until it has been read
+  }
+  if (lane != 0 || output >= plan.outputs) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (plan.parts > 1) static_cast<Total*>(plan.result)[(output + j) * plan.parts + blockIdx.y] = totals[j];
+    else static_cast<typename P::out_type*>(plan.result)[output + j] = finished<R>(totals[j], plan.count, plan.parameter);
+  }
 }
 
 template <class R>
@@ -25557,9 +25790,30 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Plans the blocks of a reduction of `lanes` elements at a time. Reduced axes get into the order of memory where `reorders` says so.
+/// Whether vectors of `lanes` outputs are made of vectors of every input, or of one element of it: plan.vectors tells which.
 template <int Operands>
-SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders) {
+SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands>& plan, int64_t const* sizes, int const* element_sizes, int lanes, int rank) {
+  int const across = plan.kept_rank - 1;
+  if (across < 0 || sizes[across] % lanes != 0) return false;
+  uint64_t vectors = 0;
+  for (int o = 1; o < Operands; ++o) {
+    auto const& strides = plan.strides[o];
+    if (Operands > 2 && strides[across] == 0) continue;
+    vectors |= uint64_t{1} << o;
+    if (!takes_vectors(plan.data[o], element_sizes[o], lanes, strides[across], strides, across)) return false;
+    for (int k = plan.kept_rank; k < rank; ++k) {
+      if (strides[k] % lanes != 0) return false;
+    }
+  }
+  plan.vectors = vectors;
+  return true;
+}
+
+/// Plans the blocks of a reduction of `lanes` elements at a time, of vectors of outputs where these may be. Reduced axes get into the order of memory
+/// where `reorders` says so.
+template <int Operands>
+SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders,
+                                  bool may_take_columns) {
   auto const& where = places.where;
   int const kept = places.kept_rank;
   int rank = where.rank;
@@ -25594,7 +25848,15 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
   } else {
     teams.lanes = block_threads / power_of_2_above(places.outputs, 32);
   }
-  int64_t const blocks = teams.blocks(places.outputs), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  plan.columns = may_take_columns && !teams.side_by_side && reduces && columns_are_vectors(plan, sizes, element_sizes, lanes, rank);
+  int64_t groups = places.outputs;
+  if (plan.columns) {
+    groups /= lanes;
+    teams.lanes = block_threads / power_of_2_above(groups, 32);
+    plan.steps = places.count;
+    plan.wide = plan.wide || plan.steps >= index_limit;
+  }
+  int64_t const blocks = teams.blocks(groups), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
   plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
@@ -25606,6 +25868,7 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
 struct ReduceKernels : KernelTree {
   char const* name;
   void const* kernel;
+  void const* of_columns;  ///< or null
   std::size_t total_bytes;
   void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
   bool reorders;                                                   ///< whether reduced axes may get into the order of memory
@@ -25618,13 +25881,14 @@ SITU_NOINLINE void launch_reduction(ReduceKernels const& kernels, ReducePlaces<O
   FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
   auto& plan = arguments.operands;
   LaunchName const name(kernels.name, kernels.formula);
-  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1, kernels.of_columns != nullptr);
+  void const* const kernel = plan.columns ? kernels.of_columns : kernels.kernel;
   plan.parameter = places.parameter;
   plan.result = places.where.data[0];
-  if (plan.parts == 1) return launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  if (plan.parts == 1) return launch_kernel(device, name, kernel, blocks, block_threads, &arguments);
   Temporary<D> const scratch(static_cast<std::size_t>(plan.outputs) * static_cast<std::size_t>(plan.parts) * kernels.total_bytes);
   plan.result = scratch.get();
-  launch_kernel(device, name, kernels.kernel, blocks, block_threads, &arguments);
+  launch_kernel(device, name, kernel, blocks, block_threads, &arguments);
   kernels.join(device, plan, places.where.data[0]);
 }
 
@@ -25652,9 +25916,12 @@ void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
+  void const* of_columns = nullptr;
+  if constexpr (cuda::reduces_columns<P>) of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
   cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>},
                                     R::name,
                                     reinterpret_cast<void const*>(&cuda::reduce_kernel<P>),
+                                    of_columns,
                                     sizeof(typename R::total),
                                     &cuda::launch_join<R>,
                                     !cuda::reports_an_index<typename R::accumulator>};
@@ -32359,15 +32626,13 @@ struct Linalg<D, cuda_kernels> {
   static void svd_of_small(Tensor<T, D>& matrix, Tensor<T, D>& s, Tensor<T, D>& u, Tensor<T, D>& vh, bool tall, bool vectors, MatrixReports<D> const& reports) {
     MatrixShape const shape(matrix.shape(), "svd");
     int64_t const rows = shape.columns, columns = shape.rows;
-    Tensor<T, D> left, right;
-    if (vectors) {
-      left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
-      right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
-    }
+    // Asked for values alone, cuSOLVER 12 writes to them all the same where matrices are not square.
+    auto left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
+    auto right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
     {
       int const ms = cuda::leading(rows), ns = cuda::leading(columns), batches = cuda::as_int(shape.count(), "a batch of");
       int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
-      T *const us = vectors ? left.data() : nullptr, *const vs = vectors ? right.data() : nullptr;
+      T *const us = left.data(), *const vs = right.data();
       auto const& library = cuda::solver_library();
       cuda::JacobiOptions const options(device, library.gesvdj_options_create, library.gesvdj_options_destroy);
       int size = 0;
@@ -32846,7 +33111,7 @@ SITU_NO_PAIR(LstsqResult, lstsq, RankOptions const& options = {})
 /// Device    runs where the operands live; enqueued.
 /// Throws    ShapeError when the extents do not fit.
 /// Cost      that of the product: on the CPU bias and activation are applied while a tile is in the cache, on CUDA by the epilogue of
-///           one call of cuBLASLt.
+///           one call of cuBLASLt (but gelu of double, which is right to 32 bits only there: nvcc's files make a kernel of it).
 /// Gradient  ∂L/∂x = g w,  ∂L/∂w = gᵀ x,  ∂L/∂b = Σ g, with g = ∂L/∂y times the activation's slope.
 
 
@@ -34280,25 +34545,51 @@ void launch_rows(cpu_kernels, P const& program) {
 // ---- <situ/ops/cuda/rows.hpp>
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
-/// A row that fits the registers of its team is read once: up to 32 floats for each thread, in runs of neighbours with 16-byte accesses where
-/// memory allows it. A longer row is read twice: once for its statistics, which every thread gathers on line, and once for its elements. Where
-/// such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for the statistics of
-/// the parts, then to join them, in every block, and write. Rows that lie side by side in the output are taken by neighbouring threads, so
-/// that accesses coalesce.
+/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread. A longer row is read twice: once for
+/// its statistics, which every thread gathers on line, and once for its elements. Where such rows are too few to fill the GPU, each is cut into parts
+/// for several blocks, and the kernel is launched twice: for the statistics of the parts, then to join them, in every block, and write.
+///
+/// Neighbouring threads take neighbouring vectors of 16 bytes where every operand lets them, else neighbouring elements; where rows lie side by side
+/// in the output, elements of neighbouring rows. So accesses coalesce.
 
 
 // ---- <situ/ops/cuda/row_math.hpp>
 /// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
 ///
-/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(); of a
-/// longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
-/// finish() makes the statistics from the whole. Then value() gives the elements of the output.
+/// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(), and
+/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
+/// finish() makes the statistics from the whole. Then values() gives the elements of the output.
 
 
 #if defined(__CUDACC__)
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
+
+/// The part of a row that a thread holds: every `lanes`-th step of `steps`.
+struct RowShare {
+  int lane, lanes, steps;
+  SITU_DEVICE __forceinline__ int number(int c) const { return lane + c * lanes; }
+  SITU_DEVICE __forceinline__ bool has(int c) const { return number(c) < steps; }
+  /// Whether no thread of the team has step c, asked once for 8 elements.
+  template <int N>
+  SITU_DEVICE __forceinline__ bool ends_before(int c) const {
+    return c * N % 8 == 0 && c * lanes >= steps;
+  }
+};
+
+/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
+template <int N, class C>
+SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
+  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
+#pragma unroll
+  for (int k = 0; k < N; k += at_once) {
+    Lanes<C, at_once> lanes;
+    lanes.load(from + k);
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) to[k + j] = from_word<C>(lanes.bits(j));
+  }
+}
 
 /// Softmax and its logarithm.
 template <class Op>
@@ -34313,35 +34604,43 @@ struct TeamMath {
 
   SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
 
-  /// From all elements that this thread holds; the first counts[c] of x[c] exist.
+  /// What stands where a thread has no element.
+  SITU_DEVICE static C absent() { return least(); }
+  static bool takes_vectors(Op const&) { return true; }
+
+  /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t) {
+  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t) {
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) best = j < counts[c] ? larger_of{}(x[c][j], best) : best;
+      for (int j = 0; j < N; ++j) best = larger_number_of{}(x[c][j], best);
     }
-    best = Op::shift_of(join_team<true>(teams, best, larger_of{}));
+    best = Op::shift_of(join_team<true>(teams, best, larger_number_of{}));
     total = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = j < counts[c] ? math::exp(x[c][j] - best) : C(0);
+        C const e = math::exp(x[c][j] - best);
         total += e;
         if constexpr (!logarithmic) x[c][j] = e;
       }
     }
     finish(join_team<true>(teams, total, sum_of_two{}));
   }
-  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const {
-    if constexpr (logarithmic) return value(op, x, index);
-    else return x * total;
+  template <int N>
+  SITU_DEVICE __forceinline__ void held_values(Op const&, C (&x)[N], int64_t) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : x[j] * total;
   }
-  SITU_DEVICE __forceinline__ C value(Op const&, C x, int64_t) const {
-    if constexpr (logarithmic) return x - best - total;
-    else return math::exp(x - best) * total;
+  template <int N>
+  SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : math::exp(x[j] - best) * total;
   }
 
   SITU_DEVICE static Part nothing() { return {least(), 0}; }
@@ -34351,11 +34650,11 @@ struct TeamMath {
     wide_total = 0;
   }
   template <int N>
-  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N]) {
     C larger = best;
 #pragma unroll
-    for (int j = 0; j < N; ++j) larger = j < count ? larger_of{}(x[j], larger) : larger;
-    if (larger > best || !(larger == larger)) {
+    for (int j = 0; j < N; ++j) larger = larger_number_of{}(x[j], larger);
+    if (larger > best) {
       C const share = best == least() ? C(0) : math::exp(best - larger);
       total *= share;
       wide_total *= static_cast<double>(share);
@@ -34363,7 +34662,7 @@ struct TeamMath {
     }
     C const shift = Op::shift_of(best);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += j < count ? math::exp(x[j] - shift) : C(0);
+    for (int j = 0; j < N; ++j) total += math::exp(x[j] - shift);
   }
   SITU_DEVICE __forceinline__ void flush() {
     wide_total += static_cast<double>(total);
@@ -34374,11 +34673,11 @@ struct TeamMath {
     return {best, wide_total};
   }
   SITU_DEVICE static Part merge(Part const& x, Part const& y) {
-    C const larger = larger_of{}(x.best, y.best);
+    C const larger = larger_number_of{}(x.best, y.best);
     return {larger, scaled(x, Op::shift_of(larger)) + scaled(y, Op::shift_of(larger))};
   }
   SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
-    C const larger = join_team<true>(teams, mine.best, larger_of{});
+    C const larger = join_team<true>(teams, mine.best, larger_number_of{});
     return {larger, join_team<true>(teams, scaled(mine, Op::shift_of(larger)), sum_of_two{})};
   }
   SITU_DEVICE __forceinline__ void finish(Op const&, Part const& whole, int64_t) {
@@ -34407,30 +34706,37 @@ struct NormTeamMath {
   using C = typename Op::compute;
   static constexpr bool centred = std::is_same_v<Op, rows::layer_norm<typename Op::result>>;
 
+  SITU_DEVICE static C absent() { return 0; }
+  static bool takes_vectors(Op const& op) {
+    return (reinterpret_cast<std::uintptr_t>(op.weight) | reinterpret_cast<std::uintptr_t>(op.bias)) % 16 == 0;
+  }
+
   /// About the first element of the row: what is summed is small where the row is far from 0.
   struct Part {
     double sum, squares;
   };
 
   template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], int const (&counts)[K], int64_t length) {
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
       C total = 0;
 #pragma unroll
       for (int c = 0; c < K; ++c) {
+        if (share.ends_before<N>(c)) break;
 #pragma unroll
-        for (int j = 0; j < N; ++j) total += j < counts[c] ? x[c][j] : C(0);
+        for (int j = 0; j < N; ++j) total += x[c][j];
       }
       shift = join_team<true>(teams, total, sum_of_two{}) / n;
     }
     C rest = 0, about = 0;
 #pragma unroll
     for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = j < counts[c] ? x[c][j] - shift : C(0);
+        C const d = share.has(c) ? x[c][j] - shift : C(0);
         rest += d;
         about += d * d;
       }
@@ -34443,12 +34749,25 @@ struct NormTeamMath {
     }
     finish(op, about / n);
   }
-  SITU_DEVICE __forceinline__ C value_of_held(Op const& op, C x, int64_t index) const { return value(op, x, index); }
-  SITU_DEVICE __forceinline__ C value(Op const& op, C x, int64_t index) const {
-    C y = (x - shift) * scale + low;
-    if (op.weight) y *= op.weight[index];
-    if (op.bias) y += op.bias[index];
-    return y;
+  template <int N>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, C (&x)[N], int64_t index) const {
+    values(op, x, index);
+  }
+  template <int N>
+  SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
+    C beside[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = (x[j] - shift) * scale + low;
+    if (op.weight) {
+      load_beside(op.weight + index, beside);
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] *= beside[j];
+    }
+    if (op.bias) {
+      load_beside(op.bias + index, beside);
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] += beside[j];
+    }
   }
 
   SITU_DEVICE static Part nothing() { return {0, 0}; }
@@ -34458,10 +34777,10 @@ struct NormTeamMath {
     wide = nothing();
   }
   template <int N>
-  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N], int count) {
+  SITU_DEVICE __forceinline__ void step(Op const&, C const (&x)[N]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      C const d = j < count ? x[j] - shift : C(0);
+      C const d = x[j] - shift;
       sum += d;
       squares += d * d;
     }
@@ -34511,10 +34830,6 @@ struct TeamMath<rows::rms_norm<Out>> : NormTeamMath<rows::rms_norm<Out>> {};
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-/// Bytes of a row that a thread keeps; fewer in strips, where each element has an address of its own.
-template <bool Strips>
-inline constexpr int row_registers = Strips ? 64 : 128;
-
 enum class row_pass { whole, statistics, elements };
 
 template <class P>
@@ -34526,171 +34841,212 @@ struct RowArguments {
   void* data[operands];
   int64_t strides[operands][max_rank];  ///< the axes that number the rows, then those along them
   WalkedAxis sizes[max_rank];
-  int kept, run_axis;       ///< run_axis is the last one
-  bool wide;                ///< numbers exceed 31 bits
+  int kept, run_axis;        ///< run_axis is the last one
+  bool wide;                 ///< numbers exceed 31 bits
   row_pass pass;
   int64_t rows, length;
-  int64_t run, runs, steps; ///< the last extent; how many threads' worth of neighbours it is; of a whole row
+  int64_t run, steps;        ///< the last extent; how many vectors, or else elements, a row is
   int64_t steps_per_part;
-  int count;                ///< of parts
-  Part* parts;              ///< of all rows
+  int count;                 ///< of parts
+  Part* parts;               ///< of all rows
   Teams teams;
-  uint64_t vectors;         ///< bit o: operand o takes 16-byte accesses
+  uint64_t repeated;         ///< bit o: of operand o, of several inputs, a row is one element
   RowArguments(typename P::tree_type const& tree, typename P::op_type const& op) : tree(tree), op(op) {}
   SITU_DEVICE int64_t run_stride(int operand) const { return strides[operand][run_axis]; }
 };
 
-/// How many neighbours a thread takes at once.
-template <class P, bool Strips>
-inline constexpr int row_lanes = Strips ? 1 : lanes_of<P>;
+/// How many neighbours a thread takes at once: a vector of each operand, or one element.
+template <class P, bool Vectors>
+inline constexpr int row_lanes = Vectors ? lanes_of<P> : 1;
+/// How often it does so for a row that it holds.
+template <class P, bool Vectors>
+inline constexpr int held_steps = 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute)));
 
-/// N neighbouring elements of a row: where they lie, and how many there are.
-template <class P, int N>
-struct RowStep {
-  int64_t offsets[P::leaves + 1];
-  int64_t first;
-  int count;
-
-  SITU_DEVICE __forceinline__ RowStep(RowArguments<P> const& arguments, int64_t const* base, int64_t step) {
-    int64_t line = 0, at = step;
-    if (arguments.runs < arguments.steps) line = step / arguments.runs, at = step - line * arguments.runs;
-    int64_t const left = step < arguments.steps ? arguments.run - at * N : 0;
-    count = left < N ? static_cast<int>(left) : N;
-    first = line * arguments.run + at * N;
-#pragma unroll
-    for (int o = 0; o <= P::leaves; ++o) offsets[o] = base[o] + arguments.run_stride(o) * (at * N);
-    if (line > 0) walk<0>(arguments, arguments.kept, arguments.run_axis, line, offsets);
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void read(RowArguments<P> const& arguments, C* x) const {
-    Held<typename P::tree_type, N> held;
-    hold(held, WalkSource<RowArguments<P>>{arguments, offsets, count});
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = C(0);
-    if (count <= 0) return;  // what a map calls is not called for what is not there
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
-  }
-  template <class C>
-  SITU_DEVICE __forceinline__ void write(RowArguments<P> const& arguments, C const* y) const {
-    using Out = typename P::out_type;
-    Lanes<Out, N> result;
-    result.clear();
-#pragma unroll
-    for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
-    Out* const to = static_cast<Out*>(arguments.data[0]) + offsets[0];
-    if (N > 1 && count == N && (arguments.vectors & 1)) result.store(to);
-    else result.store_each(to, arguments.run_stride(0), count);
+/// N neighbours of leaf K, which is operand K + 1, from its offset on.
+template <class P>
+struct RowSource {
+  RowArguments<P> const& arguments;
+  int64_t const* offsets;
+  template <class T, int K, int N>
+  SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
+    T const* const from = static_cast<T const*>(arguments.data[K + 1]) + offsets[K + 1];
+    if (N > 1 && P::leaves > 1 && (arguments.repeated >> (K + 1) & 1)) lanes.load_one(from);
+    else lanes.load(from);
   }
 };
 
-template <class P, bool Strips, bool Once>
-__global__ void __launch_bounds__(block_threads) rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+/// Where step `number` of a row lies in each operand, whose row begins at `base`. Vectors lie side by side, or are one element; rows of several lines
+/// are walked.
+template <class P, bool Vectors, bool OneLine>
+struct RowOffsets {
+  int64_t of[P::leaves + 1];
+  SITU_DEVICE __forceinline__ RowOffsets(RowArguments<P> const& arguments, int64_t const* base, int64_t number) {
+#pragma unroll
+    for (int o = 0; o <= P::leaves; ++o) {
+      bool const stays = Vectors && P::leaves > 1 && (arguments.repeated >> o & 1);
+      of[o] = base[o] + (stays ? 0 : Vectors ? number * row_lanes<P, true> : OneLine ? number * arguments.run_stride(o) : 0);
+    }
+    if constexpr (!Vectors && !OneLine) walk<0>(arguments, arguments.kept, arguments.run_axis + 1, number, of);
+  }
+};
+
+/// What the tree makes of N neighbours that are held.
+template <class P, int N, class C>
+SITU_DEVICE __forceinline__ void evaluate_held(RowArguments<P> const& arguments, Held<typename P::tree_type, N> const& held, int64_t first, C (&x)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
+}
+/// N neighbours of the output.
+template <class P, int N, class C>
+SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int64_t offset, C const (&y)[N]) {
+  using Out = typename P::out_type;
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
+  result.store(static_cast<Out*>(arguments.data[0]) + offset);
+}
+
+/// Rows of one line that fit the registers of their teams.
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   using Op = typename P::op_type;
   using C = typename Op::compute;
-  constexpr int N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
+  using Tree = typename P::tree_type;
+  using Offsets = RowOffsets<P, Vectors, true>;
+  constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
   Teams const teams = arguments.teams;
-  int const lane = teams.lane();
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
   int64_t base[P::leaves + 1] = {};
   if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
+  RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0};
+  C x[K][N];
+  constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
+#pragma unroll
+  for (int first = 0; first < K; first += at_once) {
+    if (share.ends_before<1>(first)) break;
+    Held<Tree, N> held[at_once];
+#pragma unroll
+    for (int c = 0; c < at_once; ++c) {
+      if (share.ends_before<N>(first + c)) break;
+      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(first + c)).of});
+    }
+#pragma unroll
+    for (int c = 0; c < at_once; ++c) {
+      if (share.ends_before<N>(first + c)) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[first + c][j] = TeamMath<Op>::absent();
+      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x[first + c]);  // no map is called for what is not there
+    }
+  }
   TeamMath<Op> math;
-  if constexpr (Once) {
-    C x[K][N];
-    int counts[K];
+  math.gather(arguments.op, teams, x, share, arguments.length);
 #pragma unroll
-    for (int c = 0; c < K; ++c) {
-      int64_t const number = lane + static_cast<int64_t>(c) * teams.lanes;
-      counts[c] = 0;
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[c][j] = 0;
-      if (!mine || number >= arguments.steps) continue;
-      RowStep<P, N> const step(arguments, base, number);
-      counts[c] = step.count;
-      step.read(arguments, x[c]);
-    }
-    math.gather(arguments.op, teams, x, counts, arguments.length);
-#pragma unroll
-    for (int c = 0; c < K; ++c) {
-      if (counts[c] == 0) continue;
-      RowStep<P, N> const step(arguments, base, lane + static_cast<int64_t>(c) * teams.lanes);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (j < counts[c]) x[c][j] = math.value_of_held(arguments.op, x[c][j], step.first + j);
-      }
-      step.write(arguments, x[c]);
-    }
-  } else {
-    int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
-    int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
-    C x[N] = {};
-    if (mine) RowStep<P, N>(arguments, base, 0).read(arguments, x);
-    math.start(arguments.op, x[0]);
-    typename TeamMath<Op>::Part part = TeamMath<Op>::nothing();
-    if (arguments.pass == row_pass::elements) {
-#pragma unroll 1
-      for (int k = lane; mine && k < arguments.count; k += teams.lanes) part = TeamMath<Op>::merge(part, arguments.parts[row * arguments.count + k]);
-    } else {
-      int chain = 0;
-#pragma unroll 1
-      for (int64_t number = first + lane; number < end; number += teams.lanes) {
-        RowStep<P, N> const step(arguments, base, number);
-        step.read(arguments, x);
-        math.step(arguments.op, x, step.count);
-        if (++chain % chain_length == 0) math.flush();
-      }
-      part = math.collected();
-    }
-    part = TeamMath<Op>::join(teams, part);
-    if (arguments.pass == row_pass::statistics) {
-      if (mine && lane == 0) arguments.parts[row * arguments.count + blockIdx.y] = part;
-      return;
-    }
-    math.finish(arguments.op, part, arguments.length);
-#pragma unroll 1
-    for (int64_t number = first + lane; number < end; number += teams.lanes) {
-      RowStep<P, N> const step(arguments, base, number);
-      step.read(arguments, x);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (j < step.count) x[j] = math.value(arguments.op, x[j], step.first + j);
-      }
-      step.write(arguments, x);
-    }
+  for (int c = 0; c < K; ++c) {
+    if (share.ends_before<N>(c)) break;
+    if (!share.has(c)) continue;
+    math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
+    write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
   }
 }
 
-template <class D, class P, bool Strips>
-void launch_rows(P const& program) {
-  constexpr int device = device_traits<D>::ordinal;
-  using C = typename P::op_type::compute;
-  constexpr int operands = P::leaves + 1, N = row_lanes<P, Strips>, K = row_registers<Strips> / (N * static_cast<int>(sizeof(C)));
-  RowArguments<P> arguments(program.tree, program.op);
-  int order[max_rank];  // the axis across a strip numbers rows, too
-  for (int k = 0; k < program.where.rank; ++k) order[k] = !Strips || k < program.kept ? k : k == program.kept ? program.where.rank - 1 : k - 1;
-  arguments.kept = program.kept + (Strips ? 1 : 0);
-  arguments.run_axis = program.where.rank - 1;
-  arguments.rows = program.rows * program.columns;
-  arguments.length = program.length;
-  arguments.wide = arguments.rows >= index_limit || arguments.length >= index_limit;
-  for (int k = 0; k < program.where.rank; ++k) {
-    arguments.sizes[k] = WalkedAxis::of(program.where.sizes[order[k]]);
-    for (int o = 0; o < operands; ++o) arguments.strides[o][k] = program.where.strides[o][order[k]];
+/// Longer rows, or rows of several lines.
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) long_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  using Op = typename P::op_type;
+  using C = typename Op::compute;
+  using Tree = typename P::tree_type;
+  using Offsets = RowOffsets<P, Vectors, false>;
+  constexpr int N = row_lanes<P, Vectors>, rounds = P::leaves > 1 ? 2 : 4;
+  Teams const teams = arguments.teams;
+  int const lane = teams.lane();
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < arguments.rows;
+  int64_t base[P::leaves + 1] = {};
+  if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
+  int64_t const first = static_cast<int64_t>(blockIdx.y) * arguments.steps_per_part, last = first + arguments.steps_per_part;
+  int64_t const end = !mine ? 0 : last < arguments.steps ? last : arguments.steps;
+  TeamMath<Op> math;
+  // Calls use(x, number, offset of the output) for every step of this thread.
+  auto const for_each_step = [&](auto const& use) {
+#pragma unroll 1
+    for (int64_t number = first + lane; number < end; number += rounds * teams.lanes) {
+      Held<Tree, N> held[rounds];
+      int64_t to[rounds];
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = number + r * teams.lanes;
+        if (at >= end) continue;
+        Offsets const offsets(arguments, base, at);
+        to[r] = offsets.of[0];
+        hold(held[r], RowSource<P>{arguments, offsets.of});
+      }
+#pragma unroll
+      for (int r = 0; r < rounds; ++r) {
+        int64_t const at = number + r * teams.lanes;
+        if (at >= end) continue;
+        C x[N];
+        evaluate_held(arguments, held[r], at * N, x);
+        use(x, at * N, to[r]);
+      }
+    }
+  };
+  {
+    C begin[N] = {};
+    if (mine) {
+      Held<Tree, N> held;
+      hold(held, RowSource<P>{arguments, base});
+      evaluate_held(arguments, held, 0, begin);
+    }
+    math.start(arguments.op, begin[0]);
   }
-  arguments.run = arguments.sizes[arguments.run_axis].size;
-  arguments.runs = (arguments.run + N - 1) / N;
-  arguments.steps = arguments.length / arguments.run * arguments.runs;
-  arguments.vectors = 0;
-  for (int o = 0; o < operands; ++o) {
-    arguments.data[o] = program.where.data[o];
+  typename TeamMath<Op>::Part part = TeamMath<Op>::nothing();
+  if (arguments.pass == row_pass::elements) {
+#pragma unroll 1
+    for (int k = lane; mine && k < arguments.count; k += teams.lanes) part = TeamMath<Op>::merge(part, arguments.parts[row * arguments.count + k]);
+  } else {
+    int chain = 0;
+    for_each_step([&](C(&x)[N], int64_t, int64_t) {
+      math.step(arguments.op, x);
+      if (++chain % chain_length == 0) math.flush();
+    });
+    part = math.collected();
+  }
+  part = TeamMath<Op>::join(teams, part);
+  if (arguments.pass == row_pass::statistics) {
+    if (mine && lane == 0) arguments.parts[row * arguments.count + blockIdx.y] = part;
+    return;
+  }
+  math.finish(arguments.op, part, arguments.length);
+  for_each_step([&](C(&x)[N], int64_t index, int64_t to) {
+    math.values(arguments.op, x, index);
+    write_row(arguments, to, x);
+  });
+}
+
+/// Whether every operand of the rows, and what the operation reads beside them, takes `lanes` neighbours at once. Tells which are one element.
+template <class P>
+bool rows_take_vectors(RowArguments<P>& arguments, int lanes) {
+  arguments.repeated = 0;
+  if (arguments.run != arguments.length || arguments.run % lanes != 0) return false;
+  for (int o = 0; o <= P::leaves; ++o) {
     auto const& strides = arguments.strides[o];
-    if (takes_vectors(arguments.data[o], element_sizes<P>.of[o], N, strides[arguments.run_axis], strides, arguments.run_axis)) arguments.vectors |= uint64_t{1} << o;
+    if (P::leaves > 1 && o > 0 && strides[arguments.run_axis] == 0) arguments.repeated |= uint64_t{1} << o;
+    else if (!takes_vectors(arguments.data[o], element_sizes<P>.of[o], lanes, strides[arguments.run_axis], strides, arguments.run_axis)) return false;
   }
+  return TeamMath<typename P::op_type>::takes_vectors(arguments.op);
+}
+
+template <class D, class P, bool Vectors>
+void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
+  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
+  char const* const name = P::op_type::name;
+  arguments.steps = arguments.length / N;
   Teams& teams = arguments.teams;
-  teams.side_by_side = !Strips;
-  if (Strips) {
-    teams.lanes = block_threads / power_of_2_above(program.columns, 32);
+  teams.side_by_side = !strips;
+  if (strips) {
+    teams.lanes = block_threads / power_of_2_above(columns, 32);
   } else {  // a warp or a part of it where that holds a row, else as many threads as hold one
     teams.lanes = power_of_2_above(arguments.steps, 32);
     while (teams.lanes < block_threads && teams.lanes * K < arguments.steps) teams.lanes *= 2;
@@ -34701,21 +35057,43 @@ void launch_rows(P const& program) {
   arguments.steps_per_part = arguments.steps;
   arguments.count = 1;
   arguments.parts = nullptr;
-  char const* const name = P::op_type::name;
-  if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, rows_kernel<P, Strips, true>, grid, block_threads, arguments);
+  if (arguments.run == arguments.length && arguments.steps <= int64_t{teams.lanes} * K) {
+    return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+  }
 
-  // Twice the blocks cost a second launch: rows are cut where they leave half of the GPU idle.
-  int64_t parts = blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
+  // Twice the blocks cost a second launch: rows that are too long to be held are cut where they leave half of the GPU idle.
+  bool const short_lines = arguments.steps <= int64_t{teams.lanes} * K;
+  int64_t parts = !short_lines && blocks <= reduction_blocks / 4 ? parts_of(blocks, reduction_blocks, arguments.steps, teams.lanes) : 1;
   arguments.steps_per_part = (arguments.steps + parts - 1) / parts;
   parts = (arguments.steps + arguments.steps_per_part - 1) / arguments.steps_per_part;
   arguments.count = static_cast<int>(parts);
-  if (parts == 1) return launch(device, name, rows_kernel<P, Strips, false>, grid, block_threads, arguments);
+  if (parts == 1) return launch(device, name, long_rows_kernel<P, Vectors>, grid, block_threads, arguments);
   Temporary<D> const memory(static_cast<std::size_t>(arguments.rows * parts) * sizeof(typename RowArguments<P>::Part));
   arguments.parts = static_cast<typename RowArguments<P>::Part*>(memory.get());
   for (row_pass pass : {row_pass::statistics, row_pass::elements}) {
     arguments.pass = pass;
-    launch(device, name, rows_kernel<P, Strips, false>, dim3(grid.x, static_cast<unsigned>(parts)), block_threads, arguments);
+    launch(device, name, long_rows_kernel<P, Vectors>, dim3(grid.x, static_cast<unsigned>(parts)), block_threads, arguments);
   }
+}
+
+template <class D, class P>
+void launch_rows(P const& program) {
+  RowArguments<P> arguments(program.tree, program.op);
+  int order[max_rank];  // the axis across a strip numbers rows, too
+  for (int k = 0; k < program.where.rank; ++k) order[k] = !program.strips || k < program.kept ? k : k == program.kept ? program.where.rank - 1 : k - 1;
+  arguments.kept = program.kept + (program.strips ? 1 : 0);
+  arguments.run_axis = program.where.rank - 1;
+  arguments.rows = program.rows * program.columns;
+  arguments.length = program.length;
+  arguments.wide = arguments.rows >= index_limit || arguments.length >= index_limit;
+  for (int k = 0; k < program.where.rank; ++k) {
+    arguments.sizes[k] = WalkedAxis::of(program.where.sizes[order[k]]);
+    for (int o = 0; o <= P::leaves; ++o) arguments.strides[o][k] = program.where.strides[o][order[k]];
+  }
+  for (int o = 0; o <= P::leaves; ++o) arguments.data[o] = program.where.data[o];
+  arguments.run = arguments.sizes[arguments.run_axis].size;
+  if (!program.strips && lanes_of<P> > 1 && rows_take_vectors(arguments, lanes_of<P>)) launch_rows<D, P, true>(arguments, false, 1);
+  else launch_rows<D, P, false>(arguments, program.strips, program.columns);
 }
 
 }  // namespace detail::cuda
@@ -34727,8 +35105,7 @@ inline namespace SITU_ABI_COMPILER {
 template <class D, class P>
 void launch_rows(cuda_kernels, P const& program) {
   if (program.rows == 0 || program.length == 0 || program.columns == 0) return;
-  if (program.strips) cuda::launch_rows<D, P, true>(program);
-  else cuda::launch_rows<D, P, false>(program);
+  cuda::launch_rows<D>(program);
 }
 
 }  // namespace SITU_ABI_COMPILER
@@ -34859,7 +35236,7 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
 /// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
-///           8000 on a GPU), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.
+///           8000 on a GPU, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.
 template <class E, detail::axes_to_normalize A = Shape>
@@ -49903,8 +50280,9 @@ auto multinomial(E const& weights, int64_t n, Args&&... args) {
 /// softmax, log_softmax, layer_norm and rms_norm of Variables and of formulas with Variables, fused with the formula that they take.
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
-/// Cost      backward: one pass where rows run along the last axes (CPU); a reduction and one fused pass for the softmaxes elsewhere.
-///           Kept are the result (softmaxes), or the input and the weight (norms), and three numbers for each row of 32 to 4096 elements.
+/// Cost      backward: one pass where rows run along the last axes (on a GPU two reads of rows of more than 4096 elements, and one more pass for the
+///           gradients of weight and bias); a reduction and one fused pass for the softmaxes elsewhere.
+///           Kept are the result (softmaxes), or the input and the weight (norms), and on the CPU three numbers for each row of 32 to 4096 elements.
 
 
 // ---- <situ/autograd/cpu/rows.hpp>
@@ -50364,9 +50742,280 @@ inline int64_t rows_per_block(int64_t rows, int64_t count, bool sums) {
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
+#if defined(__CUDACC__)
+
+// ---- <situ/autograd/cuda/rows.hpp>
+/// Gradients of operations on rows on a GPU: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other; a warp, a part of
+/// one, or a block works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// `b` is the result y for the softmaxes, the input x for the norms.
+template <class T>
+struct RowGradientPlan {
+  using C = compute_t<T>;
+  T const* g;
+  T const* b;
+  T* out;           ///< null where only what rows are made with is wanted
+  C const* weight;  ///< of the length of a row, or null
+  C* made_with;     ///< takes the mean of each row, then 1 / sqrt(var + eps) of each; or null
+  int64_t rows, length;
+  int64_t steps;    ///< of a row: vectors, or else elements
+  double eps;
+  Teams teams;
+};
+
+/// With z the normalised row, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)), without the first mean about 0. Softmax: y (g - Σ g y),
+/// its logarithm: g - exp(y) Σ g.
+template <cpu::RowGradient Kind, class C>
+struct RowGradientMath {
+  static constexpr bool centred = Kind == cpu::RowGradient::layer_norm, norm = centred || Kind == cpu::RowGradient::rms_norm;
+  static constexpr bool logarithmic = Kind == cpu::RowGradient::log_softmax;
+  C mean = 0, low = 0, scale = 1;  ///< z = (x - mean) scale + low
+  C first = 0, second = 0;
+
+  SITU_DEVICE __forceinline__ C normalized(C x) const { return (x - mean) * scale + low; }
+  SITU_DEVICE __forceinline__ C value(C h, C b) const {
+    if constexpr (norm) return scale * (h - first - normalized(b) * second);
+    else if constexpr (logarithmic) return h - math::exp(b) * first;
+    else return b * (h - first);
+  }
+  /// What a softmax sums.
+  SITU_DEVICE __forceinline__ static C summed(C h, C b) { return logarithmic ? h : h * b; }
+};
+
+/// N neighbours of g times the weight, and of b.
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
+  if (!plan.weight) return;
+  C weight[N];
+  load_beside(plan.weight + index, weight);
+#pragma unroll
+  for (int j = 0; j < N; ++j) h[j] *= weight[j];
+}
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void write_gradients(T* to, C const (&y)[N]) {
+  Lanes<T, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
+  result.store(to);
+}
+
+template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
+__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  using C = compute_t<T>;
+  using Math = RowGradientMath<Kind, C>;
+  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(C)));
+  Teams const teams = plan.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
+  T const* const from_g = plan.g + (mine ? row : 0) * plan.length;
+  T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
+  T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
+  C const n = static_cast<C>(plan.length);
+  Math math;
+  auto const tell = [&] {
+    if (!mine || teams.lane() != 0 || !plan.made_with) return;
+    plan.made_with[row] = math.mean - math.low / math.scale;
+    plan.made_with[plan.rows + row] = math.scale;
+  };
+  if constexpr (Held) {
+    RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
+    Lanes<T, N> slopes[K], bases[K];
+#pragma unroll
+    for (int c = 0; c < K; ++c) {  // all loads come first
+      if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
+      slopes[c].load(from_g + int64_t{share.number(c)} * N);
+      bases[c].load(from_b + int64_t{share.number(c)} * N);
+    }
+    C h[K][N], b[K][N];
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[c][j] = b[c][j] = 0;
+      if (!share.has(c)) continue;
+      slopes_of(plan, slopes[c], int64_t{share.number(c)} * N, h[c]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) b[c][j] = from_word<T>(bases[c].bits(j));
+    }
+    // Calls use(c, j) for the elements of this thread.
+    auto const for_each = [&](auto const& use) {
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        if (share.ends_before<N>(c)) break;
+        if (!share.has(c)) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) use(c, j);
+      }
+    };
+    if constexpr (Math::norm) {
+      C total = 0, rest = 0, about = 0;
+      if constexpr (Math::centred) {
+        for_each([&](int c, int j) { total += b[c][j]; });
+        math.mean = join_team<true>(teams, total, sum_of_two{}) / n;
+      }
+      for_each([&](int c, int j) {
+        C const d = b[c][j] - math.mean;
+        rest += d;
+        about += d * d;
+      });
+      about = join_team<true>(teams, about, sum_of_two{});
+      if constexpr (Math::centred) {
+        rest = join_team<true>(teams, rest, sum_of_two{});
+        about -= rest * (rest / n);
+      }
+      math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
+      if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
+      tell();
+      if (!plan.out) return;
+      C sum = 0, product = 0;
+      for_each([&](int c, int j) {
+        sum += h[c][j];
+        product += h[c][j] * math.normalized(b[c][j]);
+      });
+      if constexpr (Math::centred) math.first = join_team<true>(teams, sum, sum_of_two{}) / n;
+      math.second = join_team<true>(teams, product, sum_of_two{}) / n;
+    } else {
+      C sum = 0;
+      for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
+      math.first = join_team<true>(teams, sum, sum_of_two{});
+    }
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
+      write_gradients(to + int64_t{share.number(c)} * N, h[c]);
+    }
+  } else {
+    int64_t const end = mine ? plan.steps : 0;
+    // Calls use(h, b, index) for the vectors of this thread.
+    auto const for_each = [&](auto const& use) {
+      constexpr int rounds = 2;
+#pragma unroll 1
+      for (int64_t number = teams.lane(); number < end; number += rounds * teams.lanes) {
+        Lanes<T, N> slopes[rounds], bases[rounds];
+#pragma unroll
+        for (int r = 0; r < rounds; ++r) {
+          int64_t const index = (number + r * teams.lanes) * N;
+          if (index < plan.length) slopes[r].load(from_g + index), bases[r].load(from_b + index);
+        }
+#pragma unroll
+        for (int r = 0; r < rounds; ++r) {
+          int64_t const index = (number + r * teams.lanes) * N;
+          if (index >= plan.length) continue;
+          C h[N], b[N];
+          slopes_of(plan, slopes[r], index, h);
+#pragma unroll
+          for (int j = 0; j < N; ++j) b[j] = from_word<T>(bases[r].bits(j));
+          use(h, b, index);
+        }
+      }
+    };
+    C sums[4] = {};  // of d = x - shift, d², h, h d; of a softmax the first alone
+    double wide[4] = {};
+    auto const flush = [&] {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) wide[k] += static_cast<double>(sums[k]), sums[k] = 0;
+    };
+    C const shift = Math::centred && mine ? from_word<T>(*reinterpret_cast<word_of<T> const*>(from_b)) : C(0);
+    int chain = 0;
+    for_each([&](C(&h)[N], C(&b)[N], int64_t) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if constexpr (Math::norm) {
+          C const d = b[j] - shift;
+          sums[0] += d;
+          sums[1] += d * d;
+          sums[2] += h[j];
+          sums[3] += h[j] * d;
+        } else {
+          sums[0] += Math::summed(h[j], b[j]);
+        }
+      }
+      if (++chain % 8 == 0) flush();
+    });
+    flush();
+#pragma unroll
+    for (int k = 0; k < (Math::norm ? 4 : 1); ++k) wide[k] = join_team<true>(teams, wide[k], sum_of_two{});
+    if constexpr (Math::norm) {
+      double const count = static_cast<double>(plan.length), off = Math::centred ? wide[0] / count : 0.0, mean = static_cast<double>(shift) + off;
+      double const variance = wide[1] / count - off * off;
+      math.mean = static_cast<C>(mean);
+      math.scale = C(1) / math::sqrt(static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance) + static_cast<C>(plan.eps));
+      math.low = static_cast<C>(static_cast<double>(math.mean) - mean) * math.scale;
+      tell();
+      if (!plan.out) return;
+      if constexpr (Math::centred) math.first = static_cast<C>(wide[2] / count);
+      math.second = static_cast<C>((wide[3] - off * wide[2]) / count) * math.scale;
+    } else {
+      math.first = static_cast<C>(wide[0]);
+    }
+    for_each([&](C(&h)[N], C(&b)[N], int64_t index) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[j] = math.value(h[j], b[j]);
+      write_gradients(to + index, h);
+    });
+  }
+}
+
+template <class D, cpu::RowGradient Kind, class T, bool Vectors>
+void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
+  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(compute_t<T>)));
+  plan.steps = plan.length / N;
+  Teams& teams = plan.teams;
+  teams = {power_of_2_above(plan.steps, 32), true};
+  while (teams.lanes < block_threads && teams.lanes * K < plan.steps) teams.lanes *= 2;
+  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
+  bool const held = plan.steps <= int64_t{teams.lanes} * K;
+  launch(device_traits<D>::ordinal, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; enqueued.
+template <class D, cpu::RowGradient Kind, class T>
+void launch_row_gradient(cuda_kernels, T const* g, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length, double eps,
+                         char const* name) {
+  if (rows == 0 || length == 0) return;
+  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, rows, length, 0, eps, {}};
+  constexpr int lanes = 16 / static_cast<int>(sizeof(T));
+  auto const on_grid = [](void const* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  if (length % lanes == 0 && on_grid(g) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
+  else cuda::launch_row_gradient<D, Kind, T, false>(plan, name);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+#endif
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, cpu::RowGradient, class T>
+void launch_row_gradient(cuda_kernels, T const*, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
+  static_assert(compiled_by_nvcc<T>, "situ: softmax_and_normalisation_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
 
 /// An operand on the device that results live on: what is pinned is moved to the host's own memory.
 template <class T, class E>
@@ -50452,6 +51101,15 @@ struct softmax_gradient : ReducedAxes {
         RowParameters<compute_t<T>, D> none;
         return row_gradient<Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(g.contiguous(), y.tensor(), reduced_count(whole, axes), none, "softmax");
       }
+    } else if (are_last(axes, whole.rank()) && whole.size() > 0) {
+      auto const dy = g.contiguous();
+      auto const value = y.tensor().contiguous();
+      auto result = Tensor<T, D>::uninitialized(whole, "softmax");
+      int64_t const count = reduced_count(whole, axes);
+      launch_row_gradient<D, Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(
+          typename device_traits<D>::kernels{}, dy.data(), value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
+          result.size() / count, count, 0.0, Logarithmic ? "gradient of log_softmax" : "gradient of softmax");
+      return result;
     }
     return Tensor<T, D>(cast<T>(fused(g)));
   }
@@ -50475,6 +51133,7 @@ struct NormRule {
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
     if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
+    else if (are_last(rows.axes, rows.whole.rank()) && rows.whole.size() > 0) in_rows_of_a_device(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }
 
@@ -50535,7 +51194,47 @@ struct NormRule {
     (add(into), ...);
   }
 
-  /// The same as formulas, for devices without such a kernel.
+  /// One pass over contiguous rows, and one more for the gradients of the parameters.
+  template <class IntoX, class... Parameters>
+  void in_rows_of_a_device(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
+    auto const slopes = g.contiguous();
+    auto const base = x.tensor().contiguous();
+    int64_t const count = reduced_count(rows.whole, rows.axes), lines = base.size() / count;
+    bool needed[] = {into.needed()..., false};
+    bool const wants_weight = sizeof...(into) > 0 && needed[0];
+    Tensor<T, D> dx;
+    Tensor<C, D> made_with, w;
+    if (into_x.needed()) dx = Tensor<T, D>::uninitialized(rows.whole, "layer_norm");
+    if (wants_weight) made_with = Tensor<C, D>::uninitialized({2, lines}, "layer_norm");
+    if (weighs) w = weight_values();
+    if (into_x.needed() || wants_weight) {
+      launch_row_gradient<D, Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(
+          typename device_traits<D>::kernels{}, slopes.data(), base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
+          wants_weight ? made_with.data() : nullptr, lines, count, eps, Centred ? "gradient of layer_norm" : "gradient of rms_norm");
+    }
+    if (into_x.needed()) into_x.add(dx);
+    Shape each = rows.whole;
+    for (int k = 0; k < each.rank(); ++k) {
+      if (rows.axes >> k & 1u) each[k] = 1;
+    }
+    unsigned const others = all_axes(rows.whole) & ~rows.axes;
+    auto const slope = cast<C>(slopes);
+    int k = 0;
+    [[maybe_unused]] auto const add = [&](auto const& to) {
+      using P = value_of<decltype(to)>;
+      bool const is_weight = k++ == 0;
+      if (!to.needed()) return;
+      if (is_weight) {
+        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), scale = made_with.select(0, 1).reshape(each);
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale), others, false))));
+      } else {
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope, others, false))));
+      }
+    };
+    (add(into), ...);
+  }
+
+  /// The same as formulas, for rows that do not run along the last axes.
   template <class IntoX, class... Parameters>
   void in_formulas(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
     auto const values = cast<C>(x.tensor());

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include <cuda/compare.hpp>
 #include <situ/autograd/random.hpp>
 #include <situ/autograd/rows.hpp>
@@ -14,10 +16,10 @@ using Gpu = Cuda<0>;
 namespace {
 
 /// The gradient of f(x) for the gradient g of its value, on the device of x.
-template <class F, class D>
-Tensor<float, D> gradient(F const& f, Tensor<float, D> const& x, Tensor<float, D> const& g) {
-  Variable<float, D> v(x);
-  Variable<float, D>(f(v)).backward(g);
+template <class F, class T, class D>
+Tensor<T, D> gradient(F const& f, Tensor<T, D> const& x, Tensor<T, D> const& g) {
+  Variable<T, D> v(x);
+  Variable<T, D>(f(v)).backward(g);
   return v.grad();
 }
 
@@ -48,6 +50,35 @@ TEST_CASE("layer_norm's weight and bias get the host's gradients on a GPU") {
   auto const there = run(Gpu{}), here = run(Cpu{});
   CHECK(differs(there[0], here[0], 2e-5) == "");
   CHECK(differs(there[1], here[1], 2e-5) == "");
+}
+
+TEST_CASE_TEMPLATE("gradients of rows of any length are the host's, in vectors and without, held and read twice", T, float, double, bfloat16) {
+  double const tolerance = sizeof(T) == 4 ? 1e-4 : sizeof(T) == 8 ? 1e-10 : 2e-2;
+  for (Shape const& shape : {Shape{33, 70}, Shape{1000, 3}, Shape{9, 64}, Shape{2, 5, 1024}, Shape{3, 1001}, Shape{2, 4096}, Shape{3, 8192}, Shape{2, 20003}, Shape{1, 1}}) {
+    CAPTURE(to_string(shape));
+    int64_t const n = shape[shape.rank() - 1];
+    Tensor<T> const a = numbers<T>(shape), g = numbers<T>(shape, 2), w = numbers<T>({n}, 3), part = numbers<T>({2 * n + 1}, 4);
+    Tensor<T, Gpu> const x{a}, h{g}, weight{w}, off_grid{part};
+    auto const same = [&](auto const& f) { return differs(gradient(f, x, h), gradient(f, a, g), tolerance); };
+    CHECK(same([](auto const& v) { return softmax(v, -1); }) == "");
+    CHECK(same([](auto const& v) { return log_softmax(v, -1); }) == "");
+    CHECK(same([&](auto const& v) { return layer_norm(v, {n}); }) == "");
+    CHECK(same([&](auto const& v) { return rms_norm(v, {n}); }) == "");
+    auto const norms = [&](auto device, auto const& weights) {
+      using D = decltype(device);
+      Variable<T, D> v(a.to(device)), u(weights), bias(zeros<T>({n}, device));
+      layer_norm(v, {n}, u, bias).backward(g.to(device));
+      return std::array<Tensor<T>, 3>{v.grad().cpu(), u.grad().cpu(), bias.grad().cpu()};
+    };
+    double const summed = tolerance * 10;
+    auto const there = norms(Gpu{}, weight), here = norms(Cpu{}, w);
+    CHECK(differs(there[0], here[0], tolerance) == "");
+    CHECK(differs(there[1], here[1], summed) == "");
+    CHECK(differs(there[2], here[2], summed) == "");
+    auto const apart = norms(Gpu{}, Tensor<T, Gpu>(off_grid(range(1, n + 1)))), host = norms(Cpu{}, Tensor<T>(part(range(1, n + 1))));
+    CHECK(differs(apart[0], host[0], tolerance) == "");
+    CHECK(differs(apart[1], host[1], summed) == "");
+  }
 }
 
 TEST_CASE("dropout's gradient is dropped in the same places on a GPU") {

@@ -1,8 +1,9 @@
 /// softmax, log_softmax, layer_norm and rms_norm of Variables and of formulas with Variables, fused with the formula that they take.
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
-/// Cost      backward: one pass where rows run along the last axes (CPU); a reduction and one fused pass for the softmaxes elsewhere.
-///           Kept are the result (softmaxes), or the input and the weight (norms), and three numbers for each row of 32 to 4096 elements.
+/// Cost      backward: one pass where rows run along the last axes (on a GPU two reads of rows of more than 4096 elements, and one more pass for the
+///           gradients of weight and bias); a reduction and one fused pass for the softmaxes elsewhere.
+///           Kept are the result (softmaxes), or the input and the weight (norms), and on the CPU three numbers for each row of 32 to 4096 elements.
 #pragma once
 
 #include <situ/autograd/cpu/rows.hpp>
@@ -10,9 +11,21 @@
 #include <situ/autograd/reduce.hpp>
 #include <situ/ops/normalization.hpp>
 #include <situ/ops/softmax.hpp>
+#if defined(__CUDACC__)
+#include <situ/autograd/cuda/rows.hpp>
+#endif
 
 namespace situ::inline SITU_ABI {
 namespace detail {
+
+#if !defined(__CUDACC__)
+inline namespace SITU_ABI_COMPILER {
+template <class D, cpu::RowGradient, class T>
+void launch_row_gradient(cuda_kernels, T const*, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
+  static_assert(compiled_by_nvcc<T>, "situ: softmax_and_normalisation_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
+}
+}  // namespace SITU_ABI_COMPILER
+#endif
 
 /// An operand on the device that results live on: what is pinned is moved to the host's own memory.
 template <class T, class E>
@@ -98,6 +111,15 @@ struct softmax_gradient : ReducedAxes {
         RowParameters<compute_t<T>, D> none;
         return row_gradient<Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(g.contiguous(), y.tensor(), reduced_count(whole, axes), none, "softmax");
       }
+    } else if (are_last(axes, whole.rank()) && whole.size() > 0) {
+      auto const dy = g.contiguous();
+      auto const value = y.tensor().contiguous();
+      auto result = Tensor<T, D>::uninitialized(whole, "softmax");
+      int64_t const count = reduced_count(whole, axes);
+      launch_row_gradient<D, Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(
+          typename device_traits<D>::kernels{}, dy.data(), value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
+          result.size() / count, count, 0.0, Logarithmic ? "gradient of log_softmax" : "gradient of softmax");
+      return result;
     }
     return Tensor<T, D>(cast<T>(fused(g)));
   }
@@ -121,6 +143,7 @@ struct NormRule {
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
     if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
+    else if (are_last(rows.axes, rows.whole.rank()) && rows.whole.size() > 0) in_rows_of_a_device(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }
 
@@ -181,7 +204,47 @@ struct NormRule {
     (add(into), ...);
   }
 
-  /// The same as formulas, for devices without such a kernel.
+  /// One pass over contiguous rows, and one more for the gradients of the parameters.
+  template <class IntoX, class... Parameters>
+  void in_rows_of_a_device(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
+    auto const slopes = g.contiguous();
+    auto const base = x.tensor().contiguous();
+    int64_t const count = reduced_count(rows.whole, rows.axes), lines = base.size() / count;
+    bool needed[] = {into.needed()..., false};
+    bool const wants_weight = sizeof...(into) > 0 && needed[0];
+    Tensor<T, D> dx;
+    Tensor<C, D> made_with, w;
+    if (into_x.needed()) dx = Tensor<T, D>::uninitialized(rows.whole, "layer_norm");
+    if (wants_weight) made_with = Tensor<C, D>::uninitialized({2, lines}, "layer_norm");
+    if (weighs) w = weight_values();
+    if (into_x.needed() || wants_weight) {
+      launch_row_gradient<D, Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(
+          typename device_traits<D>::kernels{}, slopes.data(), base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
+          wants_weight ? made_with.data() : nullptr, lines, count, eps, Centred ? "gradient of layer_norm" : "gradient of rms_norm");
+    }
+    if (into_x.needed()) into_x.add(dx);
+    Shape each = rows.whole;
+    for (int k = 0; k < each.rank(); ++k) {
+      if (rows.axes >> k & 1u) each[k] = 1;
+    }
+    unsigned const others = all_axes(rows.whole) & ~rows.axes;
+    auto const slope = cast<C>(slopes);
+    int k = 0;
+    [[maybe_unused]] auto const add = [&](auto const& to) {
+      using P = value_of<decltype(to)>;
+      bool const is_weight = k++ == 0;
+      if (!to.needed()) return;
+      if (is_weight) {
+        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), scale = made_with.select(0, 1).reshape(each);
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale), others, false))));
+      } else {
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope, others, false))));
+      }
+    };
+    (add(into), ...);
+  }
+
+  /// The same as formulas, for rows that do not run along the last axes.
   template <class IntoX, class... Parameters>
   void in_formulas(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
     auto const values = cast<C>(x.tensor());

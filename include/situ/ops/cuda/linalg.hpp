@@ -260,15 +260,13 @@ struct Linalg<D, cuda_kernels> {
   static void svd_of_small(Tensor<T, D>& matrix, Tensor<T, D>& s, Tensor<T, D>& u, Tensor<T, D>& vh, bool tall, bool vectors, MatrixReports<D> const& reports) {
     MatrixShape const shape(matrix.shape(), "svd");
     int64_t const rows = shape.columns, columns = shape.rows;
-    Tensor<T, D> left, right;
-    if (vectors) {
-      left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
-      right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
-    }
+    // Asked for values alone, cuSOLVER 12 writes to them all the same where matrices are not square.
+    auto left = Tensor<T, D>::uninitialized(with_axes(shape.batch, rows, rows), "svd");
+    auto right = Tensor<T, D>::uninitialized(with_axes(shape.batch, columns, columns), "svd");
     {
       int const ms = cuda::leading(rows), ns = cuda::leading(columns), batches = cuda::as_int(shape.count(), "a batch of");
       int const job = vectors ? cuda::values_and_vectors : cuda::values_alone;
-      T *const us = vectors ? left.data() : nullptr, *const vs = vectors ? right.data() : nullptr;
+      T *const us = left.data(), *const vs = right.data();
       auto const& library = cuda::solver_library();
       cuda::JacobiOptions const options(device, library.gesvdj_options_create, library.gesvdj_options_destroy);
       int size = 0;

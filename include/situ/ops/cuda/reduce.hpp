@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(block_threads) reduce_columns_kernel(const __g
 #pragma unroll
         for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + (one_line ? plan.run_stride(o) * at : 0);
         if (!one_line) walk<1>(plan, plan.kept_rank, plan.run_axis + 1, at, offsets);
-        hold(held[r], VectorSource{plan.data, offsets});
+        hold(held[r], VectorSource<(inputs > 1)>{plan.data, offsets, plan.vectors});
       }
 #pragma unroll
       for (int r = 0; r < rounds; ++r) {
@@ -326,18 +326,22 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
 template <class A>
 concept reports_an_index = requires(A a) { a.index; };
 
-/// Whether vectors of `lanes` outputs are made of vectors of every input.
+/// Whether vectors of `lanes` outputs are made of vectors of every input, or of one element of it: plan.vectors tells which.
 template <int Operands>
-SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands> const& plan, int64_t const* sizes, int const* element_sizes, int lanes, int rank) {
+SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands>& plan, int64_t const* sizes, int const* element_sizes, int lanes, int rank) {
   int const across = plan.kept_rank - 1;
   if (across < 0 || sizes[across] % lanes != 0) return false;
+  uint64_t vectors = 0;
   for (int o = 1; o < Operands; ++o) {
     auto const& strides = plan.strides[o];
+    if (Operands > 2 && strides[across] == 0) continue;
+    vectors |= uint64_t{1} << o;
     if (!takes_vectors(plan.data[o], element_sizes[o], lanes, strides[across], strides, across)) return false;
     for (int k = plan.kept_rank; k < rank; ++k) {
       if (strides[k] % lanes != 0) return false;
     }
   }
+  plan.vectors = vectors;
   return true;
 }
 

@@ -51,13 +51,17 @@ struct WalkSource {
   }
 };
 
-/// A vector of leaf K, which is operand K + 1, from its offset on.
+/// A vector of leaf K, which is operand K + 1, from its offset on; with Mixed, of operands whose bit is not set one element, repeated.
+template <bool Mixed>
 struct VectorSource {
   void* const* data;
   int64_t const* offsets;
+  uint64_t vectors;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
-    lanes.load(static_cast<T const*>(data[K + 1]) + offsets[K + 1]);
+    T const* const from = static_cast<T const*>(data[K + 1]) + offsets[K + 1];
+    if (!Mixed || (vectors >> (K + 1) & 1)) lanes.load(from);
+    else lanes.load_one(from);
   }
 };
 

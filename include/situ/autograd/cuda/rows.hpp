@@ -1,0 +1,261 @@
+/// Gradients of operations on rows on a GPU: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other; a warp, a part of
+/// one, or a block works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
+#pragma once
+
+#include <situ/autograd/cpu/rows.hpp>
+#include <situ/ops/cuda/row_math.hpp>
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// `b` is the result y for the softmaxes, the input x for the norms.
+template <class T>
+struct RowGradientPlan {
+  using C = compute_t<T>;
+  T const* g;
+  T const* b;
+  T* out;           ///< null where only what rows are made with is wanted
+  C const* weight;  ///< of the length of a row, or null
+  C* made_with;     ///< takes the mean of each row, then 1 / sqrt(var + eps) of each; or null
+  int64_t rows, length;
+  int64_t steps;    ///< of a row: vectors, or else elements
+  double eps;
+  Teams teams;
+};
+
+/// With z the normalised row, r = 1 / sqrt(var + eps), h = g w: r (h - mean(h) - z mean(h z)), without the first mean about 0. Softmax: y (g - Σ g y),
+/// its logarithm: g - exp(y) Σ g.
+template <cpu::RowGradient Kind, class C>
+struct RowGradientMath {
+  static constexpr bool centred = Kind == cpu::RowGradient::layer_norm, norm = centred || Kind == cpu::RowGradient::rms_norm;
+  static constexpr bool logarithmic = Kind == cpu::RowGradient::log_softmax;
+  C mean = 0, low = 0, scale = 1;  ///< z = (x - mean) scale + low
+  C first = 0, second = 0;
+
+  SITU_DEVICE __forceinline__ C normalized(C x) const { return (x - mean) * scale + low; }
+  SITU_DEVICE __forceinline__ C value(C h, C b) const {
+    if constexpr (norm) return scale * (h - first - normalized(b) * second);
+    else if constexpr (logarithmic) return h - math::exp(b) * first;
+    else return b * (h - first);
+  }
+  /// What a softmax sums.
+  SITU_DEVICE __forceinline__ static C summed(C h, C b) { return logarithmic ? h : h * b; }
+};
+
+/// N neighbours of g times the weight, and of b.
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
+  if (!plan.weight) return;
+  C weight[N];
+  load_beside(plan.weight + index, weight);
+#pragma unroll
+  for (int j = 0; j < N; ++j) h[j] *= weight[j];
+}
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void write_gradients(T* to, C const (&y)[N]) {
+  Lanes<T, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
+  result.store(to);
+}
+
+template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
+__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  using C = compute_t<T>;
+  using Math = RowGradientMath<Kind, C>;
+  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(C)));
+  Teams const teams = plan.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
+  T const* const from_g = plan.g + (mine ? row : 0) * plan.length;
+  T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
+  T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
+  C const n = static_cast<C>(plan.length);
+  Math math;
+  auto const tell = [&] {
+    if (!mine || teams.lane() != 0 || !plan.made_with) return;
+    plan.made_with[row] = math.mean - math.low / math.scale;
+    plan.made_with[plan.rows + row] = math.scale;
+  };
+  if constexpr (Held) {
+    RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
+    Lanes<T, N> slopes[K], bases[K];
+#pragma unroll
+    for (int c = 0; c < K; ++c) {  // all loads come first
+      if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
+      slopes[c].load(from_g + int64_t{share.number(c)} * N);
+      bases[c].load(from_b + int64_t{share.number(c)} * N);
+    }
+    C h[K][N], b[K][N];
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[c][j] = b[c][j] = 0;
+      if (!share.has(c)) continue;
+      slopes_of(plan, slopes[c], int64_t{share.number(c)} * N, h[c]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) b[c][j] = from_word<T>(bases[c].bits(j));
+    }
+    // Calls use(c, j) for the elements of this thread.
+    auto const for_each = [&](auto const& use) {
+#pragma unroll
+      for (int c = 0; c < K; ++c) {
+        if (share.ends_before<N>(c)) break;
+        if (!share.has(c)) continue;
+#pragma unroll
+        for (int j = 0; j < N; ++j) use(c, j);
+      }
+    };
+    if constexpr (Math::norm) {
+      C total = 0, rest = 0, about = 0;
+      if constexpr (Math::centred) {
+        for_each([&](int c, int j) { total += b[c][j]; });
+        math.mean = join_team<true>(teams, total, sum_of_two{}) / n;
+      }
+      for_each([&](int c, int j) {
+        C const d = b[c][j] - math.mean;
+        rest += d;
+        about += d * d;
+      });
+      about = join_team<true>(teams, about, sum_of_two{});
+      if constexpr (Math::centred) {
+        rest = join_team<true>(teams, rest, sum_of_two{});
+        about -= rest * (rest / n);
+      }
+      math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
+      if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
+      tell();
+      if (!plan.out) return;
+      C sum = 0, product = 0;
+      for_each([&](int c, int j) {
+        sum += h[c][j];
+        product += h[c][j] * math.normalized(b[c][j]);
+      });
+      if constexpr (Math::centred) math.first = join_team<true>(teams, sum, sum_of_two{}) / n;
+      math.second = join_team<true>(teams, product, sum_of_two{}) / n;
+    } else {
+      C sum = 0;
+      for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
+      math.first = join_team<true>(teams, sum, sum_of_two{});
+    }
+#pragma unroll
+    for (int c = 0; c < K; ++c) {
+      if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
+      write_gradients(to + int64_t{share.number(c)} * N, h[c]);
+    }
+  } else {
+    int64_t const end = mine ? plan.steps : 0;
+    // Calls use(h, b, index) for the vectors of this thread.
+    auto const for_each = [&](auto const& use) {
+      constexpr int rounds = 2;
+#pragma unroll 1
+      for (int64_t number = teams.lane(); number < end; number += rounds * teams.lanes) {
+        Lanes<T, N> slopes[rounds], bases[rounds];
+#pragma unroll
+        for (int r = 0; r < rounds; ++r) {
+          int64_t const index = (number + r * teams.lanes) * N;
+          if (index < plan.length) slopes[r].load(from_g + index), bases[r].load(from_b + index);
+        }
+#pragma unroll
+        for (int r = 0; r < rounds; ++r) {
+          int64_t const index = (number + r * teams.lanes) * N;
+          if (index >= plan.length) continue;
+          C h[N], b[N];
+          slopes_of(plan, slopes[r], index, h);
+#pragma unroll
+          for (int j = 0; j < N; ++j) b[j] = from_word<T>(bases[r].bits(j));
+          use(h, b, index);
+        }
+      }
+    };
+    C sums[4] = {};  // of d = x - shift, d², h, h d; of a softmax the first alone
+    double wide[4] = {};
+    auto const flush = [&] {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) wide[k] += static_cast<double>(sums[k]), sums[k] = 0;
+    };
+    C const shift = Math::centred && mine ? from_word<T>(*reinterpret_cast<word_of<T> const*>(from_b)) : C(0);
+    int chain = 0;
+    for_each([&](C(&h)[N], C(&b)[N], int64_t) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if constexpr (Math::norm) {
+          C const d = b[j] - shift;
+          sums[0] += d;
+          sums[1] += d * d;
+          sums[2] += h[j];
+          sums[3] += h[j] * d;
+        } else {
+          sums[0] += Math::summed(h[j], b[j]);
+        }
+      }
+      if (++chain % 8 == 0) flush();
+    });
+    flush();
+#pragma unroll
+    for (int k = 0; k < (Math::norm ? 4 : 1); ++k) wide[k] = join_team<true>(teams, wide[k], sum_of_two{});
+    if constexpr (Math::norm) {
+      double const count = static_cast<double>(plan.length), off = Math::centred ? wide[0] / count : 0.0, mean = static_cast<double>(shift) + off;
+      double const variance = wide[1] / count - off * off;
+      math.mean = static_cast<C>(mean);
+      math.scale = C(1) / math::sqrt(static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance) + static_cast<C>(plan.eps));
+      math.low = static_cast<C>(static_cast<double>(math.mean) - mean) * math.scale;
+      tell();
+      if (!plan.out) return;
+      if constexpr (Math::centred) math.first = static_cast<C>(wide[2] / count);
+      math.second = static_cast<C>((wide[3] - off * wide[2]) / count) * math.scale;
+    } else {
+      math.first = static_cast<C>(wide[0]);
+    }
+    for_each([&](C(&h)[N], C(&b)[N], int64_t index) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) h[j] = math.value(h[j], b[j]);
+      write_gradients(to + index, h);
+    });
+  }
+}
+
+template <class D, cpu::RowGradient Kind, class T, bool Vectors>
+void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
+  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(compute_t<T>)));
+  plan.steps = plan.length / N;
+  Teams& teams = plan.teams;
+  teams = {power_of_2_above(plan.steps, 32), true};
+  while (teams.lanes < block_threads && teams.lanes * K < plan.steps) teams.lanes *= 2;
+  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
+  bool const held = plan.steps <= int64_t{teams.lanes} * K;
+  launch(device_traits<D>::ordinal, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
+}
+
+}  // namespace detail::cuda
+
+namespace detail {
+inline namespace SITU_ABI_COMPILER {
+
+/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; enqueued.
+template <class D, cpu::RowGradient Kind, class T>
+void launch_row_gradient(cuda_kernels, T const* g, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length, double eps,
+                         char const* name) {
+  if (rows == 0 || length == 0) return;
+  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, rows, length, 0, eps, {}};
+  constexpr int lanes = 16 / static_cast<int>(sizeof(T));
+  auto const on_grid = [](void const* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  if (length % lanes == 0 && on_grid(g) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
+  else cuda::launch_row_gradient<D, Kind, T, false>(plan, name);
+}
+
+}  // namespace SITU_ABI_COMPILER
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
