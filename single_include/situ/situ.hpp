@@ -25286,7 +25286,8 @@ void launch_reduce(cpu_kernels, P const& program) {
 // ---- <situ/ops/cuda/teams.hpp>
 /// Teams of threads: how a block is shared out between outputs, rows or lines, and how a team joins what its threads have found.
 ///
-/// How work is cut depends on shapes, strides and constants alone, never on the GPU, and nothing is atomic: results are the same from run to run.
+/// How work is cut depends on shapes, strides, alignment and constants alone, never on the GPU, and nothing is atomic: results are the same from run to
+/// run.
 
 
 #if defined(__CUDACC__)
@@ -34557,8 +34558,8 @@ void launch_rows(cpu_kernels, P const& program) {
 /// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
 ///
 /// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(), and
-/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
-/// finish() makes the statistics from the whole. Then values() gives the elements of the output.
+/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with
+/// those of other blocks, and finish() makes the statistics from the whole. Then values() gives the elements of the output.
 
 
 #if defined(__CUDACC__)
@@ -50281,7 +50282,7 @@ auto multinomial(E const& weights, int64_t n, Args&&... args) {
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
 /// Cost      backward: one pass where rows run along the last axes (on a GPU two reads of rows of more than 4096 elements, and one more pass for the
-///           gradients of weight and bias); a reduction and one fused pass for the softmaxes elsewhere.
+///           gradients of weight and bias); elsewhere, and for few rows of more than 4096 elements on a GPU, reductions and one fused pass.
 ///           Kept are the result (softmaxes), or the input and the weight (norms), and on the CPU three numbers for each row of 32 to 4096 elements.
 
 
@@ -50762,7 +50763,8 @@ struct RowGradientPlan {
   T const* b;
   T* out;           ///< null where only what rows are made with is wanted
   C const* weight;  ///< of the length of a row, or null
-  C* made_with;     ///< takes the mean of each row, then 1 / sqrt(var + eps) of each; or null
+  C* made_with;     ///< takes [mean, low, scale][row]: z = (x - mean) scale + low; or null
+  bool even;        ///< g is one element, the same for all
   int64_t rows, length;
   int64_t steps;    ///< of a row: vectors, or else elements
   double eps;
@@ -50816,15 +50818,20 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
   Teams const teams = plan.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
-  T const* const from_g = plan.g + (mine ? row : 0) * plan.length;
+  T const* const from_g = plan.g + (mine && !plan.even ? row : 0) * plan.length;
   T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
   T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
   C const n = static_cast<C>(plan.length);
   Math math;
+  auto const load_slopes = [&](Lanes<T, N>& lanes, int64_t index) {
+    if (plan.even) lanes.load_one(from_g);
+    else lanes.load(from_g + index);
+  };
   auto const tell = [&] {
     if (!mine || teams.lane() != 0 || !plan.made_with) return;
-    plan.made_with[row] = math.mean - math.low / math.scale;
-    plan.made_with[plan.rows + row] = math.scale;
+    plan.made_with[row] = math.mean;
+    plan.made_with[plan.rows + row] = math.low;
+    plan.made_with[2 * plan.rows + row] = math.scale;
   };
   if constexpr (Held) {
     RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
@@ -50833,7 +50840,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
     for (int c = 0; c < K; ++c) {  // all loads come first
       if (share.ends_before<N>(c)) break;
       if (!share.has(c)) continue;
-      slopes[c].load(from_g + int64_t{share.number(c)} * N);
+      load_slopes(slopes[c], int64_t{share.number(c)} * N);
       bases[c].load(from_b + int64_t{share.number(c)} * N);
     }
     C h[K][N], b[K][N];
@@ -50908,7 +50915,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
           int64_t const index = (number + r * teams.lanes) * N;
-          if (index < plan.length) slopes[r].load(from_g + index), bases[r].load(from_b + index);
+          if (index < plan.length) load_slopes(slopes[r], index), bases[r].load(from_b + index);
         }
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
@@ -50986,15 +50993,15 @@ void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; enqueued.
+/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; `even`: g is one element. Enqueued.
 template <class D, cpu::RowGradient Kind, class T>
-void launch_row_gradient(cuda_kernels, T const* g, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length, double eps,
-                         char const* name) {
+void launch_row_gradient(cuda_kernels, T const* g, bool even, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length,
+                         double eps, char const* name) {
   if (rows == 0 || length == 0) return;
-  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, rows, length, 0, eps, {}};
+  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, even, rows, length, 0, eps, {}};
   constexpr int lanes = 16 / static_cast<int>(sizeof(T));
   auto const on_grid = [](void const* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
-  if (length % lanes == 0 && on_grid(g) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
+  if (length % lanes == 0 && (even || on_grid(g)) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
   else cuda::launch_row_gradient<D, Kind, T, false>(plan, name);
 }
 
@@ -51011,7 +51018,7 @@ namespace detail {
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
 template <class D, cpu::RowGradient, class T>
-void launch_row_gradient(cuda_kernels, T const*, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
+void launch_row_gradient(cuda_kernels, T const*, bool, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
   static_assert(compiled_by_nvcc<T>, "situ: softmax_and_normalisation_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
 }  // namespace SITU_ABI_COMPILER
@@ -51031,6 +51038,22 @@ auto input_beside_result(E const& e) {
 inline bool are_last(unsigned axes, int rank) {
   unsigned const others = ~axes & ((1u << rank) - 1u);
   return axes != 0 && (others & (others + 1u)) == 0;
+}
+
+/// Whether a GPU takes the gradient of a tensor's rows in one kernel, which has a block or less for each: rows along the last axes that its threads hold, or
+/// many of them.
+template <class C>
+bool rows_fill_a_gpu(Shape const& whole, unsigned axes) {
+  if (!are_last(axes, whole.rank()) || whole.size() == 0) return false;
+  int64_t const count = reduced_count(whole, axes);
+  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || whole.size() / count > 256;
+}
+/// A gradient as that kernel reads it: contiguous, or one element for all.
+template <class T, class D>
+Tensor<T, D> row_slopes(Tensor<T, D> const& g, bool& even) {
+  even = true;
+  for (int k = 0; k < g.rank(); ++k) even = even && (g.size(k) == 1 || g.strides()[k] == 0);
+  return even ? g : g.contiguous();
 }
 
 /// What a row's gradient is made with, and where the gradients of weight and bias go: [block, row length] each.
@@ -51101,13 +51124,14 @@ struct softmax_gradient : ReducedAxes {
         RowParameters<compute_t<T>, D> none;
         return row_gradient<Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(g.contiguous(), y.tensor(), reduced_count(whole, axes), none, "softmax");
       }
-    } else if (are_last(axes, whole.rank()) && whole.size() > 0) {
-      auto const dy = g.contiguous();
+    } else if (rows_fill_a_gpu<compute_t<T>>(whole, axes)) {
+      bool even = false;
+      auto const dy = row_slopes(g, even);
       auto const value = y.tensor().contiguous();
       auto result = Tensor<T, D>::uninitialized(whole, "softmax");
       int64_t const count = reduced_count(whole, axes);
       launch_row_gradient<D, Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(
-          typename device_traits<D>::kernels{}, dy.data(), value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
+          typename device_traits<D>::kernels{}, dy.data(), even, value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
           result.size() / count, count, 0.0, Logarithmic ? "gradient of log_softmax" : "gradient of softmax");
       return result;
     }
@@ -51133,7 +51157,7 @@ struct NormRule {
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
     if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
-    else if (are_last(rows.axes, rows.whole.rank()) && rows.whole.size() > 0) in_rows_of_a_device(g, into_x, parameters...);
+    else if (rows_fill_a_gpu<C>(rows.whole, rows.axes)) in_rows_of_a_device(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }
 
@@ -51197,7 +51221,8 @@ struct NormRule {
   /// One pass over contiguous rows, and one more for the gradients of the parameters.
   template <class IntoX, class... Parameters>
   void in_rows_of_a_device(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
-    auto const slopes = g.contiguous();
+    bool even = false;
+    auto const slopes = row_slopes(g, even);
     auto const base = x.tensor().contiguous();
     int64_t const count = reduced_count(rows.whole, rows.axes), lines = base.size() / count;
     bool needed[] = {into.needed()..., false};
@@ -51205,11 +51230,11 @@ struct NormRule {
     Tensor<T, D> dx;
     Tensor<C, D> made_with, w;
     if (into_x.needed()) dx = Tensor<T, D>::uninitialized(rows.whole, "layer_norm");
-    if (wants_weight) made_with = Tensor<C, D>::uninitialized({2, lines}, "layer_norm");
+    if (wants_weight) made_with = Tensor<C, D>::uninitialized({3, lines}, "layer_norm");
     if (weighs) w = weight_values();
     if (into_x.needed() || wants_weight) {
       launch_row_gradient<D, Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(
-          typename device_traits<D>::kernels{}, slopes.data(), base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
+          typename device_traits<D>::kernels{}, slopes.data(), even, base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
           wants_weight ? made_with.data() : nullptr, lines, count, eps, Centred ? "gradient of layer_norm" : "gradient of rms_norm");
     }
     if (into_x.needed()) into_x.add(dx);
@@ -51225,8 +51250,8 @@ struct NormRule {
       bool const is_weight = k++ == 0;
       if (!to.needed()) return;
       if (is_weight) {
-        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), scale = made_with.select(0, 1).reshape(each);
-        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale), others, false))));
+        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), low = made_with.select(0, 1).reshape(each), scale = made_with.select(0, 2).reshape(each);
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale + low), others, false))));
       } else {
         to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope, others, false))));
       }
@@ -51234,7 +51259,7 @@ struct NormRule {
     (add(into), ...);
   }
 
-  /// The same as formulas, for rows that do not run along the last axes.
+  /// The same as formulas, for few long rows and those that do not run along the last axes.
   template <class IntoX, class... Parameters>
   void in_formulas(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
     auto const values = cast<C>(x.tensor());

@@ -2,7 +2,7 @@
 ///
 /// Shapes, types, options and errors are those of ops/softmax.hpp and ops/normalization.hpp.
 /// Cost      backward: one pass where rows run along the last axes (on a GPU two reads of rows of more than 4096 elements, and one more pass for the
-///           gradients of weight and bias); a reduction and one fused pass for the softmaxes elsewhere.
+///           gradients of weight and bias); elsewhere, and for few rows of more than 4096 elements on a GPU, reductions and one fused pass.
 ///           Kept are the result (softmaxes), or the input and the weight (norms), and on the CPU three numbers for each row of 32 to 4096 elements.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace detail {
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
 template <class D, cpu::RowGradient, class T>
-void launch_row_gradient(cuda_kernels, T const*, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
+void launch_row_gradient(cuda_kernels, T const*, bool, T const*, T*, compute_t<T> const*, compute_t<T>*, int64_t, int64_t, double, char const*) {
   static_assert(compiled_by_nvcc<T>, "situ: softmax_and_normalisation_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
 }  // namespace SITU_ABI_COMPILER
@@ -41,6 +41,22 @@ auto input_beside_result(E const& e) {
 inline bool are_last(unsigned axes, int rank) {
   unsigned const others = ~axes & ((1u << rank) - 1u);
   return axes != 0 && (others & (others + 1u)) == 0;
+}
+
+/// Whether a GPU takes the gradient of a tensor's rows in one kernel, which has a block or less for each: rows along the last axes that its threads hold, or
+/// many of them.
+template <class C>
+bool rows_fill_a_gpu(Shape const& whole, unsigned axes) {
+  if (!are_last(axes, whole.rank()) || whole.size() == 0) return false;
+  int64_t const count = reduced_count(whole, axes);
+  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || whole.size() / count > 256;
+}
+/// A gradient as that kernel reads it: contiguous, or one element for all.
+template <class T, class D>
+Tensor<T, D> row_slopes(Tensor<T, D> const& g, bool& even) {
+  even = true;
+  for (int k = 0; k < g.rank(); ++k) even = even && (g.size(k) == 1 || g.strides()[k] == 0);
+  return even ? g : g.contiguous();
 }
 
 /// What a row's gradient is made with, and where the gradients of weight and bias go: [block, row length] each.
@@ -111,13 +127,14 @@ struct softmax_gradient : ReducedAxes {
         RowParameters<compute_t<T>, D> none;
         return row_gradient<Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(g.contiguous(), y.tensor(), reduced_count(whole, axes), none, "softmax");
       }
-    } else if (are_last(axes, whole.rank()) && whole.size() > 0) {
-      auto const dy = g.contiguous();
+    } else if (rows_fill_a_gpu<compute_t<T>>(whole, axes)) {
+      bool even = false;
+      auto const dy = row_slopes(g, even);
       auto const value = y.tensor().contiguous();
       auto result = Tensor<T, D>::uninitialized(whole, "softmax");
       int64_t const count = reduced_count(whole, axes);
       launch_row_gradient<D, Logarithmic ? cpu::RowGradient::log_softmax : cpu::RowGradient::softmax>(
-          typename device_traits<D>::kernels{}, dy.data(), value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
+          typename device_traits<D>::kernels{}, dy.data(), even, value.data(), result.data(), static_cast<compute_t<T> const*>(nullptr), static_cast<compute_t<T>*>(nullptr),
           result.size() / count, count, 0.0, Logarithmic ? "gradient of log_softmax" : "gradient of softmax");
       return result;
     }
@@ -143,7 +160,7 @@ struct NormRule {
   void operator()(G const& g, IntoX const& into_x, Parameters const&... parameters) const {
     if constexpr (has_history<G>) recorded(g, into_x, parameters...);
     else if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) in_rows(g, into_x, parameters...);
-    else if (are_last(rows.axes, rows.whole.rank()) && rows.whole.size() > 0) in_rows_of_a_device(g, into_x, parameters...);
+    else if (rows_fill_a_gpu<C>(rows.whole, rows.axes)) in_rows_of_a_device(g, into_x, parameters...);
     else in_formulas(g, into_x, parameters...);
   }
 
@@ -207,7 +224,8 @@ struct NormRule {
   /// One pass over contiguous rows, and one more for the gradients of the parameters.
   template <class IntoX, class... Parameters>
   void in_rows_of_a_device(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
-    auto const slopes = g.contiguous();
+    bool even = false;
+    auto const slopes = row_slopes(g, even);
     auto const base = x.tensor().contiguous();
     int64_t const count = reduced_count(rows.whole, rows.axes), lines = base.size() / count;
     bool needed[] = {into.needed()..., false};
@@ -215,11 +233,11 @@ struct NormRule {
     Tensor<T, D> dx;
     Tensor<C, D> made_with, w;
     if (into_x.needed()) dx = Tensor<T, D>::uninitialized(rows.whole, "layer_norm");
-    if (wants_weight) made_with = Tensor<C, D>::uninitialized({2, lines}, "layer_norm");
+    if (wants_weight) made_with = Tensor<C, D>::uninitialized({3, lines}, "layer_norm");
     if (weighs) w = weight_values();
     if (into_x.needed() || wants_weight) {
       launch_row_gradient<D, Centred ? cpu::RowGradient::layer_norm : cpu::RowGradient::rms_norm>(
-          typename device_traits<D>::kernels{}, slopes.data(), base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
+          typename device_traits<D>::kernels{}, slopes.data(), even, base.data(), into_x.needed() ? dx.data() : nullptr, weighs ? w.data() : nullptr,
           wants_weight ? made_with.data() : nullptr, lines, count, eps, Centred ? "gradient of layer_norm" : "gradient of rms_norm");
     }
     if (into_x.needed()) into_x.add(dx);
@@ -235,8 +253,8 @@ struct NormRule {
       bool const is_weight = k++ == 0;
       if (!to.needed()) return;
       if (is_weight) {
-        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), scale = made_with.select(0, 1).reshape(each);
-        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale), others, false))));
+        Tensor<C, D> const mean = made_with.select(0, 0).reshape(each), low = made_with.select(0, 1).reshape(each), scale = made_with.select(0, 2).reshape(each);
+        to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope * ((cast<C>(base) - mean) * scale + low), others, false))));
       } else {
         to.add(Tensor<P, D>(cast<P>(reduce<reducers::sum<C>>(slope, others, false))));
       }
@@ -244,7 +262,7 @@ struct NormRule {
     (add(into), ...);
   }
 
-  /// The same as formulas, for rows that do not run along the last axes.
+  /// The same as formulas, for few long rows and those that do not run along the last axes.
   template <class IntoX, class... Parameters>
   void in_formulas(Tensor<T, D> const& g, IntoX const& into_x, Parameters const&... into) const {
     auto const values = cast<C>(x.tensor());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <situ/autograd/cpu/rows.hpp>
+#include <situ/expr/cuda/evaluate.hpp>
 #include <situ/ops/cuda/row_math.hpp>
 
 #if defined(__CUDACC__)
@@ -18,7 +19,8 @@ struct RowGradientPlan {
   T const* b;
   T* out;           ///< null where only what rows are made with is wanted
   C const* weight;  ///< of the length of a row, or null
-  C* made_with;     ///< takes the mean of each row, then 1 / sqrt(var + eps) of each; or null
+  C* made_with;     ///< takes [mean, low, scale][row]: z = (x - mean) scale + low; or null
+  bool even;        ///< g is one element, the same for all
   int64_t rows, length;
   int64_t steps;    ///< of a row: vectors, or else elements
   double eps;
@@ -72,15 +74,20 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
   Teams const teams = plan.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
-  T const* const from_g = plan.g + (mine ? row : 0) * plan.length;
+  T const* const from_g = plan.g + (mine && !plan.even ? row : 0) * plan.length;
   T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
   T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
   C const n = static_cast<C>(plan.length);
   Math math;
+  auto const load_slopes = [&](Lanes<T, N>& lanes, int64_t index) {
+    if (plan.even) lanes.load_one(from_g);
+    else lanes.load(from_g + index);
+  };
   auto const tell = [&] {
     if (!mine || teams.lane() != 0 || !plan.made_with) return;
-    plan.made_with[row] = math.mean - math.low / math.scale;
-    plan.made_with[plan.rows + row] = math.scale;
+    plan.made_with[row] = math.mean;
+    plan.made_with[plan.rows + row] = math.low;
+    plan.made_with[2 * plan.rows + row] = math.scale;
   };
   if constexpr (Held) {
     RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
@@ -89,7 +96,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
     for (int c = 0; c < K; ++c) {  // all loads come first
       if (share.ends_before<N>(c)) break;
       if (!share.has(c)) continue;
-      slopes[c].load(from_g + int64_t{share.number(c)} * N);
+      load_slopes(slopes[c], int64_t{share.number(c)} * N);
       bases[c].load(from_b + int64_t{share.number(c)} * N);
     }
     C h[K][N], b[K][N];
@@ -164,7 +171,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
           int64_t const index = (number + r * teams.lanes) * N;
-          if (index < plan.length) slopes[r].load(from_g + index), bases[r].load(from_b + index);
+          if (index < plan.length) load_slopes(slopes[r], index), bases[r].load(from_b + index);
         }
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
@@ -242,15 +249,15 @@ void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; enqueued.
+/// The gradient by the input of an operation on contiguous rows on D, which has CUDA's kernels; `even`: g is one element. Enqueued.
 template <class D, cpu::RowGradient Kind, class T>
-void launch_row_gradient(cuda_kernels, T const* g, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length, double eps,
-                         char const* name) {
+void launch_row_gradient(cuda_kernels, T const* g, bool even, T const* b, T* out, compute_t<T> const* weight, compute_t<T>* made_with, int64_t rows, int64_t length,
+                         double eps, char const* name) {
   if (rows == 0 || length == 0) return;
-  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, rows, length, 0, eps, {}};
+  cuda::RowGradientPlan<T> plan{g, b, out, weight, made_with, even, rows, length, 0, eps, {}};
   constexpr int lanes = 16 / static_cast<int>(sizeof(T));
   auto const on_grid = [](void const* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
-  if (length % lanes == 0 && on_grid(g) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
+  if (length % lanes == 0 && (even || on_grid(g)) && on_grid(b) && on_grid(out) && on_grid(weight)) cuda::launch_row_gradient<D, Kind, T, true>(plan, name);
   else cuda::launch_row_gradient<D, Kind, T, false>(plan, name);
 }
 

@@ -1,10 +1,11 @@
 /// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
 ///
 /// `TeamMath<Op>` holds the statistics of the row that a team works on. A row that lies in the team's registers goes through gather(), and
-/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with those of other blocks, and
-/// finish() makes the statistics from the whole. Then values() gives the elements of the output.
+/// held_values() makes its elements; of a longer one every thread collects a `Part` with start(), step() and collected(), parts are joined, also with
+/// those of other blocks, and finish() makes the statistics from the whole. Then values() gives the elements of the output.
 #pragma once
 
+#include <situ/expr/cuda/evaluate.hpp>
 #include <situ/ops/cuda/teams.hpp>
 #include <situ/ops/row_program.hpp>
 
