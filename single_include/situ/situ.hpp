@@ -34592,6 +34592,16 @@ SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
   }
 }
 
+/// The way back for N neighbours of a row, rounded to what memory holds.
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void store_neighbours(T* to, C const (&y)[N]) {
+  Lanes<T, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
+  result.store(to);
+}
+
 /// Softmax and its logarithm.
 template <class Op>
 struct TeamMath {
@@ -34900,12 +34910,7 @@ SITU_DEVICE __forceinline__ void evaluate_held(RowArguments<P> const& arguments,
 /// N neighbours of the output.
 template <class P, int N, class C>
 SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int64_t offset, C const (&y)[N]) {
-  using Out = typename P::out_type;
-  Lanes<Out, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
-  result.store(static_cast<Out*>(arguments.data[0]) + offset);
+  store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
 /// Rows of one line that fit the registers of their teams.
@@ -35237,7 +35242,8 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
 /// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
-///           8000 on a GPU, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The variance is summed about the mean, or about a guess that is near it: without cancellation.
+///           8000 on a GPU, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The
+///           variance is summed about the mean, or about a guess that is near it: without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.
 template <class E, detail::axes_to_normalize A = Shape>
@@ -50790,7 +50796,7 @@ struct RowGradientMath {
   SITU_DEVICE __forceinline__ static C summed(C h, C b) { return logarithmic ? h : h * b; }
 };
 
-/// N neighbours of g times the weight, and of b.
+/// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
 #pragma unroll
@@ -50800,14 +50806,6 @@ SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes
   load_beside(plan.weight + index, weight);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] *= weight[j];
-}
-template <int N, class T, class C>
-SITU_DEVICE __forceinline__ void write_gradients(T* to, C const (&y)[N]) {
-  Lanes<T, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
-  result.store(to);
 }
 
 template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
@@ -50902,7 +50900,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       if (!share.has(c)) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
-      write_gradients(to + int64_t{share.number(c)} * N, h[c]);
+      store_neighbours(to + int64_t{share.number(c)} * N, h[c]);
     }
   } else {
     int64_t const end = mine ? plan.steps : 0;
@@ -50971,7 +50969,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
     for_each([&](C(&h)[N], C(&b)[N], int64_t index) {
 #pragma unroll
       for (int j = 0; j < N; ++j) h[j] = math.value(h[j], b[j]);
-      write_gradients(to + index, h);
+      store_neighbours(to + index, h);
     });
   }
 }

@@ -46,7 +46,7 @@ struct RowGradientMath {
   SITU_DEVICE __forceinline__ static C summed(C h, C b) { return logarithmic ? h : h * b; }
 };
 
-/// N neighbours of g times the weight, and of b.
+/// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
 #pragma unroll
@@ -56,14 +56,6 @@ SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes
   load_beside(plan.weight + index, weight);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] *= weight[j];
-}
-template <int N, class T, class C>
-SITU_DEVICE __forceinline__ void write_gradients(T* to, C const (&y)[N]) {
-  Lanes<T, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
-  result.store(to);
 }
 
 template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
@@ -158,7 +150,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       if (!share.has(c)) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
-      write_gradients(to + int64_t{share.number(c)} * N, h[c]);
+      store_neighbours(to + int64_t{share.number(c)} * N, h[c]);
     }
   } else {
     int64_t const end = mine ? plan.steps : 0;
@@ -227,7 +219,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
     for_each([&](C(&h)[N], C(&b)[N], int64_t index) {
 #pragma unroll
       for (int j = 0; j < N; ++j) h[j] = math.value(h[j], b[j]);
-      write_gradients(to + index, h);
+      store_neighbours(to + index, h);
     });
   }
 }

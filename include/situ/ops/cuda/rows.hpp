@@ -88,12 +88,7 @@ SITU_DEVICE __forceinline__ void evaluate_held(RowArguments<P> const& arguments,
 /// N neighbours of the output.
 template <class P, int N, class C>
 SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int64_t offset, C const (&y)[N]) {
-  using Out = typename P::out_type;
-  Lanes<Out, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<Out>(y[j]));
-  result.store(static_cast<Out*>(arguments.data[0]) + offset);
+  store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
 /// Rows of one line that fit the registers of their teams.
