@@ -4707,22 +4707,31 @@ inline int64_t full_grid(int device) {
 }
 
 /// Starts kernel(argument), types forgotten.
-SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument) {
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1) {
   DeviceGuard const guard(device);
   cudaStream_t const stream = current_stream(device);
   void* arguments[] = {const_cast<void*>(argument)};
   ObservedWork work(device, stream, what);
-  cudaError_t const code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  cudaError_t code = cudaSuccess;
+  if (cluster == 1) {
+    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  } else {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), 0, stream, &attribute, 1};
+    code = cudaLaunchKernelExC(&config, kernel, arguments);
+  }
   check(device, code, "launching ", what);
   work.enqueued();
 }
 
-/// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
-/// CudaError, DeviceUnavailable.
+/// Starts kernel(argument), `cluster` neighbouring blocks as one cluster. `what` names it in messages and profiles, with the formula of the argument's
+/// tree where it has one. Throws CudaError, DeviceUnavailable.
 template <class Argument>
-void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
+void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument, int cluster = 1) {
   if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
-  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument);
+  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument, cluster);
 }
 
 }  // namespace detail::cuda
@@ -34546,13 +34555,130 @@ void launch_rows(cpu_kernels, P const& program) {
 // ---- <situ/ops/cuda/rows.hpp>
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
-/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread. A longer row is read twice: once for
-/// its statistics, which every thread gathers on line, and once for its elements. Where such rows are too few to fill the GPU, each is cut into parts
-/// for several blocks, and the kernel is launched twice: for the statistics of the parts, then to join them, in every block, and write.
+/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread, up to 16384 for a block, and up to 131072
+/// for a cluster of blocks where the GPU has clusters. A longer row is read twice: once for its statistics, which every thread gathers on line, and
+/// once for its elements. Where such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for
+/// the statistics of the parts, then to join them, in every block, and write.
 ///
 /// Neighbouring threads take neighbouring vectors of 16 bytes where every operand lets them, else neighbouring elements; where rows lie side by side
 /// in the output, elements of neighbouring rows. So accesses coalesce.
 
+
+// ---- <situ/ops/cuda/clusters.hpp>
+/// Clusters: blocks that run at once and reach each other's shared memory, so that a team of threads is larger than a block. They need compute
+/// capability 9.0; a cluster of one block runs on every GPU.
+
+#include <limits>
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int cluster_threads = 512;  ///< of each block
+inline constexpr int cluster_blocks = 8;     ///< at most: what every GPU that has clusters grants
+
+/// All threads of a cluster, which work on one output.
+class ClusterTeam {
+ public:
+  int blocks = 1;  ///< a power of 2
+  SITU_DEVICE ClusterTeam() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    blocks = static_cast<int>(__clusterSizeInBlocks());
+    if (blocks > 1) __cluster_barrier_arrive();  // that all have begun is looked at when they first meet
+#endif
+  }
+  SITU_DEVICE int lanes() const { return blocks * cluster_threads; }
+  SITU_DEVICE int block() const { return static_cast<int>(blockIdx.x) & (blocks - 1); }
+  SITU_DEVICE int lane() const { return block() * cluster_threads + static_cast<int>(threadIdx.x); }
+
+  /// Joins a value of every thread, in an order that is always the same, by an f that commutes.
+  template <class C, class F>
+  SITU_DEVICE C join(C mine, F f) {
+    constexpr int warps = cluster_threads / 32;
+    // The warps of all blocks, twice in turns: when all have met once more, none reads what was written before.
+    __shared__ C of_warps[2][cluster_blocks * warps];
+    int const me = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, count = blocks * warps;
+    mine = in_warp(mine, f);
+    C* const to = &of_warps[round % 2][block() * warps + warp];
+    if (blocks == 1) {
+      if (me == 0) *to = mine;
+      __syncthreads();
+    } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+      if (round == 0) __cluster_barrier_wait();
+      if (me < blocks) *static_cast<C*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))) = mine;
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+#endif
+    }
+    C const* const from = of_warps[round % 2];
+    ++round;
+    mine = from[me & (count - 1)];
+#pragma unroll 1
+    for (int k = me + 32; k < count; k += 32) mine = f(mine, from[k]);
+    return in_warp(mine, f, count);
+  }
+
+ private:
+  template <class C, class F>
+  SITU_DEVICE static C in_warp(C mine, F f, int lanes = 32) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      if (step < lanes) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+    }
+    return mine;
+  }
+  unsigned round = 0;
+};
+
+template <bool ToAll, class C, class F>
+SITU_DEVICE C join_team(ClusterTeam& team, C mine, F f) {
+  return team.join(mine, f);
+}
+
+/// Whether a kernel runs in clusters of most blocks on a GPU, which is asked once: it has them, and what it runs was compiled for one that has.
+template <auto Kernel>
+bool runs_in_clusters(int device) {
+  static constinit signed char known[max_devices] = {};  // 1: no, 2: yes
+  signed char answer = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+  if (answer == 0) {
+    DeviceGuard const guard(device);
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster_blocks, 1, 1};
+    cudaLaunchConfig_t const config{dim3(cluster_blocks), dim3(cluster_threads), 0, nullptr, &attribute, 1};
+    cudaFuncAttributes function{};
+    int at_once = 0;
+    auto const kernel = reinterpret_cast<void const*>(Kernel);
+    bool const known_to_cuda = cudaFuncGetAttributes(&function, kernel) == cudaSuccess && function.ptxVersion >= 90 &&
+                               cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess;
+    if (!known_to_cuda) (void)cudaGetLastError();
+    answer = known_to_cuda && at_once > 0 ? 2 : 1;
+    __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
+  }
+  return answer == 2;
+}
+
+/// How many blocks hold each of `rows` rows of so many threads' shares; 0 where a cluster has too few, or the kernel runs in none.
+template <auto Kernel>
+int blocks_that_hold(int device, int64_t rows, int64_t shares) {
+  int64_t const needed = (shares + cluster_threads - 1) / cluster_threads;
+  if (needed > cluster_blocks || rows > std::numeric_limits<int>::max() / cluster_blocks || (needed > 1 && !runs_in_clusters<Kernel>(device))) return 0;
+  return power_of_2_above(needed, cluster_blocks);
+}
+
+/// Starts kernel(argument) in a cluster of `blocks` blocks for each of `rows` rows. As launch.
+template <class Argument>
+void launch_clusters(int device, LaunchName what, void (*kernel)(Argument), int64_t rows, int blocks, std::remove_cv_t<Argument> const& argument) {
+  launch(device, what, kernel, dim3(static_cast<unsigned>(rows * blocks)), cluster_threads, argument, blocks);
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
 
 // ---- <situ/ops/cuda/row_math.hpp>
 /// What a team of threads does with a row on a GPU, apart from where it lies: softmax, its logarithm, and the normalisations.
@@ -34620,8 +34746,8 @@ struct TeamMath {
   static bool takes_vectors(Op const&) { return true; }
 
   /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
-  template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t) {
+  template <class Team, int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, C (&x)[K][N], RowShare const& share, int64_t) {
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
@@ -34727,8 +34853,8 @@ struct NormTeamMath {
     double sum, squares;
   };
 
-  template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
+  template <class Team, int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
@@ -34913,20 +35039,16 @@ SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int
   store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
-/// Rows of one line that fit the registers of their teams.
-template <class P, bool Vectors>
-__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+/// A row of one line that fits the registers of its team.
+template <class P, bool Vectors, class Team>
+SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
   using Op = typename P::op_type;
   using C = typename Op::compute;
   using Tree = typename P::tree_type;
   using Offsets = RowOffsets<P, Vectors, true>;
   constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
-  Teams const teams = arguments.teams;
-  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
   int64_t base[P::leaves + 1] = {};
-  if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
-  RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0};
+  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
   C x[K][N];
   constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
 #pragma unroll
@@ -34955,6 +35077,19 @@ __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_c
     math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
     write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
   }
+}
+
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
+  hold_row<P, Vectors>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+}
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  ClusterTeam team;
+  hold_row<P, Vectors>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -35063,8 +35198,10 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.steps_per_part = arguments.steps;
   arguments.count = 1;
   arguments.parts = nullptr;
-  if (arguments.run == arguments.length && arguments.steps <= int64_t{teams.lanes} * K) {
-    return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+  if (arguments.run == arguments.length) {
+    if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
+    if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 
   // Twice the blocks cost a second launch: rows that are too long to be held are cut where they leave half of the GPU idle.
@@ -50753,7 +50890,7 @@ inline int64_t rows_per_block(int64_t rows, int64_t count, bool sums) {
 
 // ---- <situ/autograd/cuda/rows.hpp>
 /// Gradients of operations on rows on a GPU: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other; a warp, a part of
-/// one, or a block works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
+/// one, a block, or a cluster of blocks works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
 
 
 #if defined(__CUDACC__)
@@ -50808,31 +50945,39 @@ SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes
   for (int j = 0; j < N; ++j) h[j] *= weight[j];
 }
 
-template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
-__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+/// One row of a plan.
+template <cpu::RowGradient Kind, class T, bool Vectors>
+struct RowGradientRow {
   using C = compute_t<T>;
   using Math = RowGradientMath<Kind, C>;
-  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(C)));
-  Teams const teams = plan.teams;
-  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
-  T const* const from_g = plan.g + (mine && !plan.even ? row : 0) * plan.length;
-  T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
-  T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
-  C const n = static_cast<C>(plan.length);
+  static constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1;       ///< neighbours that a thread takes at once
+  static constexpr int K = 64 / (N * static_cast<int>(sizeof(C)));  ///< how often it does so for a row that it holds
+
+  RowGradientPlan<T> const& plan;
+  int64_t row;
+  T const* from_g;
+  T const* from_b;
+  T* to;
   Math math;
-  auto const load_slopes = [&](Lanes<T, N>& lanes, int64_t index) {
+
+  SITU_DEVICE __forceinline__ RowGradientRow(RowGradientPlan<T> const& plan, int64_t row)
+      : plan(plan), row(row), from_g(plan.g + (plan.even ? 0 : row) * plan.length), from_b(plan.b + row * plan.length), to(plan.out + (plan.out ? row : 0) * plan.length) {}
+
+  SITU_DEVICE __forceinline__ void load_slopes(Lanes<T, N>& lanes, int64_t index) const {
     if (plan.even) lanes.load_one(from_g);
     else lanes.load(from_g + index);
-  };
-  auto const tell = [&] {
-    if (!mine || teams.lane() != 0 || !plan.made_with) return;
+  }
+  SITU_DEVICE __forceinline__ void tell(bool first) const {
+    if (!first || !plan.made_with) return;
     plan.made_with[row] = math.mean;
     plan.made_with[plan.rows + row] = math.low;
     plan.made_with[2 * plan.rows + row] = math.scale;
-  };
-  if constexpr (Held) {
-    RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
+  }
+
+  /// For a team that holds it.
+  template <class Team>
+  SITU_DEVICE __forceinline__ void hold(Team& team, RowShare const& share) {
+    C const n = static_cast<C>(plan.length);
     Lanes<T, N> slopes[K], bases[K];
 #pragma unroll
     for (int c = 0; c < K; ++c) {  // all loads come first
@@ -50866,33 +51011,33 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       C total = 0, rest = 0, about = 0;
       if constexpr (Math::centred) {
         for_each([&](int c, int j) { total += b[c][j]; });
-        math.mean = join_team<true>(teams, total, sum_of_two{}) / n;
+        math.mean = join_team<true>(team, total, sum_of_two{}) / n;
       }
       for_each([&](int c, int j) {
         C const d = b[c][j] - math.mean;
         rest += d;
         about += d * d;
       });
-      about = join_team<true>(teams, about, sum_of_two{});
+      about = join_team<true>(team, about, sum_of_two{});
       if constexpr (Math::centred) {
-        rest = join_team<true>(teams, rest, sum_of_two{});
+        rest = join_team<true>(team, rest, sum_of_two{});
         about -= rest * (rest / n);
       }
       math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
       if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
-      tell();
+      tell(share.steps > 0 && share.lane == 0);
       if (!plan.out) return;
       C sum = 0, product = 0;
       for_each([&](int c, int j) {
         sum += h[c][j];
         product += h[c][j] * math.normalized(b[c][j]);
       });
-      if constexpr (Math::centred) math.first = join_team<true>(teams, sum, sum_of_two{}) / n;
-      math.second = join_team<true>(teams, product, sum_of_two{}) / n;
+      if constexpr (Math::centred) math.first = join_team<true>(team, sum, sum_of_two{}) / n;
+      math.second = join_team<true>(team, product, sum_of_two{}) / n;
     } else {
       C sum = 0;
       for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
-      math.first = join_team<true>(teams, sum, sum_of_two{});
+      math.first = join_team<true>(team, sum, sum_of_two{});
     }
 #pragma unroll
     for (int c = 0; c < K; ++c) {
@@ -50902,7 +51047,10 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
       store_neighbours(to + int64_t{share.number(c)} * N, h[c]);
     }
-  } else {
+  }
+
+  /// For a team that reads it twice.
+  SITU_DEVICE __forceinline__ void read_twice(Teams const& teams, bool mine) {
     int64_t const end = mine ? plan.steps : 0;
     // Calls use(h, b, index) for the vectors of this thread.
     auto const for_each = [&](auto const& use) {
@@ -50959,7 +51107,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       math.mean = static_cast<C>(mean);
       math.scale = C(1) / math::sqrt(static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance) + static_cast<C>(plan.eps));
       math.low = static_cast<C>(static_cast<double>(math.mean) - mean) * math.scale;
-      tell();
+      tell(mine && teams.lane() == 0);
       if (!plan.out) return;
       if constexpr (Math::centred) math.first = static_cast<C>(wide[2] / count);
       math.second = static_cast<C>((wide[3] - off * wide[2]) / count) * math.scale;
@@ -50972,18 +51120,37 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       store_neighbours(to + index, h);
     });
   }
+};
+
+template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
+__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  Teams const teams = plan.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
+  RowGradientRow<Kind, T, Vectors> of_row(plan, mine ? row : 0);
+  if constexpr (Held) of_row.hold(teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0});
+  else of_row.read_twice(teams, mine);
+}
+template <cpu::RowGradient Kind, class T, bool Vectors>
+__global__ void __launch_bounds__(cluster_threads) cluster_row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  ClusterTeam team;
+  RowGradientRow<Kind, T, Vectors>(plan, blockIdx.x / team.blocks).hold(team, RowShare{team.lane(), team.lanes(), static_cast<int>(plan.steps)});
 }
 
 template <class D, cpu::RowGradient Kind, class T, bool Vectors>
 void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
-  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(compute_t<T>)));
+  constexpr int device = device_traits<D>::ordinal, N = RowGradientRow<Kind, T, Vectors>::N, K = RowGradientRow<Kind, T, Vectors>::K;
   plan.steps = plan.length / N;
   Teams& teams = plan.teams;
   teams = {power_of_2_above(plan.steps, 32), true};
   while (teams.lanes < block_threads && teams.lanes * K < plan.steps) teams.lanes *= 2;
-  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
   bool const held = plan.steps <= int64_t{teams.lanes} * K;
-  launch(device_traits<D>::ordinal, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
+  if (!held) {
+    int const held_by = blocks_that_hold<cluster_row_gradient_kernel<Kind, T, Vectors>>(device, plan.rows, (plan.steps + K - 1) / K);
+    if (held_by > 0) return launch_clusters(device, name, cluster_row_gradient_kernel<Kind, T, Vectors>, plan.rows, held_by, plan);
+  }
+  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
+  launch(device, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
 }
 
 }  // namespace detail::cuda

@@ -52,9 +52,9 @@ TEST_CASE("layer_norm's weight and bias get the host's gradients on a GPU") {
   CHECK(differs(there[1], here[1], 2e-5) == "");
 }
 
-TEST_CASE_TEMPLATE("gradients of rows of any length are the host's, in vectors and without, held and read twice", T, float, double, bfloat16) {
+TEST_CASE_TEMPLATE("gradients of rows of any length are the host's, in vectors and without, held by a team, a block or a cluster, and read twice", T, float, double, bfloat16) {
   double const tolerance = sizeof(T) == 4 ? 1e-4 : sizeof(T) == 8 ? 1e-10 : 2e-2;
-  for (Shape const& shape : {Shape{33, 70}, Shape{1000, 3}, Shape{9, 64}, Shape{2, 5, 1024}, Shape{3, 1001}, Shape{2, 4096}, Shape{3, 8192}, Shape{2, 20003}, Shape{1, 1}}) {
+  for (Shape const& shape : {Shape{33, 70}, Shape{1000, 3}, Shape{9, 64}, Shape{2, 5, 1024}, Shape{3, 1001}, Shape{2, 4096}, Shape{3, 8192}, Shape{1, 20003}, Shape{1, 65536}, Shape{1, 65537}, Shape{1, 1}}) {
     CAPTURE(to_string(shape));
     int64_t const n = shape[shape.rank() - 1];
     Tensor<T> const a = numbers<T>(shape), g = numbers<T>(shape, 2), w = numbers<T>({n}, 3), part = numbers<T>({2 * n + 1}, 4);

@@ -45,6 +45,28 @@ TEST_CASE("an operation on rows fuses its input, and takes weights and several a
   CHECK(differs(rms_norm(x, normalized_axes{{1}}), rms_norm(a, normalized_axes{{1}}), 2e-5) == "");
 }
 
+TEST_CASE("rows that blocks or clusters of blocks hold are those of the host") {
+  // Of one block, two, four and eight, in vectors and without, and too long by a little.
+  for (Shape const& s : {Shape{3, 12288}, Shape{2, 16385}, Shape{2, 65536}, Shape{1, 131071}, Shape{1, 131073}}) {
+    CAPTURE(to_string(s));
+    Tensor<float> const a = numbers<float>(s), w = numbers<float>({s[1]}, 2), far = eval(a * 1e-3f + 100.0f);
+    Tensor<float> poisoned = a.clone(), lowest = a.clone();
+    poisoned.select(1, s[1] - 1).select(0, 0) = NAN;
+    lowest.select(0, s[0] - 1) = -INFINITY;
+    for (Tensor<float> const& host : {a, poisoned, lowest}) {
+      CHECK(differs(softmax(host.to(Gpu{}), 1), softmax(host, 1), 1e-7) == "");
+    }
+    CHECK(differs(log_softmax(a.to(Gpu{}) * 0.5f, 1), log_softmax(a * 0.5f, 1), 2e-6) == "");
+    CHECK(differs(layer_norm(far.to(Gpu{}), {s[1]}, w.to(Gpu{}), w.to(Gpu{})), layer_norm(far, {s[1]}, w, w), 1e-4) == "");
+    CHECK(differs(rms_norm(a.to(Gpu{}), {s[1]}, w.to(Gpu{})), rms_norm(a, {s[1]}, w), 1e-5) == "");
+  }
+  Tensor<float16> const h = numbers<float16>({2, 40000});
+  CHECK(differs(layer_norm(h.to(Gpu{}), {40000}), layer_norm(h, {40000}), 2e-3) == "");
+  Tensor<double> const d = numbers<double>({2, 30000});
+  CHECK(differs(softmax(d.to(Gpu{}), 1), softmax(d, 1), 1e-14) == "");
+  CHECK(differs(layer_norm(d.to(Gpu{}), {30000}), layer_norm(d, {30000}), 1e-10) == "");
+}
+
 TEST_CASE("few long rows are cut into parts for many blocks, with the same results") {
   for (Shape const& s : {Shape{1, 400001}, Shape{2, 300000}, Shape{70000, 2}}) {
     CAPTURE(to_string(s));

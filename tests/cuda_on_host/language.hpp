@@ -29,7 +29,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __noinline__ __attribute__((noinline))
-#define __shared__ static  // one block runs at a time
+#define __shared__ static  // one block runs at a time, or one cluster, whose blocks write the same to each of theirs
 
 namespace on_host {
 
@@ -39,15 +39,20 @@ struct Index {
 /// Of the thread that runs.
 extern Index thread_index, block_index;
 extern dim3 block_size, grid_size;
+extern unsigned cluster_size;
 
 /// Waits for all threads of the block that have not ended; gives for how many of them the condition holds.
 int wait_for_block(bool condition);
 /// The same for the warp.
 void wait_for_warp();
-/// What the threads of a block show each other.
-extern unsigned char shown[1024][16];
+/// The barrier of a cluster, in two steps.
+void arrive_at_cluster();
+void wait_for_cluster();
+/// What the threads of a cluster show each other, and which is the first one of the block.
+extern unsigned char shown[8 * 1024][16];
+extern int first_thread;
 
-inline int thread() { return static_cast<int>(thread_index.x + block_size.x * (thread_index.y + block_size.y * thread_index.z)); }
+inline int thread() { return first_thread + static_cast<int>(thread_index.x + block_size.x * (thread_index.y + block_size.y * thread_index.z)); }
 
 template <class T>
 void show(T const& value) {
@@ -75,6 +80,10 @@ inline void __syncthreads() { on_host::wait_for_block(false); }
 inline int __syncthreads_count(int condition) { return on_host::wait_for_block(condition != 0); }
 inline int __syncthreads_or(int condition) { return on_host::wait_for_block(condition != 0) != 0; }
 inline void __syncwarp(unsigned = 0xffffffffu) { on_host::wait_for_warp(); }
+inline unsigned __clusterSizeInBlocks() { return on_host::cluster_size; }
+inline void __cluster_barrier_arrive() { on_host::arrive_at_cluster(); }
+inline void __cluster_barrier_wait() { on_host::wait_for_cluster(); }
+inline void* __cluster_map_shared_rank(void* shared, unsigned) { return shared; }
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 

@@ -1,5 +1,5 @@
-// A CUDA runtime that runs on the host: one device, on which everything is done at once. The blocks of a kernel run one after the other, their threads
-// in turns, each until it waits for others or ends. An allocation ends where a page does, and the next page is closed: a kernel that reads or writes
+// A CUDA runtime that runs on the host: one device, on which everything is done at once. The blocks of a kernel run one after the other, those of a
+// cluster together, their threads in turns, each until it waits for others or ends. An allocation ends where a page does, and the next page is closed: a kernel that reads or writes
 // behind it ends the program. What is in front is looked at when it comes back.
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -24,7 +24,9 @@ struct Index {
 };
 Index thread_index, block_index;
 dim3 block_size, grid_size;
-unsigned char shown[1024][16];
+unsigned cluster_size = 1;
+int first_thread;
+unsigned char shown[8 * 1024][16];
 
 namespace {
 
@@ -68,16 +70,18 @@ struct Barrier {
 struct Thread {
   void* stack;
   bool ended;
+  unsigned phase;  ///< of the cluster's barrier, where it arrived
 };
 
 constexpr std::size_t stack_bytes = 256 * 1024;
-constexpr int most_threads = 1024;
+constexpr int most_blocks = 8, most_threads = most_blocks * 1024;  // of a cluster
 std::recursive_mutex running;
 Thread threads[most_threads];
 void* scheduler;
 int current;
 long progress;
-Barrier block, warps[most_threads / 32];
+int per_block;
+Barrier cluster, blocks[most_blocks], warps[most_threads / 32];
 Kernel kernel;
 Argument const* argument;
 
@@ -105,33 +109,43 @@ void run_thread() {
   std::memcpy(words, argument, sizeof words);
   kernel(words[0], words[1], *argument);
   threads[current].ended = true;
-  --block.alive;
+  --cluster.alive;
+  --blocks[current / per_block].alive;
   --warps[current / 32].alive;
   ++progress;
   void* nowhere;
   situ_switch_stack(&nowhere, scheduler);
 }
 
-void run_block(char* stacks, int count) {
-  block = {};
-  block.alive = count;
-  for (int w = 0; w * 32 < count; ++w) {
-    warps[w] = {};
-    warps[w].alive = count - w * 32 < 32 ? count - w * 32 : 32;
+/// Runs neighbouring blocks, of which the first is (x, y, z).
+void run_cluster(char* stacks, Index first) {
+  int const warps_each = (per_block + 31) / 32, blocks_here = static_cast<int>(cluster_size), count = per_block * blocks_here;
+  if (blocks_here > 1 && per_block % 32 != 0) give_up("the blocks of a cluster are whole warps");
+  cluster = {};
+  cluster.alive = count;
+  for (int b = 0; b < blocks_here; ++b) {
+    blocks[b] = {};
+    blocks[b].alive = per_block;
+    for (int w = 0; w < warps_each; ++w) {
+      Barrier& warp = warps[b * warps_each + w] = {};
+      warp.alive = per_block - w * 32 < 32 ? per_block - w * 32 : 32;
+    }
   }
   for (int t = 0; t < count; ++t) {
     auto* top = reinterpret_cast<std::uint64_t*>(stacks + static_cast<std::size_t>(t + 1) * stack_bytes - 64);
     *--top = 0;  // where a call would have left the place to return to
     *--top = reinterpret_cast<std::uint64_t>(&run_thread);
     for (int saved = 0; saved < 6; ++saved) *--top = 0;
-    threads[t] = {top, false};
+    threads[t] = {top, false, 0};
   }
   for (int left = count; left > 0;) {
     long const before = progress;
     for (int t = 0; t < count; ++t) {
       if (threads[t].ended) continue;
       current = t;
-      auto const at = static_cast<unsigned>(t);
+      first_thread = t / per_block * per_block;
+      block_index = {first.x + static_cast<unsigned>(t / per_block), first.y, first.z};
+      auto const at = static_cast<unsigned>(t - first_thread);
       thread_index = {at % block_size.x, at / block_size.x % block_size.y, at / block_size.x / block_size.y};
       situ_switch_stack(&scheduler, threads[t].stack);
       left -= threads[t].ended;
@@ -154,7 +168,7 @@ std::size_t readable(void const* from) {
   return left < sizeof(Argument) ? left : sizeof(Argument);
 }
 
-void run(void const* function, dim3 grid, dim3 size, void const* with) {
+void run(void const* function, dim3 grid, dim3 size, unsigned blocks_each, void const* with) {
   std::lock_guard const lock(running);
   static char* const stacks =
       static_cast<char*>(mmap(nullptr, stack_bytes * most_threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -162,13 +176,11 @@ void run(void const* function, dim3 grid, dim3 size, void const* with) {
   static Argument copy;  // how long an argument is, only its kernel knows
   std::memcpy(&copy, with, readable(with));
   argument = &copy;
-  grid_size = grid, block_size = size;
+  grid_size = grid, block_size = size, cluster_size = blocks_each;
+  per_block = static_cast<int>(size.x * size.y * size.z);
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        block_index = {x, y, z};
-        run_block(stacks, static_cast<int>(size.x * size.y * size.z));
-      }
+      for (unsigned x = 0; x < grid.x; x += blocks_each) run_cluster(stacks, {x, y, z});
     }
   }
 }
@@ -196,7 +208,22 @@ cudaError_t failed(cudaError_t code) { return last_error = code; }
 
 }  // namespace
 
-int wait_for_block(bool condition) { return wait_at(block, condition); }
+int wait_for_block(bool condition) { return wait_at(blocks[current / per_block], condition); }
+void arrive_at_cluster() {
+  threads[current].phase = cluster.generation;
+  ++cluster.arrived;
+}
+void wait_for_cluster() {
+  while (cluster.generation == threads[current].phase) {
+    if (cluster.arrived < cluster.alive) {
+      let_others_run();
+      continue;
+    }
+    cluster.arrived = 0;
+    ++cluster.generation;
+    ++progress;
+  }
+}
 void wait_for_warp() { wait_at(warps[current / 32], false); }
 
 }  // namespace on_host
@@ -205,12 +232,23 @@ using namespace on_host;
 
 extern "C" {
 
-cudaError_t cudaLaunchKernel(void const* function, dim3 grid, dim3 size, void** arguments, std::size_t, cudaStream_t) {
+cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* config, void const* function, void** arguments) {
+  dim3 const grid = config->gridDim, size = config->blockDim;
+  unsigned cluster_of = 1;
+  for (unsigned k = 0; k < config->numAttrs; ++k) {
+    if (config->attrs[k].id == cudaLaunchAttributeClusterDimension) cluster_of = config->attrs[k].val.clusterDim.x;
+  }
   auto const per_block = static_cast<std::uint64_t>(size.x) * size.y * size.z;
-  bool const fits = grid.x > 0 && grid.x <= 2147483647u && grid.y > 0 && grid.y <= 65535u && grid.z > 0 && grid.z <= 65535u && per_block > 0 && per_block <= 1024;
+  bool const fits = grid.x > 0 && grid.x <= 2147483647u && grid.y > 0 && grid.y <= 65535u && grid.z > 0 && grid.z <= 65535u && per_block > 0 && per_block <= 1024 &&
+                    cluster_of > 0 && cluster_of <= most_blocks && grid.x % cluster_of == 0;
   if (!fits) return failed(cudaErrorInvalidConfiguration);
-  run(function, grid, size, arguments[0]);
+  run(function, grid, size, cluster_of, arguments[0]);
   return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(void const* function, dim3 grid, dim3 size, void** arguments, std::size_t, cudaStream_t) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = size;
+  return cudaLaunchKernelExC(&config, function, arguments);
 }
 
 cudaError_t cudaGetLastError() {
@@ -253,9 +291,11 @@ cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void const*, int, std::size_t) { return *blocks = 8, cudaSuccess; }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void const*) {
   std::memset(attributes, 0, sizeof *attributes);
-  attributes->maxThreadsPerBlock = most_threads;
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->ptxVersion = attributes->binaryVersion = 90;
   return cudaSuccess;
 }
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void const*, cudaLaunchConfig_t const*) { return *clusters = 4, cudaSuccess; }
 
 cudaError_t cudaMallocAsync(void** result, std::size_t bytes, cudaStream_t) {
   std::lock_guard const lock(memory);

@@ -1,9 +1,10 @@
 /// Gradients of operations on rows on a GPU: softmax, log_softmax, layer_norm, rms_norm. Rows are contiguous, one after the other; a warp, a part of
-/// one, or a block works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
+/// one, a block, or a cluster of blocks works on each, as forward. A row of up to 16 floats for each thread is read once, a longer one twice.
 #pragma once
 
 #include <situ/autograd/cpu/rows.hpp>
 #include <situ/expr/cuda/evaluate.hpp>
+#include <situ/ops/cuda/clusters.hpp>
 #include <situ/ops/cuda/row_math.hpp>
 
 #if defined(__CUDACC__)
@@ -58,31 +59,39 @@ SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes
   for (int j = 0; j < N; ++j) h[j] *= weight[j];
 }
 
-template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
-__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+/// One row of a plan.
+template <cpu::RowGradient Kind, class T, bool Vectors>
+struct RowGradientRow {
   using C = compute_t<T>;
   using Math = RowGradientMath<Kind, C>;
-  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(C)));
-  Teams const teams = plan.teams;
-  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
-  T const* const from_g = plan.g + (mine && !plan.even ? row : 0) * plan.length;
-  T const* const from_b = plan.b + (mine ? row : 0) * plan.length;
-  T* const to = plan.out + (plan.out && mine ? row : 0) * plan.length;
-  C const n = static_cast<C>(plan.length);
+  static constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1;       ///< neighbours that a thread takes at once
+  static constexpr int K = 64 / (N * static_cast<int>(sizeof(C)));  ///< how often it does so for a row that it holds
+
+  RowGradientPlan<T> const& plan;
+  int64_t row;
+  T const* from_g;
+  T const* from_b;
+  T* to;
   Math math;
-  auto const load_slopes = [&](Lanes<T, N>& lanes, int64_t index) {
+
+  SITU_DEVICE __forceinline__ RowGradientRow(RowGradientPlan<T> const& plan, int64_t row)
+      : plan(plan), row(row), from_g(plan.g + (plan.even ? 0 : row) * plan.length), from_b(plan.b + row * plan.length), to(plan.out + (plan.out ? row : 0) * plan.length) {}
+
+  SITU_DEVICE __forceinline__ void load_slopes(Lanes<T, N>& lanes, int64_t index) const {
     if (plan.even) lanes.load_one(from_g);
     else lanes.load(from_g + index);
-  };
-  auto const tell = [&] {
-    if (!mine || teams.lane() != 0 || !plan.made_with) return;
+  }
+  SITU_DEVICE __forceinline__ void tell(bool first) const {
+    if (!first || !plan.made_with) return;
     plan.made_with[row] = math.mean;
     plan.made_with[plan.rows + row] = math.low;
     plan.made_with[2 * plan.rows + row] = math.scale;
-  };
-  if constexpr (Held) {
-    RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0};
+  }
+
+  /// For a team that holds it.
+  template <class Team>
+  SITU_DEVICE __forceinline__ void hold(Team& team, RowShare const& share) {
+    C const n = static_cast<C>(plan.length);
     Lanes<T, N> slopes[K], bases[K];
 #pragma unroll
     for (int c = 0; c < K; ++c) {  // all loads come first
@@ -116,33 +125,33 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       C total = 0, rest = 0, about = 0;
       if constexpr (Math::centred) {
         for_each([&](int c, int j) { total += b[c][j]; });
-        math.mean = join_team<true>(teams, total, sum_of_two{}) / n;
+        math.mean = join_team<true>(team, total, sum_of_two{}) / n;
       }
       for_each([&](int c, int j) {
         C const d = b[c][j] - math.mean;
         rest += d;
         about += d * d;
       });
-      about = join_team<true>(teams, about, sum_of_two{});
+      about = join_team<true>(team, about, sum_of_two{});
       if constexpr (Math::centred) {
-        rest = join_team<true>(teams, rest, sum_of_two{});
+        rest = join_team<true>(team, rest, sum_of_two{});
         about -= rest * (rest / n);
       }
       math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
       if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
-      tell();
+      tell(share.steps > 0 && share.lane == 0);
       if (!plan.out) return;
       C sum = 0, product = 0;
       for_each([&](int c, int j) {
         sum += h[c][j];
         product += h[c][j] * math.normalized(b[c][j]);
       });
-      if constexpr (Math::centred) math.first = join_team<true>(teams, sum, sum_of_two{}) / n;
-      math.second = join_team<true>(teams, product, sum_of_two{}) / n;
+      if constexpr (Math::centred) math.first = join_team<true>(team, sum, sum_of_two{}) / n;
+      math.second = join_team<true>(team, product, sum_of_two{}) / n;
     } else {
       C sum = 0;
       for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
-      math.first = join_team<true>(teams, sum, sum_of_two{});
+      math.first = join_team<true>(team, sum, sum_of_two{});
     }
 #pragma unroll
     for (int c = 0; c < K; ++c) {
@@ -152,7 +161,10 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       for (int j = 0; j < N; ++j) h[c][j] = math.value(h[c][j], b[c][j]);
       store_neighbours(to + int64_t{share.number(c)} * N, h[c]);
     }
-  } else {
+  }
+
+  /// For a team that reads it twice.
+  SITU_DEVICE __forceinline__ void read_twice(Teams const& teams, bool mine) {
     int64_t const end = mine ? plan.steps : 0;
     // Calls use(h, b, index) for the vectors of this thread.
     auto const for_each = [&](auto const& use) {
@@ -209,7 +221,7 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       math.mean = static_cast<C>(mean);
       math.scale = C(1) / math::sqrt(static_cast<C>(variance > 0 ? variance : variance == variance ? 0.0 : variance) + static_cast<C>(plan.eps));
       math.low = static_cast<C>(static_cast<double>(math.mean) - mean) * math.scale;
-      tell();
+      tell(mine && teams.lane() == 0);
       if (!plan.out) return;
       if constexpr (Math::centred) math.first = static_cast<C>(wide[2] / count);
       math.second = static_cast<C>((wide[3] - off * wide[2]) / count) * math.scale;
@@ -222,18 +234,37 @@ __global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __gri
       store_neighbours(to + index, h);
     });
   }
+};
+
+template <cpu::RowGradient Kind, class T, bool Vectors, bool Held>
+__global__ void __launch_bounds__(block_threads) row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  Teams const teams = plan.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < plan.rows;  // all threads of a block stay: teams meet
+  RowGradientRow<Kind, T, Vectors> of_row(plan, mine ? row : 0);
+  if constexpr (Held) of_row.hold(teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(plan.steps) : 0});
+  else of_row.read_twice(teams, mine);
+}
+template <cpu::RowGradient Kind, class T, bool Vectors>
+__global__ void __launch_bounds__(cluster_threads) cluster_row_gradient_kernel(const __grid_constant__ RowGradientPlan<T> plan) {
+  ClusterTeam team;
+  RowGradientRow<Kind, T, Vectors>(plan, blockIdx.x / team.blocks).hold(team, RowShare{team.lane(), team.lanes(), static_cast<int>(plan.steps)});
 }
 
 template <class D, cpu::RowGradient Kind, class T, bool Vectors>
 void launch_row_gradient(RowGradientPlan<T>& plan, char const* name) {
-  constexpr int N = Vectors ? 16 / static_cast<int>(sizeof(T)) : 1, K = 64 / (N * static_cast<int>(sizeof(compute_t<T>)));
+  constexpr int device = device_traits<D>::ordinal, N = RowGradientRow<Kind, T, Vectors>::N, K = RowGradientRow<Kind, T, Vectors>::K;
   plan.steps = plan.length / N;
   Teams& teams = plan.teams;
   teams = {power_of_2_above(plan.steps, 32), true};
   while (teams.lanes < block_threads && teams.lanes * K < plan.steps) teams.lanes *= 2;
-  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
   bool const held = plan.steps <= int64_t{teams.lanes} * K;
-  launch(device_traits<D>::ordinal, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
+  if (!held) {
+    int const held_by = blocks_that_hold<cluster_row_gradient_kernel<Kind, T, Vectors>>(device, plan.rows, (plan.steps + K - 1) / K);
+    if (held_by > 0) return launch_clusters(device, name, cluster_row_gradient_kernel<Kind, T, Vectors>, plan.rows, held_by, plan);
+  }
+  dim3 const blocks(static_cast<unsigned>(teams.blocks(plan.rows)));
+  launch(device, name, held ? row_gradient_kernel<Kind, T, Vectors, true> : row_gradient_kernel<Kind, T, Vectors, false>, blocks, block_threads, plan);
 }
 
 }  // namespace detail::cuda

@@ -197,22 +197,31 @@ inline int64_t full_grid(int device) {
 }
 
 /// Starts kernel(argument), types forgotten.
-SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument) {
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1) {
   DeviceGuard const guard(device);
   cudaStream_t const stream = current_stream(device);
   void* arguments[] = {const_cast<void*>(argument)};
   ObservedWork work(device, stream, what);
-  cudaError_t const code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  cudaError_t code = cudaSuccess;
+  if (cluster == 1) {
+    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+  } else {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), 0, stream, &attribute, 1};
+    code = cudaLaunchKernelExC(&config, kernel, arguments);
+  }
   check(device, code, "launching ", what);
   work.enqueued();
 }
 
-/// Starts kernel(argument). `what` names it in messages and profiles, with the formula of the argument's tree where it has one. Throws
-/// CudaError, DeviceUnavailable.
+/// Starts kernel(argument), `cluster` neighbouring blocks as one cluster. `what` names it in messages and profiles, with the formula of the argument's
+/// tree where it has one. Throws CudaError, DeviceUnavailable.
 template <class Argument>
-void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument) {
+void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, int threads, std::remove_cv_t<Argument> const& argument, int cluster = 1) {
   if constexpr (requires { argument.tree; }) what.formula = &formula_of<std::remove_cvref_t<decltype(argument.tree)>>;
-  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument);
+  launch_kernel(device, what, reinterpret_cast<void const*>(kernel), blocks, threads, &argument, cluster);
 }
 
 }  // namespace detail::cuda

@@ -67,8 +67,8 @@ struct TeamMath {
   static bool takes_vectors(Op const&) { return true; }
 
   /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
-  template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t) {
+  template <class Team, int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, C (&x)[K][N], RowShare const& share, int64_t) {
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
@@ -174,8 +174,8 @@ struct NormTeamMath {
     double sum, squares;
   };
 
-  template <int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Teams const& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
+  template <class Team, int K, int N>
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {

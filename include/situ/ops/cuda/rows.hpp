@@ -1,14 +1,16 @@
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
-/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread. A longer row is read twice: once for
-/// its statistics, which every thread gathers on line, and once for its elements. Where such rows are too few to fill the GPU, each is cut into parts
-/// for several blocks, and the kernel is launched twice: for the statistics of the parts, then to join them, in every block, and write.
+/// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread, up to 16384 for a block, and up to 131072
+/// for a cluster of blocks where the GPU has clusters. A longer row is read twice: once for its statistics, which every thread gathers on line, and
+/// once for its elements. Where such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for
+/// the statistics of the parts, then to join them, in every block, and write.
 ///
 /// Neighbouring threads take neighbouring vectors of 16 bytes where every operand lets them, else neighbouring elements; where rows lie side by side
 /// in the output, elements of neighbouring rows. So accesses coalesce.
 #pragma once
 
 #include <situ/core/storage.hpp>
+#include <situ/ops/cuda/clusters.hpp>
 #include <situ/ops/cuda/row_math.hpp>
 #include <situ/ops/cuda/teams.hpp>
 #include <situ/ops/cuda/walk.hpp>
@@ -91,20 +93,16 @@ SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int
   store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
-/// Rows of one line that fit the registers of their teams.
-template <class P, bool Vectors>
-__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+/// A row of one line that fits the registers of its team.
+template <class P, bool Vectors, class Team>
+SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
   using Op = typename P::op_type;
   using C = typename Op::compute;
   using Tree = typename P::tree_type;
   using Offsets = RowOffsets<P, Vectors, true>;
   constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
-  Teams const teams = arguments.teams;
-  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
-  bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
   int64_t base[P::leaves + 1] = {};
-  if (mine) walk<0>(arguments, 0, arguments.kept, row, base);
-  RowShare const share{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0};
+  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
   C x[K][N];
   constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
 #pragma unroll
@@ -133,6 +131,19 @@ __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_c
     math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
     write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
   }
+}
+
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  Teams const teams = arguments.teams;
+  int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
+  hold_row<P, Vectors>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+}
+template <class P, bool Vectors>
+__global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
+  ClusterTeam team;
+  hold_row<P, Vectors>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -241,8 +252,10 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.steps_per_part = arguments.steps;
   arguments.count = 1;
   arguments.parts = nullptr;
-  if (arguments.run == arguments.length && arguments.steps <= int64_t{teams.lanes} * K) {
-    return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+  if (arguments.run == arguments.length) {
+    if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
+    if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 
   // Twice the blocks cost a second launch: rows that are too long to be held are cut where they leave half of the GPU idle.

@@ -1,0 +1,116 @@
+/// Clusters: blocks that run at once and reach each other's shared memory, so that a team of threads is larger than a block. They need compute
+/// capability 9.0; a cluster of one block runs on every GPU.
+#pragma once
+
+#include <limits>
+
+#include <situ/ops/cuda/teams.hpp>
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int cluster_threads = 512;  ///< of each block
+inline constexpr int cluster_blocks = 8;     ///< at most: what every GPU that has clusters grants
+
+/// All threads of a cluster, which work on one output.
+class ClusterTeam {
+ public:
+  int blocks = 1;  ///< a power of 2
+  SITU_DEVICE ClusterTeam() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+    blocks = static_cast<int>(__clusterSizeInBlocks());
+    if (blocks > 1) __cluster_barrier_arrive();  // that all have begun is looked at when they first meet
+#endif
+  }
+  SITU_DEVICE int lanes() const { return blocks * cluster_threads; }
+  SITU_DEVICE int block() const { return static_cast<int>(blockIdx.x) & (blocks - 1); }
+  SITU_DEVICE int lane() const { return block() * cluster_threads + static_cast<int>(threadIdx.x); }
+
+  /// Joins a value of every thread, in an order that is always the same, by an f that commutes.
+  template <class C, class F>
+  SITU_DEVICE C join(C mine, F f) {
+    constexpr int warps = cluster_threads / 32;
+    // The warps of all blocks, twice in turns: when all have met once more, none reads what was written before.
+    __shared__ C of_warps[2][cluster_blocks * warps];
+    int const me = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, count = blocks * warps;
+    mine = in_warp(mine, f);
+    C* const to = &of_warps[round % 2][block() * warps + warp];
+    if (blocks == 1) {
+      if (me == 0) *to = mine;
+      __syncthreads();
+    } else {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+      if (round == 0) __cluster_barrier_wait();
+      if (me < blocks) *static_cast<C*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))) = mine;
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+#endif
+    }
+    C const* const from = of_warps[round % 2];
+    ++round;
+    mine = from[me & (count - 1)];
+#pragma unroll 1
+    for (int k = me + 32; k < count; k += 32) mine = f(mine, from[k]);
+    return in_warp(mine, f, count);
+  }
+
+ private:
+  template <class C, class F>
+  SITU_DEVICE static C in_warp(C mine, F f, int lanes = 32) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      if (step < lanes) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+    }
+    return mine;
+  }
+  unsigned round = 0;
+};
+
+template <bool ToAll, class C, class F>
+SITU_DEVICE C join_team(ClusterTeam& team, C mine, F f) {
+  return team.join(mine, f);
+}
+
+/// Whether a kernel runs in clusters of most blocks on a GPU, which is asked once: it has them, and what it runs was compiled for one that has.
+template <auto Kernel>
+bool runs_in_clusters(int device) {
+  static constinit signed char known[max_devices] = {};  // 1: no, 2: yes
+  signed char answer = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+  if (answer == 0) {
+    DeviceGuard const guard(device);
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster_blocks, 1, 1};
+    cudaLaunchConfig_t const config{dim3(cluster_blocks), dim3(cluster_threads), 0, nullptr, &attribute, 1};
+    cudaFuncAttributes function{};
+    int at_once = 0;
+    auto const kernel = reinterpret_cast<void const*>(Kernel);
+    bool const known_to_cuda = cudaFuncGetAttributes(&function, kernel) == cudaSuccess && function.ptxVersion >= 90 &&
+                               cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess;
+    if (!known_to_cuda) (void)cudaGetLastError();
+    answer = known_to_cuda && at_once > 0 ? 2 : 1;
+    __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
+  }
+  return answer == 2;
+}
+
+/// How many blocks hold each of `rows` rows of so many threads' shares; 0 where a cluster has too few, or the kernel runs in none.
+template <auto Kernel>
+int blocks_that_hold(int device, int64_t rows, int64_t shares) {
+  int64_t const needed = (shares + cluster_threads - 1) / cluster_threads;
+  if (needed > cluster_blocks || rows > std::numeric_limits<int>::max() / cluster_blocks || (needed > 1 && !runs_in_clusters<Kernel>(device))) return 0;
+  return power_of_2_above(needed, cluster_blocks);
+}
+
+/// Starts kernel(argument) in a cluster of `blocks` blocks for each of `rows` rows. As launch.
+template <class Argument>
+void launch_clusters(int device, LaunchName what, void (*kernel)(Argument), int64_t rows, int blocks, std::remove_cv_t<Argument> const& argument) {
+  launch(device, what, kernel, dim3(static_cast<unsigned>(rows * blocks)), cluster_threads, argument, blocks);
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
