@@ -11677,6 +11677,16 @@ inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 63) / 64 * 64
 #if defined(__CUDACC__)
 
 namespace situ::inline SITU_ABI {
+namespace functions {
+struct gelu;
+struct gelu_tanh;
+}  // namespace functions
+#if defined(__CUDA_ARCH__)
+namespace math::detail {
+__device__ inline float gelu_of_narrow(float x);
+__device__ inline float gelu_tanh_of_narrow(float x);
+}  // namespace math::detail
+#endif
 namespace detail::cuda {
 
 template <int Bytes>
@@ -11786,6 +11796,16 @@ struct Lanes {
   }
 };
 
+/// Stores N numbers, rounded to what memory holds, as neighbours.
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void store_neighbours(T* to, C const (&y)[N]) {
+  Lanes<T, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
+  result.store(to);
+}
+
 /// N elements of each input of a tree, in the tree's order.
 template <class Tree, int N>
 struct Held {};
@@ -11847,12 +11867,24 @@ struct Evaluator {
     } else if constexpr (functions::is_cast<Op>) {
       compute_t<R> const y = compute_scalar<R>(Op::value(xs...));
       return from_word<R>(to_word<R>(y));
+    } else if constexpr (sizeof(R) == 2 && std::is_same_v<compute_t<R>, float>) {
+      return value_of_narrow(node.op, xs...);
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));
     }
   }
 
  private:
+  /// To be rounded to 16 bits: what takes longer than memory then has a shorter way.
+  template <class Op, class... Xs>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(Op const&, Xs const&... xs) {
+    return convert_scalar<float>(Op::value(xs...));
+  }
+#if defined(__CUDA_ARCH__)
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu const&, float x) { return math::detail::gelu_of_narrow(x); }
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, float x) { return math::detail::gelu_tanh_of_narrow(x); }
+#endif
+
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
   template <int K, class Node, class T, class... Ts, class H, class... Done>
   SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,
@@ -14635,22 +14667,66 @@ __device__ inline double product_alone(double x, double y) { return ::__dmul_rn(
 __device__ inline float fused(float x, float y, float to) { return ::fmaf(x, y, to); }
 __device__ inline double fused(double x, double y, double to) { return ::fma(x, y, to); }
 
-/// x Φ(x) in float, as gelu_anywhere below makes it:
-///
-///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
-__device__ inline float gelu_of_device(float x) {
-  float const a = ::fminf(::fabsf(x), 15.0f), square = product_alone(a, a), square_low = fused(a, a, -square);
-  constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
-  float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
-  float const power = math::exp2(w), e = fused(power, 0.693147181f * w_low, power);
-  float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
-  constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
-                                    -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
-  float h = coefficients[0];
+/// Φ(−a) = power ratio, power = exp(−a²/2), for 0 <= a <= 15 in float, as gelu_anywhere below makes it: ratio = h(v) / (a + 3), v = (a − 3) / (a + 3).
+struct DeviceTail {
+  float power, ratio;
+  __device__ explicit DeviceTail(float a) {
+    float const square = product_alone(a, a), square_low = fused(a, a, -square);
+    constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
+    float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
+    float const e = math::exp2(w);
+    power = fused(e, 0.693147181f * w_low, e);
+    float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
+    constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
+                                      -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
+    float h = coefficients[0];
 #pragma unroll
-  for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
-  float const tail = a * u * h * e;
+    for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
+    ratio = u * h;
+  }
+};
+/// x Φ(x) in float: x < 0: x Φ(x);   x > 0:  x − x Φ(−x)
+__device__ inline float gelu_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f);
+  DeviceTail const parts(a);
+  float const tail = a * parts.ratio * parts.power;
   return x < 0 ? -tail : x - tail;
+}
+/// Its slope: s = Φ(−a) − a φ(a) for x < 0, 1 − s for x > 0.
+__device__ inline float gelu_slope_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f);
+  DeviceTail const parts(a);
+  float const s = parts.power * fused(-0.398942280f, a, parts.ratio);
+  return x < 0 ? s : x >= 0 ? 1 - s : x;
+}
+
+__device__ inline float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same to 18 bits, for the 16-bit floats. The power is 2³² times as large, and the polynomial as much smaller: neither is subnormal.
+__device__ inline float gelu_of_narrow(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f), power = approximate_exp2(fused(a * a, -0.72134752f, 32.0f));
+  float const u = approximate_reciprocal(a + 3.0f), v = fused(-6.0f, u, 1.0f);
+  constexpr float coefficients[] = {0.00137005851f, 0.00612932351f, -0.0107866554f, -0.0470336042f, 0.230075061f, -0.509349823f, 0.729082525f};
+  constexpr float scale = 0x1p-32f;
+  float h = coefficients[0] * scale;
+#pragma unroll
+  for (int k = 1; k < 7; ++k) h = fused(h, v, coefficients[k] * scale);
+  float const tail = a * u * h * power;
+  return x < 0 ? -tail : x - tail;
+}
+/// gelu_tanh to as many: x / (1 + e), x e / (1 + e) for x < 0, e = exp(−2√(2/π) (a + 0.044715 a³)), a = |x|.
+__device__ inline float gelu_tanh_of_narrow(float x) {
+  float const g = x < -50 ? -50.0f : x, a = ::fabsf(g);  // a NaN stays
+  float const e = 0x1p-32f * approximate_exp2(fused(-a, fused(a * a, 0.102943240f, 2.30220819f), 32.0f));
+  return (g < 0 ? g * e : g) * approximate_reciprocal(1.0f + e);
 }
 
 /// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
@@ -14689,7 +14765,7 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   }
   if (u > 40) return T(-0.0);
   T const y = x * (T(0.5) * math::erfc(u));
-  return u > 1 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;
+  return u > 1 && y != 0 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;  // −0 stays
 }
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 template <class T>
@@ -16013,6 +16089,9 @@ template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_slope(X const& x) {
   using T = detail::lane_value_t<X>;
   if constexpr (detail::is_pack<X>) return math::gelu_slope(x);
+#if defined(__CUDA_ARCH__)
+  else if constexpr (std::is_same_v<X, float>) return math::detail::gelu_slope_of_device(x);
+#endif
   else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + fading(x, X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x));
 }
 template <class X>
@@ -34716,16 +34795,6 @@ SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
 #pragma unroll
     for (int j = 0; j < at_once; ++j) to[k + j] = from_word<C>(lanes.bits(j));
   }
-}
-
-/// The way back for N neighbours of a row, rounded to what memory holds.
-template <int N, class T, class C>
-SITU_DEVICE __forceinline__ void store_neighbours(T* to, C const (&y)[N]) {
-  Lanes<T, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
-  result.store(to);
 }
 
 /// Softmax and its logarithm.
@@ -54547,14 +54616,47 @@ SITU_DEVICE __forceinline__ void put_number(T* to, int64_t i, compute_t<T> value
   reinterpret_cast<word_of<T>*>(to)[i] = to_word<T>(value);
 }
 
-struct add_loss_parts {
-  SITU_DEVICE LossPart operator()(LossPart const& a, LossPart const& b) const { return {a.loss + b.loss, a.weight + b.weight}; }
-};
+/// Calls use(numbers, index) for those of n numbers in a row that are a thread's, N neighbours at a time. Four times as many are read before the first
+/// are used.
+template <int N, class T, class F>
+SITU_DEVICE __forceinline__ void for_neighbours(Teams const& teams, T const* from, int64_t n, F const& use) {
+  constexpr int rounds = 4;
+#pragma unroll 1
+  for (int64_t first = int64_t{teams.lane()} * N; first < n; first += rounds * N * teams.lanes) {
+    Lanes<T, N> held[rounds];
+#pragma unroll
+    for (int r = 0; r < rounds; ++r) {
+      int64_t const at = first + r * N * teams.lanes;
+      if (at < n) held[r].load(from + at);
+    }
+#pragma unroll
+    for (int r = 0; r < rounds; ++r) {
+      int64_t const at = first + r * N * teams.lanes;
+      if (at >= n) continue;
+      compute_t<T> x[N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] = from_word<T>(held[r].bits(j));
+      use(x, at);
+    }
+  }
+}
+/// The same for vectors of 16 bytes, or for one element at a time.
+template <class T, class F>
+SITU_DEVICE __forceinline__ void for_numbers(Teams const& teams, T const* from, int64_t n, bool vectors, F const& use) {
+  if (vectors) for_neighbours<16 / static_cast<int>(sizeof(T))>(teams, from, n, use);
+  else for_neighbours<1>(teams, from, n, use);
+}
 
+/// For all threads of a block: the sum of what each has, in thread 0.
+SITU_DEVICE inline LossPart join_parts(LossPart const& mine) {
+  Teams const whole{block_threads, true};
+  double const loss = join_team<false>(whole, mine.loss, sum_of_two{});
+  __syncthreads();  // until all have read what stood there
+  return {loss, join_team<false>(whole, mine.weight, sum_of_two{})};
+}
 /// A block's part of the sum. For all threads of a block.
 SITU_DEVICE inline void leave_part(LossPart const& mine, LossPart* parts) {
-  Teams const whole{block_threads, true};
-  LossPart const all = join_team<false>(whole, mine, add_loss_parts{});
+  LossPart const all = join_parts(mine);
   if (threadIdx.x == 0) parts[blockIdx.x] = all;
 }
 
@@ -54568,9 +54670,11 @@ template <class Program>
 __global__ void __launch_bounds__(block_threads) join_losses_kernel(const __grid_constant__ JoinLossesArguments<Program> arguments) {
   LossPart mine{0, 0};
 #pragma unroll 1
-  for (int64_t k = static_cast<int>(threadIdx.x); k < arguments.blocks; k += block_threads) mine = add_loss_parts{}(mine, arguments.parts[k]);
-  Teams const whole{block_threads, true};
-  LossPart const all = join_team<false>(whole, mine, add_loss_parts{});
+  for (int64_t k = static_cast<int>(threadIdx.x); k < arguments.blocks; k += block_threads) {
+    mine.loss += arguments.parts[k].loss;
+    mine.weight += arguments.parts[k].weight;
+  }
+  LossPart const all = join_parts(mine);
   if (threadIdx.x == 0) arguments.whole.finish(all);
 }
 
@@ -54587,10 +54691,17 @@ namespace detail::cuda {
 /// How many threads work on a row of so many scores.
 inline Teams row_teams(int64_t classes) { return {classes > 4096 ? block_threads : power_of_2_above((classes + 3) / 4, 32), true}; }
 
+/// Whether rows of so many numbers can be read and written in vectors of 16 bytes at these places.
+template <class T, class... To>
+bool scores_take_vectors(int64_t length, T const* from, To const*... to) {
+  return length % (16 / static_cast<int64_t>(sizeof(T))) == 0 && ((reinterpret_cast<std::uintptr_t>(from) | ... | reinterpret_cast<std::uintptr_t>(to))) % 16 == 0;
+}
+
 template <class T, class I>
 struct LabelArguments {
   LabelProgram<T, I> p;
   Teams teams;
+  bool vectors;     ///< rows are read and written 16 bytes at a time
   LossPart* parts;  ///< of blocks; null for reduction::none
   T const* g;       ///< backward: of the result
   T* out;
@@ -54601,18 +54712,19 @@ template <class T>
 struct RowExponentials {
   using C = compute_t<T>;
   C maximum, sum;
-  SITU_DEVICE RowExponentials(Teams const& teams, T const* x, int64_t n) {
-    int const lane = teams.lane();
+  SITU_DEVICE RowExponentials(Teams const& teams, T const* x, int64_t n, bool vectors) {
     C m = -static_cast<C>(__builtin_huge_val());
-#pragma unroll 4
-    for (int64_t c = lane; c < n; c += teams.lanes) m = larger_of{}(number_at(x, c), m);
+    for_numbers(teams, x, n, vectors, [&](auto const& numbers, int64_t) {
+      for (C number : numbers) m = larger_of{}(number, m);
+    });
     maximum = join_team<true>(teams, m, larger_of{});
-    sum = about(teams, x, n, maximum);
+    sum = about(teams, x, n, vectors, maximum);
   }
-  SITU_DEVICE static C about(Teams const& teams, T const* x, int64_t n, C shift) {
+  SITU_DEVICE static C about(Teams const& teams, T const* x, int64_t n, bool vectors, C shift) {
     C s = 0;
-#pragma unroll 4
-    for (int64_t c = teams.lane(); c < n; c += teams.lanes) s += math::exp(number_at(x, c) - shift);
+    for_numbers(teams, x, n, vectors, [&](auto const& numbers, int64_t) {
+      for (C number : numbers) s += math::exp(number - shift);
+    });
     return join_team<true>(teams, s, sum_of_two{});
   }
 };
@@ -54646,10 +54758,10 @@ __global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_
     if (label >= 0) loss = -at * (p.weight ? number_at(p.weight, label) : C(1));
   } else {
     int64_t const n = label < 0 ? 0 : p.classes;
-    C sum = RowExponentials<T>::about(teams, x, n, at), base = 0;
+    C sum = RowExponentials<T>::about(teams, x, n, arguments.vectors, at), base = 0;
     bool const over = label >= 0 && !(sum <= C(1e30));
     if (__syncthreads_or(over)) {
-      RowExponentials<T> const again(teams, x, n);
+      RowExponentials<T> const again(teams, x, n, arguments.vectors);
       if (over) sum = again.sum, base = again.maximum - at;
     }
     C const log_sum = base + math::log(sum);
@@ -54696,19 +54808,19 @@ __global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __g
     C shift = label < 0 ? C(0) : number_at(x, label), low = label < 0 ? C(0) : p.sums[row];
     bool const over = label >= 0 && !(low < C(far_label));
     if (__syncthreads_or(over)) {
-      RowExponentials<T> const again(teams, x, mine ? p.classes : 0);
+      RowExponentials<T> const again(teams, x, mine ? p.classes : 0, arguments.vectors);
       if (over) shift = again.maximum, low = math::log(again.sum);
     }
-#pragma unroll 4
-    for (int64_t c = teams.lane(); mine && c < p.classes; c += teams.lanes) {
-      C y = 0;
-      if (label >= 0) {
-        y = math::exp((number_at(x, c) - shift) - low) * factor;
-        if (p.smoothing > 0) y -= share * (p.weight ? number_at(p.weight, c) : C(1));
+    for_numbers(teams, x, mine ? p.classes : 0, arguments.vectors, [&](auto& numbers, int64_t first) {
+      int64_t c = first;
+      for (C& y : numbers) {
+        y = label < 0 ? C(0) : math::exp((y - shift) - low) * factor;
+        if (p.smoothing > 0 && label >= 0) y -= share * (p.weight ? number_at(p.weight, c) : C(1));
         if (c == label) y -= hit;
+        ++c;
       }
-      put_number(out, c, y);
-    }
+      store_neighbours(out + first, numbers);
+    });
   }
 }
 
@@ -54716,6 +54828,7 @@ template <class T>
 struct ProbabilityArguments {
   ProbabilityProgram<T> p;
   Teams teams;
+  bool vectors;
   LossPart* parts;
   T const* g;
   T *out, *target_out;
@@ -54734,14 +54847,15 @@ __global__ void __launch_bounds__(block_threads) probability_loss_kernel(const _
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output(), n = row < p.rows ? p.classes : 0;
   T const* const x = p.x + (row < p.rows ? row : 0) * p.classes;
   T const* const targets = p.targets + (row < p.rows ? row : 0) * p.classes;
-  RowExponentials<T> const all(teams, x, n);
+  RowExponentials<T> const all(teams, x, n, arguments.vectors);
   C weights = 0, products = 0;
-#pragma unroll 4
-  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const t = arguments.target(targets, c);
-    weights += t;
-    products += t * (number_at(x, c) - all.maximum);
-  }
+  for_numbers(teams, x, n, arguments.vectors, [&](auto const& numbers, int64_t c) {
+    for (C number : numbers) {
+      C const t = arguments.target(targets, c++);
+      weights += t;
+      products += t * (number - all.maximum);
+    }
+  });
   weights = join_team<true>(teams, weights, sum_of_two{});
   products = join_team<true>(teams, products, sum_of_two{});
   C const log_sum = math::log(all.sum), loss = weights * log_sum - products;
@@ -54771,12 +54885,22 @@ __global__ void __launch_bounds__(block_threads) probability_gradient_kernel(con
   if (row >= p.rows) return;
   C const g = static_cast<C>(static_cast<double>(number_at(arguments.g, p.how == reduction::none ? row : 0)) / p.divisor);
   C const m = p.sums[2 * row], log_sum = p.sums[2 * row + 1], kept = g * static_cast<C>(1 - p.smoothing);
-#pragma unroll 4
-  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const d = number_at(x, c) - m - log_sum;
-    if (arguments.out) put_number(arguments.out + at, c, g * (math::exp(d) * weights - arguments.target(targets, c)));
-    if (arguments.target_out) put_number(arguments.target_out + at, c, -kept * d * (p.weight ? number_at(p.weight, c) : C(1)));
-  }
+  for_numbers(teams, x, n, arguments.vectors, [&](auto& d, int64_t first) {
+    for (C& number : d) number = number - m - log_sum;
+    if (arguments.target_out) {
+      std::remove_cvref_t<decltype(d)> slopes;
+      int64_t c = first;
+      for (C& slope : slopes) {
+        slope = -kept * d[c - first] * (p.weight ? number_at(p.weight, c) : C(1));
+        ++c;
+      }
+      store_neighbours(arguments.target_out + at + first, slopes);
+    }
+    if (!arguments.out) return;
+    int64_t c = first;
+    for (C& y : d) y = g * (math::exp(y) * weights - arguments.target(targets, c++));
+    store_neighbours(arguments.out + at + first, d);
+  });
 }
 
 /// Launches a kernel of rows, and the one that joins the parts of its blocks.
@@ -54800,23 +54924,23 @@ inline namespace SITU_ABI_COMPILER {
 /// Runs a loss of labels on D, which has CUDA's kernels: two launches, or one without a reduction.
 template <class D, bool Logarithms, class T, class I>
 void launch_label_loss(cuda_kernels, LabelProgram<T, I> const& p) {
-  cuda::LabelArguments<T, I> arguments{p, {}, nullptr, nullptr, nullptr};
+  cuda::LabelArguments<T, I> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
   cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, I>, arguments, p);
 }
 template <class D, bool Logarithms, class T, class I>
 void launch_label_gradient(cuda_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
-  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out};
+  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
   cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, I>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }
 template <class D, class T>
 void launch_probability_loss(cuda_kernels, ProbabilityProgram<T> const& p) {
-  cuda::ProbabilityArguments<T> arguments{p, {}, nullptr, nullptr, nullptr, nullptr};
+  cuda::ProbabilityArguments<T> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr, nullptr};
   cuda::launch_loss_rows<D>("cross_entropy", cuda::probability_loss_kernel<T>, arguments, p);
 }
 template <class D, class T>
 void launch_probability_gradient(cuda_kernels, ProbabilityProgram<T> const& p, T const* g, T* out, T* target_out) {
-  cuda::ProbabilityArguments<T> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out, target_out};
+  cuda::ProbabilityArguments<T> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out, target_out), nullptr, g, out, target_out};
   cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::probability_gradient_kernel<T>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }

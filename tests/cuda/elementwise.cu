@@ -1,7 +1,13 @@
 #include <doctest/doctest.h>
 
-#include <cuda/compare.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
+
+#include <cuda/compare.hpp>
+#include <situ/autograd.hpp>
+#include <situ/ops/concat.hpp>
 #include <situ/tensor.hpp>
 
 using namespace situ;
@@ -125,6 +131,51 @@ TEST_CASE_TEMPLATE("16-bit floats are computed in float and rounded when they ar
   Tensor<float, Gpu> const g{f};
   CHECK_SAME(0, cast<T>(g), cast<T>(f));
   CHECK_SAME(0, cast<float>(cast<T>(g)) - g, cast<float>(cast<T>(f)) - f);
+}
+
+TEST_CASE_TEMPLATE("gelu of every 16-bit float errs by little more than half of its last place", T, float16, bfloat16) {
+  Tensor<T> a = zeros<T>({65536});
+  for (int64_t i = 0; i < a.size(); ++i) {
+    auto const bits = static_cast<uint16_t>(i);
+    std::memcpy(a.data() + i, &bits, sizeof bits);
+  }
+  using limits = std::numeric_limits<T>;
+  for (bool by_tanh : {false, true}) {
+    CAPTURE(by_tanh);
+    Tensor<T, Gpu> const x{a};
+    Tensor<T> const y = (by_tanh ? eval(gelu(x, approximate_tanh)) : eval(gelu(x))).cpu();
+    double worst = 0, of = 0;
+    int wrong = 0;
+    for (int64_t i = 0; i < a.size(); ++i) {
+      double const v = static_cast<double>(static_cast<float>(a.data()[i])), got = static_cast<double>(static_cast<float>(y.data()[i]));
+      double exact = 0.5 * v * std::erfc(-v / std::sqrt(2.0));
+      if (by_tanh) exact = v / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+      if (std::isinf(v)) exact = v > 0 ? v : -0.0;
+      if (std::isnan(v) || std::isinf(exact) || exact == 0) {
+        wrong += std::isnan(v) ? !std::isnan(got) : got != exact || std::signbit(got) != std::signbit(exact);
+        continue;
+      }
+      int const place = std::max(std::ilogb(exact) + 1, limits::min_exponent) - limits::digits;
+      double const error = std::ldexp(std::fabs(got - exact), -place);
+      if (!(error <= worst)) worst = error, of = v;
+    }
+    CAPTURE(of);
+    CHECK(wrong == 0);
+    CHECK(worst < 0.51);
+  }
+}
+
+TEST_CASE("the slope of gelu on a GPU is that of the host, and keeps what is special") {
+  Tensor<float> const a = eval(concat(special_numbers<float>(), linspace<float>(-16.0f, 8.0f, 4001)));
+  auto const slope = [](auto const& x) {
+    Variable<float, typename std::remove_cvref_t<decltype(x)>::device_type> v(x);
+    sum(gelu(v)).backward();
+    return v.grad();
+  };
+  Tensor<float, Gpu> const x{a};
+  CHECK_SAME(1e-6, slope(x), slope(a));
+  Tensor<float> const tail = linspace<float>(-13.0f, -3.0f, 1001);  // relative to what is small there
+  CHECK_SAME(1e-5, slope(tail.to(Gpu{})) / (slope(tail).to(Gpu{})), ones<float>({1001}));
 }
 
 TEST_CASE("operands of several types promote on a GPU as on the host") {

@@ -55,6 +55,15 @@ TEST_CASE("cross entropy is the same on a GPU as on the host") {
   }
 }
 
+TEST_CASE("cross entropy of 16-bit floats is computed in float on a GPU, too") {
+  for (Shape const& s : {Shape{40, 96}, Shape{40, 97}}) {
+    Tensor<float16> const x = numbers<float16>(s), t = eval(abs(numbers<float16>(s, 3)) * float16(0.05f));
+    Tensor<std::int64_t> const y = labels_for<std::int64_t>({s[0]}, s[1]);
+    CHECK(differs_on_gpu(x, [&](auto const& v) { return cross_entropy(v, y.to(device_of<decltype(v)>{})); }, 2e-3) == "");
+    CHECK(differs_on_gpu(x, [&](auto const& v) { return cross_entropy(v, t.to(device_of<decltype(v)>{})); }, 2e-3) == "");
+  }
+}
+
 TEST_CASE("losses of pairs are the same on a GPU as on the host") {
   for (Shape const& s : {Shape{1}, Shape{7, 5}, Shape{many(1'000'030)}}) {
     CAPTURE(to_string(s));

@@ -252,6 +252,9 @@ template <class X>
 SITU_HOST_DEVICE SITU_INLINE X gelu_slope(X const& x) {
   using T = detail::lane_value_t<X>;
   if constexpr (detail::is_pack<X>) return math::gelu_slope(x);
+#if defined(__CUDA_ARCH__)
+  else if constexpr (std::is_same_v<X, float>) return math::detail::gelu_slope_of_device(x);
+#endif
   else return X(T(0.5)) * math::erfc(x * X(T(-0.70710678118654752440))) + fading(x, X(T(0.39894228040143267794)) * math::exp(X(T(-0.5)) * x * x));
 }
 template <class X>

@@ -7,6 +7,16 @@
 #if defined(__CUDACC__)
 
 namespace situ::inline SITU_ABI {
+namespace functions {
+struct gelu;
+struct gelu_tanh;
+}  // namespace functions
+#if defined(__CUDA_ARCH__)
+namespace math::detail {
+__device__ inline float gelu_of_narrow(float x);
+__device__ inline float gelu_tanh_of_narrow(float x);
+}  // namespace math::detail
+#endif
 namespace detail::cuda {
 
 template <int Bytes>
@@ -116,6 +126,16 @@ struct Lanes {
   }
 };
 
+/// Stores N numbers, rounded to what memory holds, as neighbours.
+template <int N, class T, class C>
+SITU_DEVICE __forceinline__ void store_neighbours(T* to, C const (&y)[N]) {
+  Lanes<T, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
+  result.store(to);
+}
+
 /// N elements of each input of a tree, in the tree's order.
 template <class Tree, int N>
 struct Held {};
@@ -177,12 +197,24 @@ struct Evaluator {
     } else if constexpr (functions::is_cast<Op>) {
       compute_t<R> const y = compute_scalar<R>(Op::value(xs...));
       return from_word<R>(to_word<R>(y));
+    } else if constexpr (sizeof(R) == 2 && std::is_same_v<compute_t<R>, float>) {
+      return value_of_narrow(node.op, xs...);
     } else {
       return convert_scalar<compute_t<R>>(Op::value(xs...));
     }
   }
 
  private:
+  /// To be rounded to 16 bits: what takes longer than memory then has a shorter way.
+  template <class Op, class... Xs>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(Op const&, Xs const&... xs) {
+    return convert_scalar<float>(Op::value(xs...));
+  }
+#if defined(__CUDA_ARCH__)
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu const&, float x) { return math::detail::gelu_of_narrow(x); }
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, float x) { return math::detail::gelu_tanh_of_narrow(x); }
+#endif
+
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
   template <int K, class Node, class T, class... Ts, class H, class... Done>
   SITU_DEVICE __forceinline__ static auto operands(Node const& node, Fields<T, Ts...> const& rest, H const& held, int j, int64_t index,

@@ -20,22 +20,66 @@ __device__ inline double product_alone(double x, double y) { return ::__dmul_rn(
 __device__ inline float fused(float x, float y, float to) { return ::fmaf(x, y, to); }
 __device__ inline double fused(double x, double y, double to) { return ::fma(x, y, to); }
 
-/// x Φ(x) in float, as gelu_anywhere below makes it:
-///
-///     x < 0:  x exp(−x²/2) h(v) / (|x| + 3),   v = (|x| − 3) / (|x| + 3);   x > 0:  x + gelu(−x)
-__device__ inline float gelu_of_device(float x) {
-  float const a = ::fminf(::fabsf(x), 15.0f), square = product_alone(a, a), square_low = fused(a, a, -square);
-  constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
-  float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
-  float const power = math::exp2(w), e = fused(power, 0.693147181f * w_low, power);
-  float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
-  constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
-                                    -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
-  float h = coefficients[0];
+/// Φ(−a) = power ratio, power = exp(−a²/2), for 0 <= a <= 15 in float, as gelu_anywhere below makes it: ratio = h(v) / (a + 3), v = (a − 3) / (a + 3).
+struct DeviceTail {
+  float power, ratio;
+  __device__ explicit DeviceTail(float a) {
+    float const square = product_alone(a, a), square_low = fused(a, a, -square);
+    constexpr float c = -0.72134752f, c_low = -9.62981496e-09f;  // −1 / (2 ln 2)
+    float const w = product_alone(square, c), w_low = fused(square, c, -w) + fused(square_low, c, square * c_low);
+    float const e = math::exp2(w);
+    power = fused(e, 0.693147181f * w_low, e);
+    float const u = quotient(1.0f, a + 3.0f), v = fused(-6.0f, u, 1.0f);
+    constexpr float coefficients[] = {5.21401962e-05f, 0.000127202933f, -0.00024353445f, -0.00102806545f, 0.00102492748f, 0.00696759438f,
+                                      -0.0104626361f, -0.0472624376f, 0.230017707f, -0.509332001f, 0.729083717f};
+    float h = coefficients[0];
 #pragma unroll
-  for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
-  float const tail = a * u * h * e;
+    for (int k = 1; k < 11; ++k) h = fused(h, v, coefficients[k]);
+    ratio = u * h;
+  }
+};
+/// x Φ(x) in float: x < 0: x Φ(x);   x > 0:  x − x Φ(−x)
+__device__ inline float gelu_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f);
+  DeviceTail const parts(a);
+  float const tail = a * parts.ratio * parts.power;
   return x < 0 ? -tail : x - tail;
+}
+/// Its slope: s = Φ(−a) − a φ(a) for x < 0, 1 − s for x > 0.
+__device__ inline float gelu_slope_of_device(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f);
+  DeviceTail const parts(a);
+  float const s = parts.power * fused(-0.398942280f, a, parts.ratio);
+  return x < 0 ? s : x >= 0 ? 1 - s : x;
+}
+
+__device__ inline float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The same to 18 bits, for the 16-bit floats. The power is 2³² times as large, and the polynomial as much smaller: neither is subnormal.
+__device__ inline float gelu_of_narrow(float x) {
+  float const a = ::fminf(::fabsf(x), 15.0f), power = approximate_exp2(fused(a * a, -0.72134752f, 32.0f));
+  float const u = approximate_reciprocal(a + 3.0f), v = fused(-6.0f, u, 1.0f);
+  constexpr float coefficients[] = {0.00137005851f, 0.00612932351f, -0.0107866554f, -0.0470336042f, 0.230075061f, -0.509349823f, 0.729082525f};
+  constexpr float scale = 0x1p-32f;
+  float h = coefficients[0] * scale;
+#pragma unroll
+  for (int k = 1; k < 7; ++k) h = fused(h, v, coefficients[k] * scale);
+  float const tail = a * u * h * power;
+  return x < 0 ? -tail : x - tail;
+}
+/// gelu_tanh to as many: x / (1 + e), x e / (1 + e) for x < 0, e = exp(−2√(2/π) (a + 0.044715 a³)), a = |x|.
+__device__ inline float gelu_tanh_of_narrow(float x) {
+  float const g = x < -50 ? -50.0f : x, a = ::fabsf(g);  // a NaN stays
+  float const e = 0x1p-32f * approximate_exp2(fused(-a, fused(a * a, 0.102943240f, 2.30220819f), 32.0f));
+  return (g < 0 ? g * e : g) * approximate_reciprocal(1.0f + e);
 }
 
 /// e^−z, z = √(2/π) (x + 0.044715 x³), for 0 <= x <= 50. The tail has the absolute error of z, so z/ln 2 is kept in two numbers; not in double, of whose
@@ -74,7 +118,7 @@ SITU_HOST_DEVICE inline T gelu(T x) {
   }
   if (u > 40) return T(-0.0);
   T const y = x * (T(0.5) * math::erfc(u));
-  return u > 1 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;
+  return u > 1 && y != 0 ? y - y * d * (2 * u + detail::quotient(T(1), u)) : y;  // −0 stays
 }
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2: gelu as it is often approximated.
 template <class T>

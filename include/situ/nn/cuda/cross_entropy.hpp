@@ -14,10 +14,17 @@ namespace detail::cuda {
 /// How many threads work on a row of so many scores.
 inline Teams row_teams(int64_t classes) { return {classes > 4096 ? block_threads : power_of_2_above((classes + 3) / 4, 32), true}; }
 
+/// Whether rows of so many numbers can be read and written in vectors of 16 bytes at these places.
+template <class T, class... To>
+bool scores_take_vectors(int64_t length, T const* from, To const*... to) {
+  return length % (16 / static_cast<int64_t>(sizeof(T))) == 0 && ((reinterpret_cast<std::uintptr_t>(from) | ... | reinterpret_cast<std::uintptr_t>(to))) % 16 == 0;
+}
+
 template <class T, class I>
 struct LabelArguments {
   LabelProgram<T, I> p;
   Teams teams;
+  bool vectors;     ///< rows are read and written 16 bytes at a time
   LossPart* parts;  ///< of blocks; null for reduction::none
   T const* g;       ///< backward: of the result
   T* out;
@@ -28,18 +35,19 @@ template <class T>
 struct RowExponentials {
   using C = compute_t<T>;
   C maximum, sum;
-  SITU_DEVICE RowExponentials(Teams const& teams, T const* x, int64_t n) {
-    int const lane = teams.lane();
+  SITU_DEVICE RowExponentials(Teams const& teams, T const* x, int64_t n, bool vectors) {
     C m = -static_cast<C>(__builtin_huge_val());
-#pragma unroll 4
-    for (int64_t c = lane; c < n; c += teams.lanes) m = larger_of{}(number_at(x, c), m);
+    for_numbers(teams, x, n, vectors, [&](auto const& numbers, int64_t) {
+      for (C number : numbers) m = larger_of{}(number, m);
+    });
     maximum = join_team<true>(teams, m, larger_of{});
-    sum = about(teams, x, n, maximum);
+    sum = about(teams, x, n, vectors, maximum);
   }
-  SITU_DEVICE static C about(Teams const& teams, T const* x, int64_t n, C shift) {
+  SITU_DEVICE static C about(Teams const& teams, T const* x, int64_t n, bool vectors, C shift) {
     C s = 0;
-#pragma unroll 4
-    for (int64_t c = teams.lane(); c < n; c += teams.lanes) s += math::exp(number_at(x, c) - shift);
+    for_numbers(teams, x, n, vectors, [&](auto const& numbers, int64_t) {
+      for (C number : numbers) s += math::exp(number - shift);
+    });
     return join_team<true>(teams, s, sum_of_two{});
   }
 };
@@ -73,10 +81,10 @@ __global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_
     if (label >= 0) loss = -at * (p.weight ? number_at(p.weight, label) : C(1));
   } else {
     int64_t const n = label < 0 ? 0 : p.classes;
-    C sum = RowExponentials<T>::about(teams, x, n, at), base = 0;
+    C sum = RowExponentials<T>::about(teams, x, n, arguments.vectors, at), base = 0;
     bool const over = label >= 0 && !(sum <= C(1e30));
     if (__syncthreads_or(over)) {
-      RowExponentials<T> const again(teams, x, n);
+      RowExponentials<T> const again(teams, x, n, arguments.vectors);
       if (over) sum = again.sum, base = again.maximum - at;
     }
     C const log_sum = base + math::log(sum);
@@ -123,19 +131,19 @@ __global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __g
     C shift = label < 0 ? C(0) : number_at(x, label), low = label < 0 ? C(0) : p.sums[row];
     bool const over = label >= 0 && !(low < C(far_label));
     if (__syncthreads_or(over)) {
-      RowExponentials<T> const again(teams, x, mine ? p.classes : 0);
+      RowExponentials<T> const again(teams, x, mine ? p.classes : 0, arguments.vectors);
       if (over) shift = again.maximum, low = math::log(again.sum);
     }
-#pragma unroll 4
-    for (int64_t c = teams.lane(); mine && c < p.classes; c += teams.lanes) {
-      C y = 0;
-      if (label >= 0) {
-        y = math::exp((number_at(x, c) - shift) - low) * factor;
-        if (p.smoothing > 0) y -= share * (p.weight ? number_at(p.weight, c) : C(1));
+    for_numbers(teams, x, mine ? p.classes : 0, arguments.vectors, [&](auto& numbers, int64_t first) {
+      int64_t c = first;
+      for (C& y : numbers) {
+        y = label < 0 ? C(0) : math::exp((y - shift) - low) * factor;
+        if (p.smoothing > 0 && label >= 0) y -= share * (p.weight ? number_at(p.weight, c) : C(1));
         if (c == label) y -= hit;
+        ++c;
       }
-      put_number(out, c, y);
-    }
+      store_neighbours(out + first, numbers);
+    });
   }
 }
 
@@ -143,6 +151,7 @@ template <class T>
 struct ProbabilityArguments {
   ProbabilityProgram<T> p;
   Teams teams;
+  bool vectors;
   LossPart* parts;
   T const* g;
   T *out, *target_out;
@@ -161,14 +170,15 @@ __global__ void __launch_bounds__(block_threads) probability_loss_kernel(const _
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output(), n = row < p.rows ? p.classes : 0;
   T const* const x = p.x + (row < p.rows ? row : 0) * p.classes;
   T const* const targets = p.targets + (row < p.rows ? row : 0) * p.classes;
-  RowExponentials<T> const all(teams, x, n);
+  RowExponentials<T> const all(teams, x, n, arguments.vectors);
   C weights = 0, products = 0;
-#pragma unroll 4
-  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const t = arguments.target(targets, c);
-    weights += t;
-    products += t * (number_at(x, c) - all.maximum);
-  }
+  for_numbers(teams, x, n, arguments.vectors, [&](auto const& numbers, int64_t c) {
+    for (C number : numbers) {
+      C const t = arguments.target(targets, c++);
+      weights += t;
+      products += t * (number - all.maximum);
+    }
+  });
   weights = join_team<true>(teams, weights, sum_of_two{});
   products = join_team<true>(teams, products, sum_of_two{});
   C const log_sum = math::log(all.sum), loss = weights * log_sum - products;
@@ -198,12 +208,22 @@ __global__ void __launch_bounds__(block_threads) probability_gradient_kernel(con
   if (row >= p.rows) return;
   C const g = static_cast<C>(static_cast<double>(number_at(arguments.g, p.how == reduction::none ? row : 0)) / p.divisor);
   C const m = p.sums[2 * row], log_sum = p.sums[2 * row + 1], kept = g * static_cast<C>(1 - p.smoothing);
-#pragma unroll 4
-  for (int64_t c = teams.lane(); c < n; c += teams.lanes) {
-    C const d = number_at(x, c) - m - log_sum;
-    if (arguments.out) put_number(arguments.out + at, c, g * (math::exp(d) * weights - arguments.target(targets, c)));
-    if (arguments.target_out) put_number(arguments.target_out + at, c, -kept * d * (p.weight ? number_at(p.weight, c) : C(1)));
-  }
+  for_numbers(teams, x, n, arguments.vectors, [&](auto& d, int64_t first) {
+    for (C& number : d) number = number - m - log_sum;
+    if (arguments.target_out) {
+      std::remove_cvref_t<decltype(d)> slopes;
+      int64_t c = first;
+      for (C& slope : slopes) {
+        slope = -kept * d[c - first] * (p.weight ? number_at(p.weight, c) : C(1));
+        ++c;
+      }
+      store_neighbours(arguments.target_out + at + first, slopes);
+    }
+    if (!arguments.out) return;
+    int64_t c = first;
+    for (C& y : d) y = g * (math::exp(y) * weights - arguments.target(targets, c++));
+    store_neighbours(arguments.out + at + first, d);
+  });
 }
 
 /// Launches a kernel of rows, and the one that joins the parts of its blocks.
@@ -227,23 +247,23 @@ inline namespace SITU_ABI_COMPILER {
 /// Runs a loss of labels on D, which has CUDA's kernels: two launches, or one without a reduction.
 template <class D, bool Logarithms, class T, class I>
 void launch_label_loss(cuda_kernels, LabelProgram<T, I> const& p) {
-  cuda::LabelArguments<T, I> arguments{p, {}, nullptr, nullptr, nullptr};
+  cuda::LabelArguments<T, I> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
   cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, I>, arguments, p);
 }
 template <class D, bool Logarithms, class T, class I>
 void launch_label_gradient(cuda_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
-  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out};
+  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
   cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, I>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }
 template <class D, class T>
 void launch_probability_loss(cuda_kernels, ProbabilityProgram<T> const& p) {
-  cuda::ProbabilityArguments<T> arguments{p, {}, nullptr, nullptr, nullptr, nullptr};
+  cuda::ProbabilityArguments<T> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr, nullptr};
   cuda::launch_loss_rows<D>("cross_entropy", cuda::probability_loss_kernel<T>, arguments, p);
 }
 template <class D, class T>
 void launch_probability_gradient(cuda_kernels, ProbabilityProgram<T> const& p, T const* g, T* out, T* target_out) {
-  cuda::ProbabilityArguments<T> const arguments{p, cuda::row_teams(p.classes), nullptr, g, out, target_out};
+  cuda::ProbabilityArguments<T> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out, target_out), nullptr, g, out, target_out};
   cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::probability_gradient_kernel<T>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }

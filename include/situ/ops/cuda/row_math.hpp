@@ -39,16 +39,6 @@ SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
   }
 }
 
-/// The way back for N neighbours of a row, rounded to what memory holds.
-template <int N, class T, class C>
-SITU_DEVICE __forceinline__ void store_neighbours(T* to, C const (&y)[N]) {
-  Lanes<T, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) result.insert(j, to_word<T>(y[j]));
-  result.store(to);
-}
-
 /// Softmax and its logarithm.
 template <class Op>
 struct TeamMath {
