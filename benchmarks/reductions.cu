@@ -76,8 +76,10 @@ void rows() {
   reductions<float16>(bits);
   rows_of<float>(bits, 10);
   rows_of<float>(bits, 12);
+  rows_of<float>(bits, 15);
   rows_of<float>(bits, 17);
   rows_of<float16>(bits, 12);
+  rows_of<float16>(bits, 17);
 }
 
 }  // namespace
