@@ -281,7 +281,7 @@ def rows(library, large, compiled):
         yield row("var" + square, A)
         del A, B
     a = b = c = None
-    for kind, column_bits in (("f32", 10), ("f32", 12), ("f32", 17), ("f16", 12)):
+    for kind, column_bits in (("f32", 10), ("f32", 12), ("f32", 15), ("f32", 17), ("f16", 12), ("f16", 17)):
         m, n = 1 << large - column_bits, 1 << column_bits
         x, w, b = make_input((m, n), kind), make_input(n, kind), make_input(n, kind)
         yield row(f"softmax/{kind}/{m}x{n}", x)

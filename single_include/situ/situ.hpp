@@ -25442,44 +25442,70 @@ struct larger_number_of {
   SITU_DEVICE double operator()(double a, double b) const { return ::fmax(a, b); }
 };
 
-/// Joins a value of every thread of a team, in an order that is always the same: lane 0 returns the whole; with ToAll every lane does, which
+/// What several values of a thread become in one meeting.
+template <class C, int M>
+struct Several {
+  C of[M];
+};
+
+/// Joins M values of every thread of a team, each in an order that is always the same: lane 0 gets the whole; with ToAll every lane does, which
 /// wants an f that commutes. For all threads of a block.
-template <bool ToAll, class C, class F>
-SITU_DEVICE C join_team(Teams const& teams, C mine, F f) {
+template <bool ToAll, int M, class C, class F>
+SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
   int const me = static_cast<int>(threadIdx.x);
   if constexpr (std::is_arithmetic_v<C>) {
     if (teams.side_by_side) {  // in warps, then what the warps of a team have
       int const in_warp = teams.lanes < 32 ? teams.lanes : 32;
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
-        if (step < in_warp) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+        if (step >= in_warp) continue;
+#pragma unroll
+        for (int m = 0; m < M; ++m) mine[m] = f(mine[m], static_cast<C>(__shfl_xor_sync(0xffffffffu, mine[m], step)));
       }
-      if (teams.lanes <= 32) return mine;
-      __shared__ C of_warps[block_threads / 32];
-      if (me % 32 == 0) of_warps[me / 32] = mine;
+      if (teams.lanes <= 32) return;
+      __shared__ Several<C, M> of_warps[block_threads / 32];
+      if (me % 32 == 0) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) of_warps[me / 32].of[m] = mine[m];
+      }
       __syncthreads();
       int const first = me / teams.lanes * (teams.lanes / 32);
-      mine = of_warps[first];
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = of_warps[first].of[m];
 #pragma unroll 1
-      for (int k = 1; k < teams.lanes / 32; ++k) mine = f(mine, of_warps[first + k]);
+      for (int k = 1; k < teams.lanes / 32; ++k) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) mine[m] = f(mine[m], of_warps[first + k].of[m]);
+      }
       if constexpr (ToAll) __syncthreads();  // until all have read it
-      return mine;
+      return;
     }
   }
-  __shared__ C parts[block_threads];
+  __shared__ Several<C, M> parts[block_threads];
   int const lane = teams.lane(), stride = teams.stride();
-  parts[me] = mine;
+#pragma unroll
+  for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m];
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (lane < half) parts[me] = mine = f(mine, parts[me + half * stride]);
+    if (lane >= half) continue;
+#pragma unroll
+    for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m] = f(mine[m], parts[me + half * stride].of[m]);
   }
   if constexpr (ToAll) {
     __syncthreads();
-    mine = parts[me - lane * stride];
+#pragma unroll
+    for (int m = 0; m < M; ++m) mine[m] = parts[me - lane * stride].of[m];
     __syncthreads();  // until all have read it
   }
-  return mine;
+}
+/// The same for one value of every thread.
+template <bool ToAll, class Team, class C, class F>
+  requires(!std::is_array_v<C>)
+SITU_DEVICE C join_team(Team&& team, C const& mine, F f) {
+  C all[1] = {mine};
+  join_team<ToAll>(team, all, f);
+  return all[0];
 }
 
 }  // namespace detail::cuda
@@ -34635,7 +34661,7 @@ void launch_rows(cpu_kernels, P const& program) {
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
 /// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread, up to 16384 for a block, and up to 131072
-/// for a cluster of blocks where the GPU has clusters. A longer row is read twice: once for its statistics, which every thread gathers on line, and
+/// for a cluster of blocks where the GPU has clusters; twice as many 16-bit floats. A longer row is read twice: once for its statistics, which every thread gathers on line, and
 /// once for its elements. Where such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for
 /// the statistics of the parts, then to join them, in every block, and write.
 ///
@@ -34672,49 +34698,59 @@ class ClusterTeam {
   SITU_DEVICE int block() const { return static_cast<int>(blockIdx.x) & (blocks - 1); }
   SITU_DEVICE int lane() const { return block() * cluster_threads + static_cast<int>(threadIdx.x); }
 
-  /// Joins a value of every thread, in an order that is always the same, by an f that commutes.
-  template <class C, class F>
-  SITU_DEVICE C join(C mine, F f) {
+  /// Joins M values of every thread, each in an order that is always the same, by an f that commutes.
+  template <int M, class C, class F>
+  SITU_DEVICE void join(C (&mine)[M], F f) {
     constexpr int warps = cluster_threads / 32;
     // The warps of all blocks, twice in turns: when all have met once more, none reads what was written before.
-    __shared__ C of_warps[2][cluster_blocks * warps];
+    __shared__ Several<C, M> of_warps[2][cluster_blocks * warps];
     int const me = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, count = blocks * warps;
-    mine = in_warp(mine, f);
-    C* const to = &of_warps[round % 2][block() * warps + warp];
+    in_warp(mine, f);
+    Several<C, M>* to = &of_warps[round % 2][block() * warps + warp];
     if (blocks == 1) {
-      if (me == 0) *to = mine;
+      if (me == 0) write(to, mine);
       __syncthreads();
     } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
       if (round == 0) __cluster_barrier_wait();
-      if (me < blocks) *static_cast<C*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))) = mine;
+      if (me < blocks) write(static_cast<Several<C, M>*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))), mine);
       __cluster_barrier_arrive();
       __cluster_barrier_wait();
 #endif
     }
-    C const* const from = of_warps[round % 2];
+    Several<C, M> const* const from = of_warps[round % 2];
     ++round;
-    mine = from[me & (count - 1)];
+#pragma unroll
+    for (int m = 0; m < M; ++m) mine[m] = from[me & (count - 1)].of[m];
 #pragma unroll 1
-    for (int k = me + 32; k < count; k += 32) mine = f(mine, from[k]);
-    return in_warp(mine, f, count);
+    for (int k = me + 32; k < count; k += 32) {
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = f(mine[m], from[k].of[m]);
+    }
+    in_warp(mine, f, count);
   }
 
  private:
-  template <class C, class F>
-  SITU_DEVICE static C in_warp(C mine, F f, int lanes = 32) {
+  template <int M, class C>
+  SITU_DEVICE static void write(Several<C, M>* to, C const (&values)[M]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) to->of[m] = values[m];
+  }
+  template <int M, class C, class F>
+  SITU_DEVICE static void in_warp(C (&mine)[M], F f, int lanes = 32) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
-      if (step < lanes) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      if (step >= lanes) continue;
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = f(mine[m], static_cast<C>(__shfl_xor_sync(0xffffffffu, mine[m], step)));
     }
-    return mine;
   }
   unsigned round = 0;
 };
 
-template <bool ToAll, class C, class F>
-SITU_DEVICE C join_team(ClusterTeam& team, C mine, F f) {
-  return team.join(mine, f);
+template <bool ToAll, int M, class C, class F>
+SITU_DEVICE void join_team(ClusterTeam& team, C (&mine)[M], F f) {
+  team.join(mine, f);
 }
 
 /// Whether a kernel runs in clusters of most blocks on a GPU, which is asked once: it has them, and what it runs was compiled for one that has.
@@ -34784,6 +34820,23 @@ struct RowShare {
   }
 };
 
+/// The numbers of a row that a thread holds: N neighbours, `steps` times.
+template <class C, int K, int N>
+struct HeldNumbers {
+  static constexpr int steps = K, lanes = N;
+  static constexpr bool takes_results = true;  ///< what is made of a number can take its place
+  C numbers[K][N];
+  SITU_DEVICE __forceinline__ C get(int c, int j) const { return numbers[c][j]; }
+};
+/// The same of 16-bit floats as they lie in memory, two in a register.
+template <class T, int K, int N>
+struct PackedNumbers {
+  static constexpr int steps = K, lanes = N;
+  static constexpr bool takes_results = false;
+  Lanes<T, N> numbers[K];
+  SITU_DEVICE __forceinline__ compute_t<T> get(int c, int j) const { return from_word<T>(numbers[c].bits(j)); }
+};
+
 /// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
 template <int N, class C>
 SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
@@ -34815,14 +34868,15 @@ struct TeamMath {
   static bool takes_vectors(Op const&) { return true; }
 
   /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
-  template <class Team, int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, C (&x)[K][N], RowShare const& share, int64_t) {
+  template <class Team, class X>
+  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, X& x, RowShare const& share, int64_t) {
+    constexpr int K = X::steps, N = X::lanes;
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) best = larger_number_of{}(x[c][j], best);
+      for (int j = 0; j < N; ++j) best = larger_number_of{}(x.get(c, j), best);
     }
     best = Op::shift_of(join_team<true>(teams, best, larger_number_of{}));
     total = 0;
@@ -34831,17 +34885,20 @@ struct TeamMath {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = math::exp(x[c][j] - best);
+        C const e = math::exp(x.get(c, j) - best);
         total += e;
-        if constexpr (!logarithmic) x[c][j] = e;
+        if constexpr (!logarithmic && X::takes_results) x.numbers[c][j] = e;
       }
     }
     finish(join_team<true>(teams, total, sum_of_two{}));
   }
-  template <int N>
-  SITU_DEVICE __forceinline__ void held_values(Op const&, C (&x)[N], int64_t) const {
+  template <class X>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, X const& x, int c, C (&y)[X::lanes], int64_t index) const {
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : x[j] * total;
+    for (int j = 0; j < X::lanes; ++j) y[j] = x.get(c, j);
+    if constexpr (logarithmic || !X::takes_results) return values(op, y, index);
+#pragma unroll
+    for (int j = 0; j < X::lanes; ++j) y[j] *= total;
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
@@ -34922,8 +34979,9 @@ struct NormTeamMath {
     double sum, squares;
   };
 
-  template <class Team, int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
+  template <class Team, class X>
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, X const& x, RowShare const& share, int64_t length) {
+    constexpr int K = X::steps, N = X::lanes;
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
@@ -34932,32 +34990,33 @@ struct NormTeamMath {
       for (int c = 0; c < K; ++c) {
         if (share.ends_before<N>(c)) break;
 #pragma unroll
-        for (int j = 0; j < N; ++j) total += x[c][j];
+        for (int j = 0; j < N; ++j) total += x.get(c, j);
       }
       shift = join_team<true>(teams, total, sum_of_two{}) / n;
     }
-    C rest = 0, about = 0;
+    C sums[centred ? 2 : 1] = {};  // of d², d
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = share.has(c) ? x[c][j] - shift : C(0);
-        rest += d;
-        about += d * d;
+        C const d = share.has(c) ? x.get(c, j) - shift : C(0);
+        sums[0] += d * d;
+        if constexpr (centred) sums[1] += d;
       }
     }
-    about = join_team<true>(teams, about, sum_of_two{});
+    join_team<true>(teams, sums, sum_of_two{});
     if constexpr (centred) {
-      rest = join_team<true>(teams, rest, sum_of_two{});
-      about -= rest * (rest / n);
-      low = rest / n;
+      low = sums[1] / n;
+      sums[0] -= sums[1] * low;
     }
-    finish(op, about / n);
+    finish(op, sums[0] / n);
   }
-  template <int N>
-  SITU_DEVICE __forceinline__ void held_values(Op const& op, C (&x)[N], int64_t index) const {
-    values(op, x, index);
+  template <class X>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, X const& x, int c, C (&y)[X::lanes], int64_t index) const {
+#pragma unroll
+    for (int j = 0; j < X::lanes; ++j) y[j] = x.get(c, j);
+    values(op, y, index);
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
@@ -35002,7 +35061,10 @@ struct NormTeamMath {
   }
   SITU_DEVICE static Part merge(Part const& x, Part const& y) { return {x.sum + y.sum, x.squares + y.squares}; }
   SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
-    return {centred ? join_team<true>(teams, mine.sum, sum_of_two{}) : 0.0, join_team<true>(teams, mine.squares, sum_of_two{})};
+    if constexpr (!centred) return {0, join_team<true>(teams, mine.squares, sum_of_two{})};
+    double sums[] = {mine.sum, mine.squares};
+    join_team<true>(teams, sums, sum_of_two{});
+    return {sums[0], sums[1]};
   }
   SITU_DEVICE __forceinline__ void finish(Op const& op, Part const& whole, int64_t length) {
     double const n = static_cast<double>(length), off = whole.sum / n, mean = static_cast<double>(shift) + off;
@@ -35108,17 +35170,10 @@ SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int
   store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
-/// A row of one line that fits the registers of its team.
-template <class P, bool Vectors, class Team>
-SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
-  using Op = typename P::op_type;
-  using C = typename Op::compute;
+/// Reads the numbers of a row of one line that fits the registers of its team; what a thread has not is absent.
+template <class P, bool Vectors, class C, int K, int N>
+SITU_DEVICE __forceinline__ void read_row(RowArguments<P> const& arguments, RowShare const& share, int64_t const* base, HeldNumbers<C, K, N>& x) {
   using Tree = typename P::tree_type;
-  using Offsets = RowOffsets<P, Vectors, true>;
-  constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
-  int64_t base[P::leaves + 1] = {};
-  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
-  C x[K][N];
   constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
 #pragma unroll
   for (int first = 0; first < K; first += at_once) {
@@ -35127,38 +35182,71 @@ SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team
 #pragma unroll
     for (int c = 0; c < at_once; ++c) {
       if (share.ends_before<N>(first + c)) break;
-      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(first + c)).of});
+      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, RowOffsets<P, Vectors, true>(arguments, base, share.number(first + c)).of});
     }
 #pragma unroll
     for (int c = 0; c < at_once; ++c) {
       if (share.ends_before<N>(first + c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[first + c][j] = TeamMath<Op>::absent();
-      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x[first + c]);  // no map is called for what is not there
+      for (int j = 0; j < N; ++j) x.numbers[first + c][j] = TeamMath<typename P::op_type>::absent();
+      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x.numbers[first + c]);  // no map is called for what is not there
     }
   }
-  TeamMath<Op> math;
-  math.gather(arguments.op, teams, x, share, arguments.length);
+}
+template <class P, bool Vectors, class T, int K, int N>
+SITU_DEVICE __forceinline__ void read_row(RowArguments<P> const& arguments, RowShare const& share, int64_t const* base, PackedNumbers<T, K, N>& x) {
 #pragma unroll
   for (int c = 0; c < K; ++c) {
     if (share.ends_before<N>(c)) break;
-    if (!share.has(c)) continue;
-    math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
-    write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x.numbers[c].words[j / 2] = to_word<T>(TeamMath<typename P::op_type>::absent()) * 0x10001u;  // in both halves
+    if (share.has(c)) x.numbers[c].load(static_cast<T const*>(arguments.data[1]) + base[1] + int64_t{share.number(c)} * N);
   }
 }
+
+/// A row of one line that fits the registers of its team.
+template <class P, bool Vectors, class X, class Team>
+SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
+  int64_t base[P::leaves + 1] = {};
+  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
+  X x;
+  read_row<P, Vectors>(arguments, share, base, x);
+  TeamMath<typename P::op_type> math;
+  math.gather(arguments.op, teams, x, share, arguments.length);
+#pragma unroll
+  for (int c = 0; c < X::steps; ++c) {
+    if (share.ends_before<X::lanes>(c)) break;
+    if (!share.has(c)) continue;
+    typename P::op_type::compute y[X::lanes];
+    math.held_values(arguments.op, x, c, y, int64_t{share.number(c)} * X::lanes);
+    write_row(arguments, RowOffsets<P, Vectors, true>(arguments, base, share.number(c)).of[0], y);
+  }
+}
+
+/// How a thread of a block holds its numbers of a row, and one of a cluster: 32 floats, or 64 16-bit floats that nothing is done to before.
+template <class P, bool Vectors>
+using HeldRow = HeldNumbers<typename P::op_type::compute, held_steps<P, Vectors>, row_lanes<P, Vectors>>;
+template <class P, bool Vectors, class Tree = typename P::tree_type>
+struct ClusterRow {
+  using type = HeldRow<P, Vectors>;
+};
+template <class P, class T, int K>
+  requires(sizeof(T) == 2 && std::is_same_v<typename P::op_type::compute, float>)
+struct ClusterRow<P, true, Input<T, K>> {
+  using type = PackedNumbers<T, 64 / row_lanes<P, true>, row_lanes<P, true>>;
+};
 
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   Teams const teams = arguments.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
-  hold_row<P, Vectors>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+  hold_row<P, Vectors, HeldRow<P, Vectors>>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
 }
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   ClusterTeam team;
-  hold_row<P, Vectors>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
+  hold_row<P, Vectors, typename ClusterRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -35269,7 +35357,8 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.parts = nullptr;
   if (arguments.run == arguments.length) {
     if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
-    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
+    constexpr int k = ClusterRow<P, Vectors>::type::steps;
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + k - 1) / k);
     if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 
@@ -51077,32 +51166,34 @@ struct RowGradientRow {
       }
     };
     if constexpr (Math::norm) {
-      C total = 0, rest = 0, about = 0;
       if constexpr (Math::centred) {
+        C total = 0;
         for_each([&](int c, int j) { total += b[c][j]; });
         math.mean = join_team<true>(team, total, sum_of_two{}) / n;
       }
+      C sums[Math::centred ? 4 : 2] = {};  // of d², h d, d, h
       for_each([&](int c, int j) {
         C const d = b[c][j] - math.mean;
-        rest += d;
-        about += d * d;
+        sums[0] += d * d;
+        sums[1] += h[c][j] * d;
+        if constexpr (Math::centred) {
+          sums[2] += d;
+          sums[3] += h[c][j];
+        }
       });
-      about = join_team<true>(team, about, sum_of_two{});
+      join_team<true>(team, sums, sum_of_two{});
+      C off = 0;
       if constexpr (Math::centred) {
-        rest = join_team<true>(team, rest, sum_of_two{});
-        about -= rest * (rest / n);
+        off = sums[2] / n;  // what the mean lost
+        sums[0] -= sums[2] * off;
+        sums[1] -= sums[3] * off;
+        math.first = sums[3] / n;
       }
-      math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
-      if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
+      math.scale = C(1) / math::sqrt(sums[0] / n + static_cast<C>(plan.eps));
+      math.low = -off * math.scale;
+      math.second = sums[1] / n * math.scale;
       tell(share.steps > 0 && share.lane == 0);
       if (!plan.out) return;
-      C sum = 0, product = 0;
-      for_each([&](int c, int j) {
-        sum += h[c][j];
-        product += h[c][j] * math.normalized(b[c][j]);
-      });
-      if constexpr (Math::centred) math.first = join_team<true>(team, sum, sum_of_two{}) / n;
-      math.second = join_team<true>(team, product, sum_of_two{}) / n;
     } else {
       C sum = 0;
       for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
@@ -51168,8 +51259,8 @@ struct RowGradientRow {
       if (++chain % 8 == 0) flush();
     });
     flush();
-#pragma unroll
-    for (int k = 0; k < (Math::norm ? 4 : 1); ++k) wide[k] = join_team<true>(teams, wide[k], sum_of_two{});
+    if constexpr (Math::norm) join_team<true>(teams, wide, sum_of_two{});
+    else wide[0] = join_team<true>(teams, wide[0], sum_of_two{});
     if constexpr (Math::norm) {
       double const count = static_cast<double>(plan.length), off = Math::centred ? wide[0] / count : 0.0, mean = static_cast<double>(shift) + off;
       double const variance = wide[1] / count - off * off;
@@ -54650,9 +54741,9 @@ SITU_DEVICE __forceinline__ void for_numbers(Teams const& teams, T const* from, 
 /// For all threads of a block: the sum of what each has, in thread 0.
 SITU_DEVICE inline LossPart join_parts(LossPart const& mine) {
   Teams const whole{block_threads, true};
-  double const loss = join_team<false>(whole, mine.loss, sum_of_two{});
-  __syncthreads();  // until all have read what stood there
-  return {loss, join_team<false>(whole, mine.weight, sum_of_two{})};
+  double sums[] = {mine.loss, mine.weight};
+  join_team<false>(whole, sums, sum_of_two{});
+  return {sums[0], sums[1]};
 }
 /// A block's part of the sum. For all threads of a block.
 SITU_DEVICE inline void leave_part(LossPart const& mine, LossPart* parts) {

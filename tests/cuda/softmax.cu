@@ -60,8 +60,16 @@ TEST_CASE("rows that blocks or clusters of blocks hold are those of the host") {
     CHECK(differs(layer_norm(far.to(Gpu{}), {s[1]}, w.to(Gpu{}), w.to(Gpu{})), layer_norm(far, {s[1]}, w, w), 1e-4) == "");
     CHECK(differs(rms_norm(a.to(Gpu{}), {s[1]}, w.to(Gpu{})), rms_norm(a, {s[1]}, w), 1e-5) == "");
   }
-  Tensor<float16> const h = numbers<float16>({2, 40000});
-  CHECK(differs(layer_norm(h.to(Gpu{}), {40000}), layer_norm(h, {40000}), 2e-3) == "");
+  for (Shape const& s : {Shape{2, 16392}, Shape{2, 40000}, Shape{1, 262144}, Shape{1, 40001}}) {
+    CAPTURE(to_string(s));
+    Tensor<float16> const h = numbers<float16>(s);
+    Tensor<bfloat16> b = cast<bfloat16>(h);
+    CHECK(differs(layer_norm(h.to(Gpu{}), {s[1]}), layer_norm(h, {s[1]}), 2e-3) == "");
+    CHECK(differs(softmax(h.to(Gpu{}), 1), softmax(h, 1), 1e-7) == "");
+    CHECK(differs(log_softmax(b.to(Gpu{}), 1), log_softmax(b, 1), 1e-2) == "");
+    b.select(1, 7).assign(NAN);
+    CHECK(differs(softmax(b.to(Gpu{}), 1), softmax(b, 1), 1e-7) == "");
+  }
   Tensor<double> const d = numbers<double>({2, 30000});
   CHECK(differs(softmax(d.to(Gpu{}), 1), softmax(d, 1), 1e-14) == "");
   CHECK(differs(layer_norm(d.to(Gpu{}), {30000}), layer_norm(d, {30000}), 1e-10) == "");

@@ -122,32 +122,34 @@ struct RowGradientRow {
       }
     };
     if constexpr (Math::norm) {
-      C total = 0, rest = 0, about = 0;
       if constexpr (Math::centred) {
+        C total = 0;
         for_each([&](int c, int j) { total += b[c][j]; });
         math.mean = join_team<true>(team, total, sum_of_two{}) / n;
       }
+      C sums[Math::centred ? 4 : 2] = {};  // of d², h d, d, h
       for_each([&](int c, int j) {
         C const d = b[c][j] - math.mean;
-        rest += d;
-        about += d * d;
+        sums[0] += d * d;
+        sums[1] += h[c][j] * d;
+        if constexpr (Math::centred) {
+          sums[2] += d;
+          sums[3] += h[c][j];
+        }
       });
-      about = join_team<true>(team, about, sum_of_two{});
+      join_team<true>(team, sums, sum_of_two{});
+      C off = 0;
       if constexpr (Math::centred) {
-        rest = join_team<true>(team, rest, sum_of_two{});
-        about -= rest * (rest / n);
+        off = sums[2] / n;  // what the mean lost
+        sums[0] -= sums[2] * off;
+        sums[1] -= sums[3] * off;
+        math.first = sums[3] / n;
       }
-      math.scale = C(1) / math::sqrt(about / n + static_cast<C>(plan.eps));
-      if constexpr (Math::centred) math.low = -(rest / n) * math.scale;
+      math.scale = C(1) / math::sqrt(sums[0] / n + static_cast<C>(plan.eps));
+      math.low = -off * math.scale;
+      math.second = sums[1] / n * math.scale;
       tell(share.steps > 0 && share.lane == 0);
       if (!plan.out) return;
-      C sum = 0, product = 0;
-      for_each([&](int c, int j) {
-        sum += h[c][j];
-        product += h[c][j] * math.normalized(b[c][j]);
-      });
-      if constexpr (Math::centred) math.first = join_team<true>(team, sum, sum_of_two{}) / n;
-      math.second = join_team<true>(team, product, sum_of_two{}) / n;
     } else {
       C sum = 0;
       for_each([&](int c, int j) { sum += Math::summed(h[c][j], b[c][j]); });
@@ -213,8 +215,8 @@ struct RowGradientRow {
       if (++chain % 8 == 0) flush();
     });
     flush();
-#pragma unroll
-    for (int k = 0; k < (Math::norm ? 4 : 1); ++k) wide[k] = join_team<true>(teams, wide[k], sum_of_two{});
+    if constexpr (Math::norm) join_team<true>(teams, wide, sum_of_two{});
+    else wide[0] = join_team<true>(teams, wide[0], sum_of_two{});
     if constexpr (Math::norm) {
       double const count = static_cast<double>(plan.length), off = Math::centred ? wide[0] / count : 0.0, mean = static_cast<double>(shift) + off;
       double const variance = wide[1] / count - off * off;

@@ -54,9 +54,9 @@ SITU_DEVICE __forceinline__ void for_numbers(Teams const& teams, T const* from, 
 /// For all threads of a block: the sum of what each has, in thread 0.
 SITU_DEVICE inline LossPart join_parts(LossPart const& mine) {
   Teams const whole{block_threads, true};
-  double const loss = join_team<false>(whole, mine.loss, sum_of_two{});
-  __syncthreads();  // until all have read what stood there
-  return {loss, join_team<false>(whole, mine.weight, sum_of_two{})};
+  double sums[] = {mine.loss, mine.weight};
+  join_team<false>(whole, sums, sum_of_two{});
+  return {sums[0], sums[1]};
 }
 /// A block's part of the sum. For all threads of a block.
 SITU_DEVICE inline void leave_part(LossPart const& mine, LossPart* parts) {

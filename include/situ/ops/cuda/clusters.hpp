@@ -28,49 +28,59 @@ class ClusterTeam {
   SITU_DEVICE int block() const { return static_cast<int>(blockIdx.x) & (blocks - 1); }
   SITU_DEVICE int lane() const { return block() * cluster_threads + static_cast<int>(threadIdx.x); }
 
-  /// Joins a value of every thread, in an order that is always the same, by an f that commutes.
-  template <class C, class F>
-  SITU_DEVICE C join(C mine, F f) {
+  /// Joins M values of every thread, each in an order that is always the same, by an f that commutes.
+  template <int M, class C, class F>
+  SITU_DEVICE void join(C (&mine)[M], F f) {
     constexpr int warps = cluster_threads / 32;
     // The warps of all blocks, twice in turns: when all have met once more, none reads what was written before.
-    __shared__ C of_warps[2][cluster_blocks * warps];
+    __shared__ Several<C, M> of_warps[2][cluster_blocks * warps];
     int const me = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, count = blocks * warps;
-    mine = in_warp(mine, f);
-    C* const to = &of_warps[round % 2][block() * warps + warp];
+    in_warp(mine, f);
+    Several<C, M>* to = &of_warps[round % 2][block() * warps + warp];
     if (blocks == 1) {
-      if (me == 0) *to = mine;
+      if (me == 0) write(to, mine);
       __syncthreads();
     } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
       if (round == 0) __cluster_barrier_wait();
-      if (me < blocks) *static_cast<C*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))) = mine;
+      if (me < blocks) write(static_cast<Several<C, M>*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))), mine);
       __cluster_barrier_arrive();
       __cluster_barrier_wait();
 #endif
     }
-    C const* const from = of_warps[round % 2];
+    Several<C, M> const* const from = of_warps[round % 2];
     ++round;
-    mine = from[me & (count - 1)];
+#pragma unroll
+    for (int m = 0; m < M; ++m) mine[m] = from[me & (count - 1)].of[m];
 #pragma unroll 1
-    for (int k = me + 32; k < count; k += 32) mine = f(mine, from[k]);
-    return in_warp(mine, f, count);
+    for (int k = me + 32; k < count; k += 32) {
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = f(mine[m], from[k].of[m]);
+    }
+    in_warp(mine, f, count);
   }
 
  private:
-  template <class C, class F>
-  SITU_DEVICE static C in_warp(C mine, F f, int lanes = 32) {
+  template <int M, class C>
+  SITU_DEVICE static void write(Several<C, M>* to, C const (&values)[M]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) to->of[m] = values[m];
+  }
+  template <int M, class C, class F>
+  SITU_DEVICE static void in_warp(C (&mine)[M], F f, int lanes = 32) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
-      if (step < lanes) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+      if (step >= lanes) continue;
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = f(mine[m], static_cast<C>(__shfl_xor_sync(0xffffffffu, mine[m], step)));
     }
-    return mine;
   }
   unsigned round = 0;
 };
 
-template <bool ToAll, class C, class F>
-SITU_DEVICE C join_team(ClusterTeam& team, C mine, F f) {
-  return team.join(mine, f);
+template <bool ToAll, int M, class C, class F>
+SITU_DEVICE void join_team(ClusterTeam& team, C (&mine)[M], F f) {
+  team.join(mine, f);
 }
 
 /// Whether a kernel runs in clusters of most blocks on a GPU, which is asked once: it has them, and what it runs was compiled for one that has.

@@ -26,6 +26,23 @@ struct RowShare {
   }
 };
 
+/// The numbers of a row that a thread holds: N neighbours, `steps` times.
+template <class C, int K, int N>
+struct HeldNumbers {
+  static constexpr int steps = K, lanes = N;
+  static constexpr bool takes_results = true;  ///< what is made of a number can take its place
+  C numbers[K][N];
+  SITU_DEVICE __forceinline__ C get(int c, int j) const { return numbers[c][j]; }
+};
+/// The same of 16-bit floats as they lie in memory, two in a register.
+template <class T, int K, int N>
+struct PackedNumbers {
+  static constexpr int steps = K, lanes = N;
+  static constexpr bool takes_results = false;
+  Lanes<T, N> numbers[K];
+  SITU_DEVICE __forceinline__ compute_t<T> get(int c, int j) const { return from_word<T>(numbers[c].bits(j)); }
+};
+
 /// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
 template <int N, class C>
 SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
@@ -57,14 +74,15 @@ struct TeamMath {
   static bool takes_vectors(Op const&) { return true; }
 
   /// From all elements that this thread holds. A NaN is no maximum, but makes the sum NaN.
-  template <class Team, int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, C (&x)[K][N], RowShare const& share, int64_t) {
+  template <class Team, class X>
+  SITU_DEVICE __forceinline__ void gather(Op const&, Team& teams, X& x, RowShare const& share, int64_t) {
+    constexpr int K = X::steps, N = X::lanes;
     best = least();
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) best = larger_number_of{}(x[c][j], best);
+      for (int j = 0; j < N; ++j) best = larger_number_of{}(x.get(c, j), best);
     }
     best = Op::shift_of(join_team<true>(teams, best, larger_number_of{}));
     total = 0;
@@ -73,17 +91,20 @@ struct TeamMath {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = math::exp(x[c][j] - best);
+        C const e = math::exp(x.get(c, j) - best);
         total += e;
-        if constexpr (!logarithmic) x[c][j] = e;
+        if constexpr (!logarithmic && X::takes_results) x.numbers[c][j] = e;
       }
     }
     finish(join_team<true>(teams, total, sum_of_two{}));
   }
-  template <int N>
-  SITU_DEVICE __forceinline__ void held_values(Op const&, C (&x)[N], int64_t) const {
+  template <class X>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, X const& x, int c, C (&y)[X::lanes], int64_t index) const {
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : x[j] * total;
+    for (int j = 0; j < X::lanes; ++j) y[j] = x.get(c, j);
+    if constexpr (logarithmic || !X::takes_results) return values(op, y, index);
+#pragma unroll
+    for (int j = 0; j < X::lanes; ++j) y[j] *= total;
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
@@ -164,8 +185,9 @@ struct NormTeamMath {
     double sum, squares;
   };
 
-  template <class Team, int K, int N>
-  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, C (&x)[K][N], RowShare const& share, int64_t length) {
+  template <class Team, class X>
+  SITU_DEVICE __forceinline__ void gather(Op const& op, Team& teams, X const& x, RowShare const& share, int64_t length) {
+    constexpr int K = X::steps, N = X::lanes;
     shift = low = 0;
     C const n = static_cast<C>(length);
     if constexpr (centred) {
@@ -174,32 +196,33 @@ struct NormTeamMath {
       for (int c = 0; c < K; ++c) {
         if (share.ends_before<N>(c)) break;
 #pragma unroll
-        for (int j = 0; j < N; ++j) total += x[c][j];
+        for (int j = 0; j < N; ++j) total += x.get(c, j);
       }
       shift = join_team<true>(teams, total, sum_of_two{}) / n;
     }
-    C rest = 0, about = 0;
+    C sums[centred ? 2 : 1] = {};  // of d², d
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = share.has(c) ? x[c][j] - shift : C(0);
-        rest += d;
-        about += d * d;
+        C const d = share.has(c) ? x.get(c, j) - shift : C(0);
+        sums[0] += d * d;
+        if constexpr (centred) sums[1] += d;
       }
     }
-    about = join_team<true>(teams, about, sum_of_two{});
+    join_team<true>(teams, sums, sum_of_two{});
     if constexpr (centred) {
-      rest = join_team<true>(teams, rest, sum_of_two{});
-      about -= rest * (rest / n);
-      low = rest / n;
+      low = sums[1] / n;
+      sums[0] -= sums[1] * low;
     }
-    finish(op, about / n);
+    finish(op, sums[0] / n);
   }
-  template <int N>
-  SITU_DEVICE __forceinline__ void held_values(Op const& op, C (&x)[N], int64_t index) const {
-    values(op, x, index);
+  template <class X>
+  SITU_DEVICE __forceinline__ void held_values(Op const& op, X const& x, int c, C (&y)[X::lanes], int64_t index) const {
+#pragma unroll
+    for (int j = 0; j < X::lanes; ++j) y[j] = x.get(c, j);
+    values(op, y, index);
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
@@ -244,7 +267,10 @@ struct NormTeamMath {
   }
   SITU_DEVICE static Part merge(Part const& x, Part const& y) { return {x.sum + y.sum, x.squares + y.squares}; }
   SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
-    return {centred ? join_team<true>(teams, mine.sum, sum_of_two{}) : 0.0, join_team<true>(teams, mine.squares, sum_of_two{})};
+    if constexpr (!centred) return {0, join_team<true>(teams, mine.squares, sum_of_two{})};
+    double sums[] = {mine.sum, mine.squares};
+    join_team<true>(teams, sums, sum_of_two{});
+    return {sums[0], sums[1]};
   }
   SITU_DEVICE __forceinline__ void finish(Op const& op, Part const& whole, int64_t length) {
     double const n = static_cast<double>(length), off = whole.sum / n, mean = static_cast<double>(shift) + off;

@@ -1,7 +1,7 @@
 /// Operations on rows on a GPU: one kernel, in which a warp, a part of one, or a block works on each row.
 ///
 /// A row that lies along one axis and fits the registers of its team is read once: 32 floats for each thread, up to 16384 for a block, and up to 131072
-/// for a cluster of blocks where the GPU has clusters. A longer row is read twice: once for its statistics, which every thread gathers on line, and
+/// for a cluster of blocks where the GPU has clusters; twice as many 16-bit floats. A longer row is read twice: once for its statistics, which every thread gathers on line, and
 /// once for its elements. Where such rows are too few to fill the GPU, each is cut into parts for several blocks, and the kernel is launched twice: for
 /// the statistics of the parts, then to join them, in every block, and write.
 ///
@@ -93,17 +93,10 @@ SITU_DEVICE __forceinline__ void write_row(RowArguments<P> const& arguments, int
   store_neighbours(static_cast<typename P::out_type*>(arguments.data[0]) + offset, y);
 }
 
-/// A row of one line that fits the registers of its team.
-template <class P, bool Vectors, class Team>
-SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
-  using Op = typename P::op_type;
-  using C = typename Op::compute;
+/// Reads the numbers of a row of one line that fits the registers of its team; what a thread has not is absent.
+template <class P, bool Vectors, class C, int K, int N>
+SITU_DEVICE __forceinline__ void read_row(RowArguments<P> const& arguments, RowShare const& share, int64_t const* base, HeldNumbers<C, K, N>& x) {
   using Tree = typename P::tree_type;
-  using Offsets = RowOffsets<P, Vectors, true>;
-  constexpr int N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
-  int64_t base[P::leaves + 1] = {};
-  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
-  C x[K][N];
   constexpr int at_once = P::leaves <= 2 ? K : 8 < P::leaves * N ? 1 : 8 / (P::leaves * N);  // steps whose loads come first: registers are few
 #pragma unroll
   for (int first = 0; first < K; first += at_once) {
@@ -112,38 +105,71 @@ SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team
 #pragma unroll
     for (int c = 0; c < at_once; ++c) {
       if (share.ends_before<N>(first + c)) break;
-      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, Offsets(arguments, base, share.number(first + c)).of});
+      if (share.has(first + c)) hold(held[c], RowSource<P>{arguments, RowOffsets<P, Vectors, true>(arguments, base, share.number(first + c)).of});
     }
 #pragma unroll
     for (int c = 0; c < at_once; ++c) {
       if (share.ends_before<N>(first + c)) break;
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[first + c][j] = TeamMath<Op>::absent();
-      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x[first + c]);  // no map is called for what is not there
+      for (int j = 0; j < N; ++j) x.numbers[first + c][j] = TeamMath<typename P::op_type>::absent();
+      if (share.has(first + c)) evaluate_held(arguments, held[c], int64_t{share.number(first + c)} * N, x.numbers[first + c]);  // no map is called for what is not there
     }
   }
-  TeamMath<Op> math;
-  math.gather(arguments.op, teams, x, share, arguments.length);
+}
+template <class P, bool Vectors, class T, int K, int N>
+SITU_DEVICE __forceinline__ void read_row(RowArguments<P> const& arguments, RowShare const& share, int64_t const* base, PackedNumbers<T, K, N>& x) {
 #pragma unroll
   for (int c = 0; c < K; ++c) {
     if (share.ends_before<N>(c)) break;
-    if (!share.has(c)) continue;
-    math.held_values(arguments.op, x[c], int64_t{share.number(c)} * N);
-    write_row(arguments, Offsets(arguments, base, share.number(c)).of[0], x[c]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x.numbers[c].words[j / 2] = to_word<T>(TeamMath<typename P::op_type>::absent()) * 0x10001u;  // in both halves
+    if (share.has(c)) x.numbers[c].load(static_cast<T const*>(arguments.data[1]) + base[1] + int64_t{share.number(c)} * N);
   }
 }
+
+/// A row of one line that fits the registers of its team.
+template <class P, bool Vectors, class X, class Team>
+SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team& teams, RowShare const& share, int64_t row) {
+  int64_t base[P::leaves + 1] = {};
+  if (share.steps > 0) walk<0>(arguments, 0, arguments.kept, row, base);
+  X x;
+  read_row<P, Vectors>(arguments, share, base, x);
+  TeamMath<typename P::op_type> math;
+  math.gather(arguments.op, teams, x, share, arguments.length);
+#pragma unroll
+  for (int c = 0; c < X::steps; ++c) {
+    if (share.ends_before<X::lanes>(c)) break;
+    if (!share.has(c)) continue;
+    typename P::op_type::compute y[X::lanes];
+    math.held_values(arguments.op, x, c, y, int64_t{share.number(c)} * X::lanes);
+    write_row(arguments, RowOffsets<P, Vectors, true>(arguments, base, share.number(c)).of[0], y);
+  }
+}
+
+/// How a thread of a block holds its numbers of a row, and one of a cluster: 32 floats, or 64 16-bit floats that nothing is done to before.
+template <class P, bool Vectors>
+using HeldRow = HeldNumbers<typename P::op_type::compute, held_steps<P, Vectors>, row_lanes<P, Vectors>>;
+template <class P, bool Vectors, class Tree = typename P::tree_type>
+struct ClusterRow {
+  using type = HeldRow<P, Vectors>;
+};
+template <class P, class T, int K>
+  requires(sizeof(T) == 2 && std::is_same_v<typename P::op_type::compute, float>)
+struct ClusterRow<P, true, Input<T, K>> {
+  using type = PackedNumbers<T, 64 / row_lanes<P, true>, row_lanes<P, true>>;
+};
 
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   Teams const teams = arguments.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
-  hold_row<P, Vectors>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+  hold_row<P, Vectors, HeldRow<P, Vectors>>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
 }
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   ClusterTeam team;
-  hold_row<P, Vectors>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
+  hold_row<P, Vectors, typename ClusterRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -254,7 +280,8 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.parts = nullptr;
   if (arguments.run == arguments.length) {
     if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
-    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
+    constexpr int k = ClusterRow<P, Vectors>::type::steps;
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + k - 1) / k);
     if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 

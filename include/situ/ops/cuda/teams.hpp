@@ -70,44 +70,70 @@ struct larger_number_of {
   SITU_DEVICE double operator()(double a, double b) const { return ::fmax(a, b); }
 };
 
-/// Joins a value of every thread of a team, in an order that is always the same: lane 0 returns the whole; with ToAll every lane does, which
+/// What several values of a thread become in one meeting.
+template <class C, int M>
+struct Several {
+  C of[M];
+};
+
+/// Joins M values of every thread of a team, each in an order that is always the same: lane 0 gets the whole; with ToAll every lane does, which
 /// wants an f that commutes. For all threads of a block.
-template <bool ToAll, class C, class F>
-SITU_DEVICE C join_team(Teams const& teams, C mine, F f) {
+template <bool ToAll, int M, class C, class F>
+SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
   int const me = static_cast<int>(threadIdx.x);
   if constexpr (std::is_arithmetic_v<C>) {
     if (teams.side_by_side) {  // in warps, then what the warps of a team have
       int const in_warp = teams.lanes < 32 ? teams.lanes : 32;
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) {
-        if (step < in_warp) mine = f(mine, static_cast<C>(__shfl_xor_sync(0xffffffffu, mine, step)));
+        if (step >= in_warp) continue;
+#pragma unroll
+        for (int m = 0; m < M; ++m) mine[m] = f(mine[m], static_cast<C>(__shfl_xor_sync(0xffffffffu, mine[m], step)));
       }
-      if (teams.lanes <= 32) return mine;
-      __shared__ C of_warps[block_threads / 32];
-      if (me % 32 == 0) of_warps[me / 32] = mine;
+      if (teams.lanes <= 32) return;
+      __shared__ Several<C, M> of_warps[block_threads / 32];
+      if (me % 32 == 0) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) of_warps[me / 32].of[m] = mine[m];
+      }
       __syncthreads();
       int const first = me / teams.lanes * (teams.lanes / 32);
-      mine = of_warps[first];
+#pragma unroll
+      for (int m = 0; m < M; ++m) mine[m] = of_warps[first].of[m];
 #pragma unroll 1
-      for (int k = 1; k < teams.lanes / 32; ++k) mine = f(mine, of_warps[first + k]);
+      for (int k = 1; k < teams.lanes / 32; ++k) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) mine[m] = f(mine[m], of_warps[first + k].of[m]);
+      }
       if constexpr (ToAll) __syncthreads();  // until all have read it
-      return mine;
+      return;
     }
   }
-  __shared__ C parts[block_threads];
+  __shared__ Several<C, M> parts[block_threads];
   int const lane = teams.lane(), stride = teams.stride();
-  parts[me] = mine;
+#pragma unroll
+  for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m];
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (lane < half) parts[me] = mine = f(mine, parts[me + half * stride]);
+    if (lane >= half) continue;
+#pragma unroll
+    for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m] = f(mine[m], parts[me + half * stride].of[m]);
   }
   if constexpr (ToAll) {
     __syncthreads();
-    mine = parts[me - lane * stride];
+#pragma unroll
+    for (int m = 0; m < M; ++m) mine[m] = parts[me - lane * stride].of[m];
     __syncthreads();  // until all have read it
   }
-  return mine;
+}
+/// The same for one value of every thread.
+template <bool ToAll, class Team, class C, class F>
+  requires(!std::is_array_v<C>)
+SITU_DEVICE C join_team(Team&& team, C const& mine, F f) {
+  C all[1] = {mine};
+  join_team<ToAll>(team, all, f);
+  return all[0];
 }
 
 }  // namespace detail::cuda
