@@ -4104,7 +4104,8 @@ inline bool deallocate_after_copies(StorageHead& head, void* memory, std::size_t
 
 
 // ---- <situ/device/cuda/memory.hpp>
-/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed; and copies from, to and between GPUs.
+/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed, small blocks from what a stream has freed itself; and copies from,
+/// to and between GPUs.
 
 #include <cstddef>
 
@@ -4189,6 +4190,16 @@ inline void report(int device, char const* call, cudaError_t code) noexcept {
 }  // namespace SITU_ABI_CUDA
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
+
+// ---- <situ/device/cuda/kept_blocks.hpp>
+/// Small blocks of a GPU's memory that were freed, for the next tensor of their size: two calls of the driver less for each.
+///
+/// What was freed in a stream is used again in the same stream alone, where the order of work is the order of calls: as the driver's pool does it.
+/// Nothing is kept or taken while a graph is captured, whose memory is its own, of a stream that situ has not made, nor where launches are checked
+/// (SITU_CHECK_LAUNCHES): compute-sanitizer then sees each block end.
+
+#include <cstddef>
+
 
 // ---- <situ/device/cuda/launch.hpp>
 /// Launching kernels on a GPU: checked, on the device's current stream, with numbers that were looked up once; and what is told of it.
@@ -4739,6 +4750,96 @@ void launch(int device, LaunchName what, void (*kernel)(Argument), dim3 blocks, 
 
 #endif
 
+#if defined(SITU_WITH_CUDA)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+struct KeptBlock {
+  void* memory;
+  std::size_t bytes;
+  void* stream;
+};
+/// Of a device; the oldest first.
+struct KeptBlocks {
+  static constexpr int places = 32;
+  static constexpr std::size_t largest = std::size_t{1} << 20, most = 8 * largest;
+  int64_t lock = 0;
+  int count = 0;
+  std::size_t bytes = 0, limit = most;
+  KeptBlock blocks[places] = {};
+
+  KeptBlock take_out(int k) {
+    KeptBlock const block = blocks[k];
+    for (--count; k < count; ++k) blocks[k] = blocks[k + 1];
+    bytes -= block.bytes;
+    return block;
+  }
+};
+SITU_PROCESS_STATE KeptBlocks* kept_blocks() {
+  static constinit KeptBlocks kept[max_devices] = {};
+  return kept;
+}
+
+/// Whether a block of the thread's current stream on a device can be one of them. The device is the current one.
+inline bool can_be_kept(int device, std::size_t bytes, cudaStream_t stream) noexcept {
+  CurrentStream const& current = current_streams()[device];
+  return bytes <= KeptBlocks::largest && !current.recorder && !(current.state && current.state->foreign) &&
+         __atomic_load_n(&process_state().devices[device].captures, __ATOMIC_RELAXED) == 0 && !launches_are_checked() && !is_capturing(stream);
+}
+
+/// A block that was freed in the stream; null where there is none of that size.
+inline void* take_kept(int device, std::size_t bytes, cudaStream_t stream) noexcept {
+  KeptBlocks& kept = kept_blocks()[device];
+  if (__atomic_load_n(&kept.count, __ATOMIC_RELAXED) == 0 || !can_be_kept(device, bytes, stream)) return nullptr;
+  SpinLock const guard(kept.lock);
+  for (int k = kept.count; k-- > 0;) {
+    if (kept.blocks[k].bytes == bytes && kept.blocks[k].stream == stream) return kept.take_out(k).memory;
+  }
+  return nullptr;
+}
+
+/// Gives back what is kept beyond so many bytes, or to make a place.
+inline cudaError_t give_back_kept(int device, std::size_t beyond, int places = KeptBlocks::places) noexcept {
+  KeptBlocks& kept = kept_blocks()[device];
+  KeptBlock blocks[KeptBlocks::places];
+  int count = 0;
+  {
+    SpinLock const guard(kept.lock);
+    while (kept.count > 0 && (kept.count > places || kept.bytes > beyond)) blocks[count++] = kept.take_out(0);
+  }
+  cudaError_t result = cudaSuccess;
+  for (int k = 0; k < count; ++k) {
+    cudaError_t const code = cudaFreeAsync(blocks[k].memory, static_cast<cudaStream_t>(blocks[k].stream));
+    if (code != cudaSuccess) result = code;
+  }
+  return result;
+}
+
+/// Frees a block in the current stream on the current device, or keeps it.
+inline cudaError_t free_or_keep(int device, void* memory, std::size_t bytes, cudaStream_t stream) noexcept {
+  KeptBlocks& kept = kept_blocks()[device];
+  if (bytes > __atomic_load_n(&kept.limit, __ATOMIC_RELAXED) || !can_be_kept(device, bytes, stream)) return cudaFreeAsync(memory, stream);
+  cudaError_t code = cudaSuccess;
+  for (;;) {
+    {
+      SpinLock const guard(kept.lock);
+      if (kept.count < KeptBlocks::places && kept.bytes + bytes <= kept.limit) {
+        kept.blocks[kept.count] = {memory, bytes, stream};
+        __atomic_store_n(&kept.count, kept.count + 1, __ATOMIC_RELAXED);
+        kept.bytes += bytes;
+        return code;
+      }
+    }
+    if (cudaError_t const lost = give_back_kept(device, kept.limit - bytes, KeptBlocks::places - 1); lost != cudaSuccess) code = lost;
+  }
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
@@ -4809,6 +4910,7 @@ inline void empty_cache(int device, std::size_t kept = 0) {
   if (!is_ready(device)) return;
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
+  check(device, give_back_kept(device, 0), "cudaFreeAsync");
   check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
@@ -4818,6 +4920,12 @@ inline void set_release_threshold(int device, int64_t bytes) {
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
   auto threshold = static_cast<uint64_t>(bytes);
+  KeptBlocks& kept = kept_blocks()[device];
+  {
+    SpinLock const own(kept.lock);
+    kept.limit = bytes < 0 ? 0 : threshold < KeptBlocks::most ? static_cast<std::size_t>(threshold) : KeptBlocks::most;
+  }
+  check(device, give_back_kept(device, kept.limit), "cudaFreeAsync");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
 }
@@ -4843,8 +4951,8 @@ struct Runtime {
     ObservedAllocation allocation(place, bytes);
     MemoryCounters& counters = memory_counters(place);
     if (SITU_UNLIKELY(!counters.within_limit(bytes))) fail_memory(device, bytes, nullptr);
-    void* memory = nullptr;
-    cudaError_t code = cudaMallocAsync(&memory, bytes, stream);
+    void* memory = take_kept(device, bytes, stream);
+    cudaError_t code = memory ? cudaSuccess : cudaMallocAsync(&memory, bytes, stream);
     if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) code = allocate_again(device, bytes, stream, memory);
     if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) fail_memory(device, bytes, "cudaMallocAsync");
     check(device, code, "cudaMallocAsync of ", bytes, " bytes");
@@ -4863,7 +4971,7 @@ struct Runtime {
     int previous = device;
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
-    if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
+    if (code == cudaSuccess) code = free_or_keep(device, memory, bytes, current_stream(device));
     if (previous != device) return_to(previous);
     report(device, "cudaFreeAsync", code);
   }

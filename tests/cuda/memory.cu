@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
 #include <string>
 #include <vector>
@@ -63,6 +65,40 @@ TEST_CASE("what tensors hold on a GPU is counted, and kept when they are freed")
   CHECK(gpu::memory_reserved() < kept);
   gpu::reset_peak_memory_stats();
   CHECK(gpu::max_memory_allocated() == gpu::memory_allocated());
+}
+
+TEST_CASE("a small block that was freed is the next tensor of its size in its stream, and in no other") {
+  gpu::empty_cache();
+  int64_t const before = gpu::memory_allocated();
+  auto const place_of_new = [](int64_t size) { return empty<float>({size}, Cuda<0>{}).data(); };  // which is freed at once
+  float const* const first = place_of_new(1000);
+  CHECK(place_of_new(1000) == first);
+  CHECK(gpu::memory_allocated() == before);
+  auto const held = empty<float>({1000}, Cuda<0>{});
+  CHECK(held.data() == first);
+  CHECK(place_of_new(1000) != first);
+  float const* const other = place_of_new(5000);
+  {
+    Stream<Cuda<0>> const stream;
+    StreamGuard const guard{stream};
+    CHECK(place_of_new(5000) != other);  // what the default stream does with it may not have been done
+  }
+  CHECK(place_of_new(5000) == other);
+  // More than are kept, in turns with work that uses them.
+  std::vector<Tensor<float, Cuda<0>>> many;
+  for (int round = 0; round < 3; ++round) {
+    for (int k = 0; k < 100; ++k) many.push_back(full({k * 331 + 1}, static_cast<float>(k), Cuda<0>{}));
+    double wrong = 0;
+    for (int k = 0; k < 100; ++k) wrong += std::abs(static_cast<double>(sum(many[static_cast<std::size_t>(k)]).item()) - static_cast<double>(k) * (k * 331 + 1));
+    CHECK(wrong == 0);
+    many.clear();
+  }
+  CHECK(gpu::memory_allocated() == before + held.size() * 4);
+  gpu::empty_cache();
+  gpu::check_launches(true);
+  place_of_new(1000);
+  gpu::check_launches(false);
+  CHECK(detail::cuda::kept_blocks()[0].count == 0);  // compute-sanitizer sees it end
 }
 
 TEST_CASE("the pool gives back what is beyond its threshold when the device is waited for") {

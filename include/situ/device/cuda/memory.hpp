@@ -1,10 +1,12 @@
-/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed; and copies from, to and between GPUs.
+/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed, small blocks from what a stream has freed itself; and copies from,
+/// to and between GPUs.
 #pragma once
 
 #include <cstddef>
 
 #include <situ/core/list.hpp>
 #include <situ/device/cuda/errors.hpp>
+#include <situ/device/cuda/kept_blocks.hpp>
 #include <situ/device/cuda/launch.hpp>
 #include <situ/device/cuda/stream.hpp>
 #include <situ/device/memory_statistics.hpp>
@@ -81,6 +83,7 @@ inline void empty_cache(int device, std::size_t kept = 0) {
   if (!is_ready(device)) return;
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
+  check(device, give_back_kept(device, 0), "cudaFreeAsync");
   check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
@@ -90,6 +93,12 @@ inline void set_release_threshold(int device, int64_t bytes) {
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
   auto threshold = static_cast<uint64_t>(bytes);
+  KeptBlocks& kept = kept_blocks()[device];
+  {
+    SpinLock const own(kept.lock);
+    kept.limit = bytes < 0 ? 0 : threshold < KeptBlocks::most ? static_cast<std::size_t>(threshold) : KeptBlocks::most;
+  }
+  check(device, give_back_kept(device, kept.limit), "cudaFreeAsync");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
 }
@@ -115,8 +124,8 @@ struct Runtime {
     ObservedAllocation allocation(place, bytes);
     MemoryCounters& counters = memory_counters(place);
     if (SITU_UNLIKELY(!counters.within_limit(bytes))) fail_memory(device, bytes, nullptr);
-    void* memory = nullptr;
-    cudaError_t code = cudaMallocAsync(&memory, bytes, stream);
+    void* memory = take_kept(device, bytes, stream);
+    cudaError_t code = memory ? cudaSuccess : cudaMallocAsync(&memory, bytes, stream);
     if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) code = allocate_again(device, bytes, stream, memory);
     if (SITU_UNLIKELY(code == cudaErrorMemoryAllocation)) fail_memory(device, bytes, "cudaMallocAsync");
     check(device, code, "cudaMallocAsync of ", bytes, " bytes");
@@ -135,7 +144,7 @@ struct Runtime {
     int previous = device;
     cudaError_t code = cudaGetDevice(&previous);
     if (code == cudaSuccess && previous != device) code = cudaSetDevice(device);
-    if (code == cudaSuccess) code = cudaFreeAsync(memory, current_stream(device));
+    if (code == cudaSuccess) code = free_or_keep(device, memory, bytes, current_stream(device));
     if (previous != device) return_to(previous);
     report(device, "cudaFreeAsync", code);
   }
