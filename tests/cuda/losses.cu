@@ -2,6 +2,7 @@
 
 #include <cuda/compare.hpp>
 #include <situ/nn/losses.hpp>
+#include <situ/ops/concat.hpp>
 #include <situ/tensor.hpp>
 
 using namespace situ;
@@ -61,6 +62,23 @@ TEST_CASE("cross entropy of 16-bit floats is computed in float on a GPU, too") {
     Tensor<std::int64_t> const y = labels_for<std::int64_t>({s[0]}, s[1]);
     CHECK(differs_on_gpu(x, [&](auto const& v) { return cross_entropy(v, y.to(device_of<decltype(v)>{})); }, 2e-3) == "");
     CHECK(differs_on_gpu(x, [&](auto const& v) { return cross_entropy(v, t.to(device_of<decltype(v)>{})); }, 2e-3) == "");
+  }
+}
+
+TEST_CASE("the probabilities of a cross entropy get the host's gradients on a GPU") {
+  for (Shape const& s : {Shape{40, 96}, Shape{40, 97}}) {
+    Tensor<float> const scores = numbers<float>(s), targets = eval(abs(numbers<float>(s, 3)) * 0.1f), w = eval(abs(numbers<float>({s[1]}, 5)));
+    for (bool of_scores : {false, true}) {
+      auto const gradients = [&](auto device) {
+        using D = decltype(device);
+        Variable<float, D> x(scores.to(device)), t(targets.to(device));
+        if (of_scores) cross_entropy(x, t, {.reduction = reduction::sum, .label_smoothing = 0.2, .weight = w.to(device)}).backward();
+        else cross_entropy(scores.to(device), t, {.reduction = reduction::sum, .label_smoothing = 0.2, .weight = w.to(device)}).backward();
+        Tensor<float> const of_x = of_scores ? x.grad().cpu() : zeros(s);
+        return eval(concat(of_x, t.grad().cpu()));
+      };
+      CHECK(differs(gradients(Gpu{}), gradients(Cpu{}), 1e-5) == "");
+    }
   }
 }
 

@@ -1,39 +1,40 @@
-/// Small blocks of a GPU's memory that were freed, for the next tensor of their size: two calls of the driver less for each.
+/// Small blocks of a GPU's memory that were freed in its default stream, for the next tensor of their size there: two calls of the driver less for each.
 ///
-/// What was freed in a stream is used again in the same stream alone, where the order of work is the order of calls: as the driver's pool does it.
-/// Nothing is kept or taken while a graph is captured, whose memory is its own, of a stream that situ has not made, nor where launches are checked
-/// (SITU_CHECK_LAUNCHES): compute-sanitizer then sees each block end.
+/// The default stream cannot be captured, and what is enqueued on it runs in the order of the calls: the next tensor is written when the last one has
+/// been read, as with the driver's pool. Nothing is kept while a graph is recorded, whose memory is its own, with a release threshold, and with
+/// SITU_KEEP_BLOCKS=0 in the environment: compute-sanitizer then sees each block end.
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 
 #include <situ/device/cuda/launch.hpp>
 #include <situ/device/memory_statistics.hpp>
-#include <situ/device/observe.hpp>
-#include <situ/device/order.hpp>
 
 #if defined(SITU_WITH_CUDA)
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-struct KeptBlock {
-  void* memory;
-  std::size_t bytes;
-  void* stream;
-};
 /// Of a device; the oldest first.
 struct KeptBlocks {
   static constexpr int places = 32;
   static constexpr std::size_t largest = std::size_t{1} << 20, most = 8 * largest;
+  struct Block {
+    void* memory;
+    std::size_t bytes;
+  };
   int64_t lock = 0;
+  bool off = false;  ///< the pool was told to give memory back
   int count = 0;
-  std::size_t bytes = 0, limit = most;
-  KeptBlock blocks[places] = {};
+  std::size_t bytes = 0;
+  Block blocks[places] = {};
 
-  KeptBlock take_out(int k) {
-    KeptBlock const block = blocks[k];
-    for (--count; k < count; ++k) blocks[k] = blocks[k + 1];
+  Block take_out(int k) {
+    Block const block = blocks[k];
+    int const left = count - 1;
+    for (; k < left; ++k) blocks[k] = blocks[k + 1];
+    __atomic_store_n(&count, left, __ATOMIC_RELAXED);
     bytes -= block.bytes;
     return block;
   }
@@ -43,58 +44,56 @@ SITU_PROCESS_STATE KeptBlocks* kept_blocks() {
   return kept;
 }
 
-/// Whether a block of the thread's current stream on a device can be one of them. The device is the current one.
+inline bool blocks_are_kept() noexcept {
+  static bool const wanted = [] {
+    char const* const said = std::getenv("SITU_KEEP_BLOCKS");
+    return !said || *said != '0';
+  }();
+  return wanted;
+}
+/// Whether a block that this thread takes or frees in a stream can be one of them.
 inline bool can_be_kept(int device, std::size_t bytes, cudaStream_t stream) noexcept {
-  CurrentStream const& current = current_streams()[device];
-  return bytes <= KeptBlocks::largest && !current.recorder && !(current.state && current.state->foreign) &&
-         __atomic_load_n(&process_state().devices[device].captures, __ATOMIC_RELAXED) == 0 && !launches_are_checked() && !is_capturing(stream);
+  return bytes <= KeptBlocks::largest && stream == cudaStreamLegacy && !current_streams()[device].recorder && blocks_are_kept() &&
+         __atomic_load_n(&process_state().devices[device].captures, __ATOMIC_RELAXED) == 0;
 }
 
-/// A block that was freed in the stream; null where there is none of that size.
+/// A block that was kept; null where there is none of that size.
 inline void* take_kept(int device, std::size_t bytes, cudaStream_t stream) noexcept {
   KeptBlocks& kept = kept_blocks()[device];
   if (__atomic_load_n(&kept.count, __ATOMIC_RELAXED) == 0 || !can_be_kept(device, bytes, stream)) return nullptr;
   SpinLock const guard(kept.lock);
   for (int k = kept.count; k-- > 0;) {
-    if (kept.blocks[k].bytes == bytes && kept.blocks[k].stream == stream) return kept.take_out(k).memory;
+    if (kept.blocks[k].bytes == bytes) return kept.take_out(k).memory;
   }
   return nullptr;
 }
 
-/// Gives back what is kept beyond so many bytes, or to make a place.
-inline cudaError_t give_back_kept(int device, std::size_t beyond, int places = KeptBlocks::places) noexcept {
+/// Gives back all that is kept on the current device. Where `off` says so, nothing is kept from now on, or again.
+inline cudaError_t give_back_kept(int device, bool const* off = nullptr) noexcept {
   KeptBlocks& kept = kept_blocks()[device];
-  KeptBlock blocks[KeptBlocks::places];
-  int count = 0;
-  {
-    SpinLock const guard(kept.lock);
-    while (kept.count > 0 && (kept.count > places || kept.bytes > beyond)) blocks[count++] = kept.take_out(0);
-  }
   cudaError_t result = cudaSuccess;
-  for (int k = 0; k < count; ++k) {
-    cudaError_t const code = cudaFreeAsync(blocks[k].memory, static_cast<cudaStream_t>(blocks[k].stream));
-    if (code != cudaSuccess) result = code;
+  SpinLock const guard(kept.lock);
+  if (off) kept.off = *off;
+  while (kept.count > 0) {
+    if (cudaError_t const code = cudaFreeAsync(kept.take_out(0).memory, cudaStreamLegacy); code != cudaSuccess) result = code;
   }
   return result;
 }
 
-/// Frees a block in the current stream on the current device, or keeps it.
+/// Frees a block in a stream of the current device, or keeps it, in the place of the oldest one where there is none.
 inline cudaError_t free_or_keep(int device, void* memory, std::size_t bytes, cudaStream_t stream) noexcept {
+  if (!can_be_kept(device, bytes, stream)) return cudaFreeAsync(memory, stream);
   KeptBlocks& kept = kept_blocks()[device];
-  if (bytes > __atomic_load_n(&kept.limit, __ATOMIC_RELAXED) || !can_be_kept(device, bytes, stream)) return cudaFreeAsync(memory, stream);
-  cudaError_t code = cudaSuccess;
-  for (;;) {
-    {
-      SpinLock const guard(kept.lock);
-      if (kept.count < KeptBlocks::places && kept.bytes + bytes <= kept.limit) {
-        kept.blocks[kept.count] = {memory, bytes, stream};
-        __atomic_store_n(&kept.count, kept.count + 1, __ATOMIC_RELAXED);
-        kept.bytes += bytes;
-        return code;
-      }
-    }
-    if (cudaError_t const lost = give_back_kept(device, kept.limit - bytes, KeptBlocks::places - 1); lost != cudaSuccess) code = lost;
+  cudaError_t result = cudaSuccess;
+  SpinLock const guard(kept.lock);
+  if (kept.off) return cudaFreeAsync(memory, stream);
+  while (kept.count == KeptBlocks::places || kept.bytes + bytes > KeptBlocks::most) {
+    if (cudaError_t const code = cudaFreeAsync(kept.take_out(0).memory, stream); code != cudaSuccess) result = code;
   }
+  kept.blocks[kept.count] = {memory, bytes};
+  __atomic_store_n(&kept.count, kept.count + 1, __ATOMIC_RELAXED);
+  kept.bytes += bytes;
+  return result;
 }
 
 }  // namespace detail::cuda

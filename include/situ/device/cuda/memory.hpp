@@ -1,4 +1,4 @@
-/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed, small blocks from what a stream has freed itself; and copies from,
+/// Memory of a GPU: stream-ordered, from the driver's pool, which keeps what is freed, small blocks from what was freed just before; and copies from,
 /// to and between GPUs.
 #pragma once
 
@@ -83,7 +83,7 @@ inline void empty_cache(int device, std::size_t kept = 0) {
   if (!is_ready(device)) return;
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
-  check(device, give_back_kept(device, 0), "cudaFreeAsync");
+  check(device, give_back_kept(device), "cudaFreeAsync");
   check(device, wait_for_all_streams(device), "cudaDeviceSynchronize");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolTrimTo(pool, kept), "cudaMemPoolTrimTo");
@@ -93,12 +93,8 @@ inline void set_release_threshold(int device, int64_t bytes) {
   DeviceGuard const guard(device);
   cudaMemPool_t pool = nullptr;
   auto threshold = static_cast<uint64_t>(bytes);
-  KeptBlocks& kept = kept_blocks()[device];
-  {
-    SpinLock const own(kept.lock);
-    kept.limit = bytes < 0 ? 0 : threshold < KeptBlocks::most ? static_cast<std::size_t>(threshold) : KeptBlocks::most;
-  }
-  check(device, give_back_kept(device, kept.limit), "cudaFreeAsync");
+  bool const off = bytes != INT64_MAX;
+  check(device, give_back_kept(device, &off), "cudaFreeAsync");
   check(device, cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
   check(device, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), "cudaMemPoolSetAttribute");
 }

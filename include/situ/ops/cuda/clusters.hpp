@@ -97,11 +97,11 @@ bool runs_in_clusters(int device) {
     cudaFuncAttributes function{};
     int at_once = 0;
     auto const kernel = reinterpret_cast<void const*>(Kernel);
-    bool const known_to_cuda = cudaFuncGetAttributes(&function, kernel) == cudaSuccess && function.ptxVersion >= 90 &&
-                               cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess;
-    if (!known_to_cuda) (void)cudaGetLastError();
-    answer = known_to_cuda && at_once > 0 ? 2 : 1;
-    __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
+    bool const is_there = cudaFuncGetAttributes(&function, kernel) == cudaSuccess, is_for_clusters = is_there && function.ptxVersion >= 90;
+    bool const is_known = is_there && (!is_for_clusters || cudaOccupancyMaxActiveClusters(&at_once, kernel, &config) == cudaSuccess);
+    answer = at_once > 0 ? 2 : 1;
+    if (is_known) __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
+    else (void)cudaGetLastError();  // it may be short of memory
   }
   return answer == 2;
 }

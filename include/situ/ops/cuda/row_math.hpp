@@ -102,9 +102,12 @@ struct TeamMath {
   SITU_DEVICE __forceinline__ void held_values(Op const& op, X const& x, int c, C (&y)[X::lanes], int64_t index) const {
 #pragma unroll
     for (int j = 0; j < X::lanes; ++j) y[j] = x.get(c, j);
-    if constexpr (logarithmic || !X::takes_results) return values(op, y, index);
+    if constexpr (logarithmic || !X::takes_results) {
+      values(op, y, index);
+    } else {
 #pragma unroll
-    for (int j = 0; j < X::lanes; ++j) y[j] *= total;
+      for (int j = 0; j < X::lanes; ++j) y[j] *= total;
+    }
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
@@ -267,10 +270,13 @@ struct NormTeamMath {
   }
   SITU_DEVICE static Part merge(Part const& x, Part const& y) { return {x.sum + y.sum, x.squares + y.squares}; }
   SITU_DEVICE __forceinline__ static Part join(Teams const& teams, Part const& mine) {
-    if constexpr (!centred) return {0, join_team<true>(teams, mine.squares, sum_of_two{})};
-    double sums[] = {mine.sum, mine.squares};
-    join_team<true>(teams, sums, sum_of_two{});
-    return {sums[0], sums[1]};
+    if constexpr (centred) {
+      double sums[] = {mine.sum, mine.squares};
+      join_team<true>(teams, sums, sum_of_two{});
+      return {sums[0], sums[1]};
+    } else {
+      return {0, join_team<true>(teams, mine.squares, sum_of_two{})};
+    }
   }
   SITU_DEVICE __forceinline__ void finish(Op const& op, Part const& whole, int64_t length) {
     double const n = static_cast<double>(length), off = whole.sum / n, mean = static_cast<double>(shift) + off;

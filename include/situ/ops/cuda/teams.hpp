@@ -1,7 +1,7 @@
 /// Teams of threads: how a block is shared out between outputs, rows or lines, and how a team joins what its threads have found.
 ///
-/// How work is cut depends on shapes, strides, alignment and constants alone, never on the GPU, and nothing is atomic: results are the same from run to
-/// run.
+/// How work is cut depends on shapes, strides, alignment and constants alone, and, of rows that only a cluster holds, on whether the GPU has clusters; nothing
+/// is atomic: results are the same from run to run.
 #pragma once
 
 #include <situ/device/cuda/launch.hpp>
