@@ -4759,7 +4759,7 @@ namespace detail::cuda {
 /// Of a device; the oldest first.
 struct KeptBlocks {
   static constexpr int places = 32;
-  static constexpr std::size_t largest = std::size_t{1} << 20, most = 8 * largest;
+  static constexpr std::size_t largest = std::size_t{4} << 20, most = 8 * largest;
   struct Block {
     void* memory;
     std::size_t bytes;

@@ -137,7 +137,7 @@ TEST_CASE_TEMPLATE("gelu of every 16-bit float errs by little more than half of 
   Tensor<T> a = zeros<T>({65536});
   for (int64_t i = 0; i < a.size(); ++i) {
     auto const bits = static_cast<uint16_t>(i);
-    std::memcpy(a.data() + i, &bits, sizeof bits);
+    std::memcpy(static_cast<void*>(a.data() + i), &bits, sizeof bits);
   }
   using limits = std::numeric_limits<T>;
   for (bool by_tanh : {false, true}) {
