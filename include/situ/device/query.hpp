@@ -91,7 +91,7 @@ inline void empty_cache() {
 }
 
 /// How many bytes that were freed are kept for reuse rather than given back: on a GPU the release threshold of the driver's pool, which
-/// gives back what is beyond it whenever the device is waited for. All are kept at first; on the host 1 GiB is, and as much
+/// gives back what is beyond it whenever the device is waited for. All are kept at first, small blocks by situ itself; on the host 1 GiB is, and as much
 /// pinned memory. A device of your own keeps nothing: there it does nothing.
 /// Throws ShapeError for a negative number, DeviceUnavailable.
 inline void set_release_threshold(int64_t bytes, AnyDevice const& d) {
