@@ -34796,7 +34796,9 @@ class ClusterTeam {
   SITU_DEVICE ClusterTeam() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
     blocks = static_cast<int>(__clusterSizeInBlocks());
-    if (blocks > 1) __cluster_barrier_arrive();  // that all have begun is looked at when they first meet
+    if (blocks == 1) return;
+    if (threadIdx.x == 0) Meeting::open();
+    __cluster_barrier_arrive_relaxed();  // that all have begun is looked at when they first meet
 #endif
   }
   SITU_DEVICE int lanes() const { return blocks * cluster_threads; }
@@ -34818,9 +34820,13 @@ class ClusterTeam {
     } else {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
       if (round == 0) __cluster_barrier_wait();
-      if (me < blocks) write(static_cast<Several<C, M>*>(__cluster_map_shared_rank(to, static_cast<unsigned>(me))), mine);
-      __cluster_barrier_arrive();
-      __cluster_barrier_wait();
+      Meeting const meeting(round);
+      if (threadIdx.x == 0) meeting.expect(count * static_cast<int>(sizeof *to));
+      if (me < blocks) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) meeting.send(&to->of[m], me, mine[m]);
+      }
+      meeting.wait();
 #endif
     }
     Several<C, M> const* const from = of_warps[round % 2];
@@ -34836,6 +34842,72 @@ class ClusterTeam {
   }
 
  private:
+#if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  /// One of two in turns. Each block has a barrier of its own, which counts the bytes that have come: numbers and the news of them travel together, and no
+  /// thread waits until its other stores are seen, as with the cluster's barrier, which also empties the first-level cache.
+  class Meeting {
+   public:
+    /// By one thread of the block, before all threads of the cluster meet.
+    SITU_DEVICE static void open() {
+      for (unsigned k = 0; k < 2; ++k) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(barriers() + k)) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    SITU_DEVICE explicit Meeting(unsigned round) : barrier_(address_of(barriers() + round % 2)), parity_(round / 2 % 2) {}
+    /// By one thread: so many bytes come.
+    SITU_DEVICE void expect(int bytes) const { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(bytes) : "memory"); }
+    /// A number to where `place` is in another block.
+    SITU_DEVICE void send(float const* place, int block, float value) const {
+      asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there(address_of(place), block)), "r"(__float_as_uint(value)),
+                   "r"(there(barrier_, block))
+                   : "memory");
+    }
+    SITU_DEVICE void send(double const* place, int block, double value) const {
+      asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(there(address_of(place), block)), "l"(__double_as_longlong(value)),
+                   "r"(there(barrier_, block))
+                   : "memory");
+    }
+    SITU_DEVICE void wait() const {
+      unsigned done = 0;
+      while (!done) {
+        asm volatile(
+            "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+            : "=r"(done)
+            : "r"(barrier_), "r"(parity_)
+            : "memory");
+      }
+    }
+
+   private:
+    SITU_DEVICE static uint64_t* barriers() {
+      __shared__ uint64_t of_block[2];
+      return of_block;
+    }
+    SITU_DEVICE static unsigned address_of(void const* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
+    SITU_DEVICE static unsigned there(unsigned address, int block) {
+      unsigned result;
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(block));
+      return result;
+    }
+    unsigned barrier_, parity_;
+  };
+#endif
+#else
+  /// What compilers of the host see: by the cluster's barrier.
+  struct Meeting {
+    SITU_DEVICE static void open() {}
+    SITU_DEVICE explicit Meeting(unsigned) {}
+    SITU_DEVICE void expect(int) const {}
+    template <class C>
+    SITU_DEVICE void send(C* place, int block, C value) const {
+      *static_cast<C*>(__cluster_map_shared_rank(place, static_cast<unsigned>(block))) = value;
+    }
+    SITU_DEVICE void wait() const {
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+    }
+  };
+#endif
   template <int M, class C>
   SITU_DEVICE static void write(Several<C, M>* to, C const (&values)[M]) {
 #pragma unroll

@@ -82,6 +82,7 @@ inline int __syncthreads_or(int condition) { return on_host::wait_for_block(cond
 inline void __syncwarp(unsigned = 0xffffffffu) { on_host::wait_for_warp(); }
 inline unsigned __clusterSizeInBlocks() { return on_host::cluster_size; }
 inline void __cluster_barrier_arrive() { on_host::arrive_at_cluster(); }
+inline void __cluster_barrier_arrive_relaxed() { on_host::arrive_at_cluster(); }
 inline void __cluster_barrier_wait() { on_host::wait_for_cluster(); }
 inline void* __cluster_map_shared_rank(void* shared, unsigned) { return shared; }
 inline void __threadfence() {}
