@@ -235,7 +235,11 @@ struct Runtime {
   /// When all that is freed in any stream has come back, and what the pool keeps has been given back.
   __attribute__((noinline, cold)) static cudaError_t allocate_again(int device, std::size_t bytes, cudaStream_t stream, void*& memory) {
     (void)cudaGetLastError();
-    if (is_capturing(stream) || current_streams()[device].recorder) return cudaErrorMemoryAllocation;
+    if (is_capturing(stream)) return cudaErrorMemoryAllocation;
+    if (current_streams()[device].recorder) {  // which nothing waits for: what is kept goes back to the pool in the order of its stream
+      (void)give_back_kept(device);
+      return cudaMallocAsync(&memory, bytes, stream);
+    }
     __atomic_fetch_add(&memory_counters({device_kind::cuda, device}).retries, 1, __ATOMIC_RELAXED);
     empty_cache(device);
     return cudaMallocAsync(&memory, bytes, stream);

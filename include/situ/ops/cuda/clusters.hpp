@@ -67,10 +67,24 @@ class ClusterTeam {
   }
 
  private:
-#if defined(__CUDA_ARCH__)
-#if __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1201)
+  /// What compilers of the host see, and CUDA before 12.1: by the cluster's barrier.
+  struct Meeting {
+    SITU_DEVICE static void open() {}
+    SITU_DEVICE explicit Meeting(unsigned) {}
+    SITU_DEVICE void expect(int) const {}
+    template <class C>
+    SITU_DEVICE void send(C* place, int block, C value) const {
+      *static_cast<C*>(__cluster_map_shared_rank(place, static_cast<unsigned>(block))) = value;
+    }
+    SITU_DEVICE void wait() const {
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+    }
+  };
+#elif __CUDA_ARCH__ >= 900
   /// One of two in turns. Each block has a barrier of its own, which counts the bytes that have come: numbers and the news of them travel together, and no
-  /// thread waits until its other stores are seen, as with the cluster's barrier, which also empties the first-level cache.
+  /// thread waits until its other stores are seen, as with the cluster's barrier.
   class Meeting {
    public:
     /// By one thread of the block, before all threads of the cluster meet.
@@ -115,22 +129,6 @@ class ClusterTeam {
       return result;
     }
     unsigned barrier_, parity_;
-  };
-#endif
-#else
-  /// What compilers of the host see: by the cluster's barrier.
-  struct Meeting {
-    SITU_DEVICE static void open() {}
-    SITU_DEVICE explicit Meeting(unsigned) {}
-    SITU_DEVICE void expect(int) const {}
-    template <class C>
-    SITU_DEVICE void send(C* place, int block, C value) const {
-      *static_cast<C*>(__cluster_map_shared_rank(place, static_cast<unsigned>(block))) = value;
-    }
-    SITU_DEVICE void wait() const {
-      __cluster_barrier_arrive();
-      __cluster_barrier_wait();
-    }
   };
 #endif
   template <int M, class C>
