@@ -2,6 +2,8 @@
 /// formula is computed for one after the other. Device only, so that a function that cannot run there is an error.
 #pragma once
 
+#include <concepts>
+
 #include <situ/expr/lower.hpp>
 
 #if defined(__CUDACC__)
@@ -211,8 +213,14 @@ struct Evaluator {
     return convert_scalar<float>(Op::value(xs...));
   }
 #if defined(__CUDA_ARCH__)
-  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu const&, float x) { return math::detail::gelu_of_narrow(x); }
-  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, float x) { return math::detail::gelu_tanh_of_narrow(x); }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu const&, X const& x) {
+    return math::detail::gelu_of_narrow(x);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, X const& x) {
+    return math::detail::gelu_tanh_of_narrow(x);
+  }
 #endif
 
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
