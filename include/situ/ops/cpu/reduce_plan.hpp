@@ -147,10 +147,11 @@ struct ReduceSpace {
   }
 };
 
-/// How many bytes ahead reductions ask for inputs beyond all caches. With AVX2 one thread loses by more than 512 while others use the memory, and
-/// several gain by it (measured).
+/// How many bytes ahead reductions ask for inputs beyond all caches. More than a few lines cost loops of AVX-512 up to twice the time where a part of the
+/// input is in the last cache, and gain nothing beyond it. With AVX2 one thread loses by more than 512 while others use the memory, and several gain by it
+/// (all measured).
 inline namespace SITU_ABI_THREADS {
-inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 || num_threads() > 1 ? 2048 : 512; }
+inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 ? 256 : num_threads() > 1 ? 2048 : 512; }
 }  // namespace SITU_ABI_THREADS
 
 template <class P>
