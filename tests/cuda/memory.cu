@@ -175,6 +175,32 @@ TEST_CASE("memory that another tensor kept is given back before an allocation fa
   CHECK(y.size() == free / 10 * 7);
 }
 
+TEST_CASE("what is kept is given back before a recording runs out of memory") {
+  auto const kept = [] { return detail::cuda::kept_blocks()[0].count; };
+  auto y = zeros<uint8_t>({16 * MiB}, Cuda<0>{});
+  auto const record = [&] { y.assign(eval(y + uint8_t{1}) * uint8_t{2}); };
+  gpu::Graph<Cuda<0>>{record};  // the driver has its own memory for kernels and graphs from here on
+  gpu::empty_cache();
+  std::vector<Tensor<uint8_t, Cuda<0>>> small, rest;
+  for (int k = 0; k < 8; ++k) small.push_back(empty<uint8_t>({4 * MiB}, Cuda<0>{}));
+  for (int64_t piece = gpu::memory_info().free / 2; piece >= 8 * MiB;) {
+    try {
+      rest.push_back(empty<uint8_t>({piece}, Cuda<0>{}));
+    } catch (OutOfMemory const&) {
+      piece /= 2;
+    }
+  }
+  CHECK_THROWS_AS(gpu::Graph<Cuda<0>>{record}, OutOfMemory);
+  small.clear();
+  CHECK(kept() == 8);
+  gpu::Graph<Cuda<0>> graph{record};
+  CHECK(kept() == 0);
+  graph.replay();
+  graph.replay();
+  rest.clear();
+  CHECK(y.item(7) == 6);
+}
+
 TEST_CASE("a process can be limited to a fraction of a GPU") {
   gpu::empty_cache();
   int64_t const total = gpu::memory_info().total;
