@@ -25826,22 +25826,23 @@ struct ReducedPart {
   }
 };
 
-template <class P>
+/// Whole: over all axes, to one output.
+template <class P, bool Whole>
 __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_constant__ ReduceArguments<P> arguments) {
   using R = typename P::reducer;
   using Tree = typename P::tree_type;
   using Total = typename R::total;
   constexpr int N = reduction_lanes<P>, inputs = P::leaves, rounds = inputs > 2 ? 1 : inputs == 2 || N > 8 ? 2 : 4;
   auto const& plan = arguments.operands;
-  Teams const teams = plan.teams;
+  Teams const teams{plan.teams.lanes, Whole || plan.teams.side_by_side};
   int const lane = teams.lane();
-  int64_t const output = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
+  int64_t const output = Whole ? teams.output() : static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
 
   Total total = static_cast<Total>(R::identity());
-  if (output < plan.outputs) {
+  if (Whole ? output == 0 : output < plan.outputs) {
     ReducedPart<P> part;
     int64_t kept[inputs + 1] = {};
-    walk<1>(plan, 0, plan.kept_rank, output, kept);
+    if constexpr (!Whole) walk<1>(plan, 0, plan.kept_rank, output, kept);
     int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
     int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
     step += lane;
@@ -25849,7 +25850,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
       int64_t offsets[inputs + 1];
 #pragma unroll
       for (int o = 1; o <= inputs; ++o) offsets[o] = kept[o] + plan.run_stride(o) * (run * N);
-      if (row > 0) walk<1>(plan, plan.kept_rank, plan.run_axis, row, offsets);
+      if (row > 0) walk<1>(plan, Whole ? 0 : plan.kept_rank, plan.run_axis, row, offsets);
       hold(held, WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, count});
     };
     if (plan.runs == plan.steps) {  // one line for each output: whole steps, several of them in flight
@@ -25886,7 +25887,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
   }
 
   total = join_team<false>(teams, total, merge_totals<R>{});
-  if (lane != 0 || output >= plan.outputs) return;
+  if (lane != 0 || (Whole ? output != 0 : output >= plan.outputs)) return;
   if (plan.parts > 1) static_cast<Total*>(plan.result)[output * plan.parts + blockIdx.y] = total;
   else static_cast<typename P::out_type*>(plan.result)[output] = finished<R>(total, plan.count, plan.parameter);
 }
@@ -26143,17 +26144,17 @@ void launch_join(int device, ReducePlan const& plan, void* result) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-/// Runs a bound reduction on D, which has CUDA's kernels: one launch, or two; enqueued on the device's current stream.
-template <class D, bool, class P>
+/// Runs a bound reduction on D, which has CUDA's kernels: one launch, or two; enqueued on the device's current stream. Whole: over all axes.
+template <class D, bool Whole, class P>
 void launch_reduce(cuda_kernels, P const& program) {
   using R = typename P::reducer;
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
   void const* of_columns = nullptr;
-  if constexpr (cuda::reduces_columns<P>) of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
+  if constexpr (!Whole && cuda::reduces_columns<P>) of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
   cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>},
                                     R::name,
-                                    reinterpret_cast<void const*>(&cuda::reduce_kernel<P>),
+                                    reinterpret_cast<void const*>(&cuda::reduce_kernel<P, Whole>),
                                     of_columns,
                                     sizeof(typename R::total),
                                     &cuda::launch_join<R>,
