@@ -176,6 +176,76 @@ TEST_CASE("a double is rounded once on its way to 16 bits") {
   static_assert(float16(1 + 0x1p-11 + 0x1p-40).bits == 0x3c01 && bfloat16(1 + 0x1p-8 + 0x1p-40).bits == 0x3f81, "usable in constant expressions");
 }
 
+TEST_CASE("the limits of the 16-bit floats are those of NumPy and PyTorch") {
+  // numpy.finfo(float16) and torch.finfo(torch.bfloat16), and the places of their exponents as in the table of IEEE 754
+  using H = std::numeric_limits<float16>;
+  using B = std::numeric_limits<bfloat16>;
+  static_assert(H::is_specialized && H::is_signed && !H::is_integer && !H::is_exact && H::has_infinity && H::has_quiet_NaN && H::is_iec559 && H::radix == 2);
+  static_assert(H::digits == 11 && H::digits10 == 3 && H::max_digits10 == 5 && B::digits == 8 && B::digits10 == 2 && B::max_digits10 == 4);
+  static_assert(H::max_exponent == 16 && H::min_exponent == -13 && H::max_exponent10 == 4 && H::min_exponent10 == -4);
+  using F = std::numeric_limits<float>;  // whose exponents bfloat16 has
+  static_assert(B::max_exponent == F::max_exponent && B::min_exponent == F::min_exponent && B::max_exponent10 == F::max_exponent10 && B::min_exponent10 == F::min_exponent10);
+  CHECK(H::max() == 65504.f);
+  CHECK(H::lowest() == -65504.f);
+  CHECK(H::min() == 6.103515625e-05f);
+  CHECK(H::epsilon() == 0.0009765625f);
+  CHECK(H::denorm_min() == 0x1p-24f);
+  CHECK(B::max() == 0x1.fep+127f);
+  CHECK(B::lowest() == -0x1.fep+127f);
+  CHECK(B::min() == 0x1p-126f);
+  CHECK(B::epsilon() == 0.0078125f);
+  CHECK(B::denorm_min() == 0x1p-133f);
+  CHECK(H::infinity() == HUGE_VALF);
+  CHECK(B::infinity() == HUGE_VALF);
+  CHECK(H::round_error() == 0.5f);
+  CHECK(B::round_error() == 0.5f);
+  CHECK(std::isnan(static_cast<float>(H::quiet_NaN())));
+  CHECK(std::isnan(static_cast<float>(B::quiet_NaN())));
+  CHECK(std::isnan(static_cast<float>(H::signaling_NaN())));
+  CHECK(std::isnan(static_cast<float>(B::signaling_NaN())));
+  CHECK(H::quiet_NaN().bits == float16(NAN).bits);
+  CHECK(B::quiet_NaN().bits == bfloat16(NAN).bits);
+  CHECK(H::signaling_NaN().bits != H::quiet_NaN().bits);
+  static_assert(std::numeric_limits<float16 const>::max().bits == 0x7bff, "usable in constant expressions");
+}
+
+TEST_CASE_TEMPLATE("any number is assigned to a 16-bit float, and added to it", T, float16, bfloat16) {
+  T x;
+  x = 1.5;
+  CHECK(x == 1.5f);
+  x = 3;
+  CHECK(x == 3.f);
+  x = int64_t{-7};
+  CHECK(x == -7.f);
+  x = true;
+  CHECK(x == 1.f);
+  CHECK(&(x = 0.25L) == &x);
+  CHECK(x == 0.25f);
+  x += 1;
+  CHECK(x == 1.25f);
+  x -= 0.5;
+  CHECK(x == 0.75f);
+  x *= 2.f;
+  CHECK(x == 1.5f);
+  CHECK(&(x /= T(0.5f)) == &x);
+  CHECK(x == 3.f);
+  x += x;
+  CHECK(x == 6.f);
+  x -= bfloat16(2.f);
+  CHECK(x == 4.f);
+  // Rounded once: as a float the sum would be the middle between two values, and go to the even one.
+  int const bits = std::numeric_limits<T>::digits;
+  double const middle = std::ldexp(1.0, -bits);
+  x = 1;
+  x += middle + std::ldexp(1.0, -40);
+  CHECK(x == 1.f + static_cast<float>(2 * middle));
+  x = 1;
+  x = 1 + middle + std::ldexp(1.0, -40);
+  CHECK(x == 1.f + static_cast<float>(2 * middle));
+  static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && sizeof(T) == 2);
+  static_assert(std::is_same_v<decltype(x += 1), T&> && !std::is_assignable_v<T&, char const*>);
+}
+
 TEST_CASE("conversion of scalars saturates, wraps, and makes NaN 0") {
   using detail::convert_scalar;
   CHECK(convert_scalar<int8_t>(300.f) == 127);

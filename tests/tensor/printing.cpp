@@ -1,5 +1,6 @@
 #include <situ/tensor/print.hpp>
 
+#include <iomanip>
 #include <sstream>
 #include <string>
 
@@ -48,4 +49,25 @@ TEST_CASE("expressions print their value") {
 TEST_CASE("devices have names") {
   CHECK(device_traits<Cpu>::name() == "cpu");
   CHECK(device_traits<Emulated<1>>::name() == "emulated:1");
+}
+
+TEST_CASE("what is printed is filled up to the width of the stream, as a string is, which then is 0") {
+  auto const printed = [](auto const& x, auto... manipulators) {
+    std::ostringstream own, of_string;
+    (own << ... << manipulators) << x << '|' << 5;
+    std::ostringstream text;
+    text << x;
+    (of_string << ... << manipulators) << text.str() << '|' << 5;
+    CHECK(own.str() == of_string.str());
+    CHECK(own.width() == 0);
+    return own.str();
+  };
+  Tensor<float> const a{{1, 2}, {3, 4}};
+  CHECK(printed(a.shape(), std::setw(8)) == "  [2, 2]|5");
+  CHECK(printed(a.shape(), std::setw(8), std::left) == "[2, 2]  |5");
+  CHECK(printed(a.shape(), std::setw(8), std::setfill('.')) == "..[2, 2]|5");
+  CHECK(printed(a.shape(), std::setw(6)) == "[2, 2]|5");
+  CHECK(printed(a.dtype(), std::setw(9), std::internal) == "  float32|5");
+  CHECK(printed(a, std::setw(10)) == "tensor([[1., 2.],\n        [3., 4.]])|5");
+  CHECK(printed(full({}, 10.0f), std::setw(12)) == " tensor(10.)|5");
 }

@@ -21,15 +21,11 @@ std::string to_string(E const& e) {
 }
 
 /// Writes a Variable, or the value of a formula with one in it, to a stream.
-template <class Stream, class E>
-  requires(differentiable<E> && requires(Stream& s, char const* t) {
-    s.write(t, 1);
-    s.flush();
-  })
+template <detail::text_stream Stream, class E>
+  requires differentiable<E>
 Stream& operator<<(Stream& stream, E const& e) {
   std::string const text = to_string(e);
-  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
-  return stream;
+  return detail::write_text(stream, text.data(), static_cast<std::ptrdiff_t>(text.size()));
 }
 
 }  // namespace situ::inline SITU_ABI

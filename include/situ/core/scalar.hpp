@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -108,6 +109,11 @@ struct float16 {
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) float16(U value)
       : bits(detail::half_bits(detail::float_to_round(value))) {}
+  template <class U>
+    requires(std::is_arithmetic_v<U> && !std::is_same_v<U, float>)
+  SITU_HOST_DEVICE constexpr float16& operator=(U value) {
+    return *this = float16(value);
+  }
   SITU_HOST_DEVICE constexpr operator float() const { return detail::half_value(bits); }
 };
 
@@ -119,6 +125,11 @@ struct bfloat16 {
     requires std::is_arithmetic_v<U>
   SITU_HOST_DEVICE constexpr explicit(!std::is_same_v<U, float>) bfloat16(U value)
       : bits(detail::bfloat_bits(detail::float_to_round(value))) {}
+  template <class U>
+    requires(std::is_arithmetic_v<U> && !std::is_same_v<U, float>)
+  SITU_HOST_DEVICE constexpr bfloat16& operator=(U value) {
+    return *this = bfloat16(value);
+  }
   SITU_HOST_DEVICE constexpr operator float() const {
     return detail::bits_to<float>(static_cast<uint32_t>(bits) << 16);
   }
@@ -142,6 +153,20 @@ concept integer = element<T> && !floating<T> && !std::is_same_v<T, bool>;
 /// A C++ number that may stand beside a tensor in an expression; its type is weak.
 template <class T>
 concept number = std::is_arithmetic_v<T> || detail::is_one_of<T, float16, bfloat16>;
+
+// a += b and its like, of a 16-bit float and a number: computed as with a float, in double where b is one, and rounded once.
+#define SITU_ASSIGNED(OP)                                                                     \
+  template <class F, number U>                                                                \
+    requires detail::is_one_of<F, float16, bfloat16>                                          \
+  SITU_HOST_DEVICE constexpr F& operator OP##=(F & a, U b) {                                  \
+    using C = decltype(0.0f + b);                                                             \
+    return a = F(static_cast<C>(static_cast<float>(a)) OP static_cast<C>(b));                 \
+  }
+SITU_ASSIGNED(+)
+SITU_ASSIGNED(-)
+SITU_ASSIGNED(*)
+SITU_ASSIGNED(/)
+#undef SITU_ASSIGNED
 
 namespace detail {
 
@@ -260,13 +285,42 @@ constexpr const char* name(dtype type) {
                                    "int8",    "int16",   "int32",   "int64",    "uint8"};
   return names[static_cast<int>(type)];
 }
+
+namespace detail {
+/// What `<<` writes to: any stream of characters, so that no stream header is needed here.
+template <class S>
+concept text_stream = requires(S& s, char const* t) {
+  s.write(t, 1);
+  s.flush();
+};
+/// Writes a text as std::string's `<<` does: filled up to the stream's width, which is 0 from then on.
+template <text_stream S>
+S& write_text(S& stream, char const* text, std::ptrdiff_t size) {
+  std::ptrdiff_t missing = 0;
+  bool before = false;
+  if constexpr (requires { stream.width(0), stream.fill(), stream.flags() & S::left; }) {
+    missing = static_cast<std::ptrdiff_t>(stream.width(0)) - size;
+    before = (stream.flags() & S::adjustfield) != S::left;
+  }
+  auto const fill_up = [&] {
+    if constexpr (requires { stream.fill(); }) {
+      char const filling = static_cast<char>(stream.fill());
+      for (; missing > 0; --missing) stream.write(&filling, 1);
+    }
+  };
+  if (before) fill_up();
+  stream.write(text, size);
+  fill_up();
+  return stream;
+}
+}  // namespace detail
+
 /// Writes the name; works with any stream.
-template <class Stream, class Type>
-  requires(std::is_same_v<Type, dtype> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })
+template <detail::text_stream Stream, class Type>
+  requires std::is_same_v<Type, dtype>
 Stream& operator<<(Stream& stream, Type const& type) {
   char const* const text = name(type);
-  stream.write(text, static_cast<std::ptrdiff_t>(__builtin_strlen(text)));
-  return stream;
+  return detail::write_text(stream, text, static_cast<std::ptrdiff_t>(__builtin_strlen(text)));
 }
 
 namespace detail {
@@ -303,5 +357,43 @@ SITU_HOST_DEVICE constexpr compute_t<T> compute_scalar(From const& from) {
   else return convert_scalar<compute_t<T>>(from);
 }
 
+/// What there is to know of a 16-bit float with so many bits of precision, the hidden one included.
+template <class F, int Digits>
+struct LimitsOf16Bits {
+  static constexpr bool is_specialized = true, is_signed = true, is_integer = false, is_exact = false, is_bounded = true, is_modulo = false;
+  static constexpr bool has_infinity = true, has_quiet_NaN = true, has_signaling_NaN = true, is_iec559 = true, traps = false, tinyness_before = false;
+  static constexpr auto round_style = std::round_to_nearest;
+#if __cplusplus <= 202002L  // deprecated later
+  static constexpr auto has_denorm = std::denorm_present;
+  static constexpr bool has_denorm_loss = false;
+#endif
+  static constexpr int radix = 2, digits = Digits, digits10 = (Digits - 1) * 30103 / 100000, max_digits10 = 2 + Digits * 30103 / 100000;
+  static constexpr int max_exponent = 1 << (15 - Digits), min_exponent = 3 - max_exponent;
+  static constexpr int max_exponent10 = max_exponent * 30103 / 100000, min_exponent10 = (min_exponent - 1) * 30103 / 100000;
+
+  SITU_HOST_DEVICE static constexpr F min() noexcept { return of_bits(1 << (Digits - 1)); }
+  SITU_HOST_DEVICE static constexpr F max() noexcept { return of_bits(infinite - 1); }
+  SITU_HOST_DEVICE static constexpr F lowest() noexcept { return of_bits(0x8000 | (infinite - 1)); }
+  SITU_HOST_DEVICE static constexpr F epsilon() noexcept { return of_bits((max_exponent - Digits) << (Digits - 1)); }
+  SITU_HOST_DEVICE static constexpr F round_error() noexcept { return of_bits((max_exponent - 2) << (Digits - 1)); }
+  SITU_HOST_DEVICE static constexpr F infinity() noexcept { return of_bits(infinite); }
+  SITU_HOST_DEVICE static constexpr F quiet_NaN() noexcept { return of_bits(infinite | 1 << (Digits - 2)); }
+  SITU_HOST_DEVICE static constexpr F signaling_NaN() noexcept { return of_bits(infinite | 1 << (Digits - 3)); }
+  SITU_HOST_DEVICE static constexpr F denorm_min() noexcept { return of_bits(1); }
+
+ private:
+  static constexpr int infinite = (2 * max_exponent - 1) << (Digits - 1);
+  SITU_HOST_DEVICE static constexpr F of_bits(int bits) noexcept {
+    F value;
+    value.bits = static_cast<uint16_t>(bits);
+    return value;
+  }
+};
+
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
+
+template <>
+struct std::numeric_limits<situ::float16> : situ::detail::LimitsOf16Bits<situ::float16, 11> {};
+template <>
+struct std::numeric_limits<situ::bfloat16> : situ::detail::LimitsOf16Bits<situ::bfloat16, 8> {};

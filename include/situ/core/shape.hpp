@@ -122,12 +122,11 @@ SITU_REPORTS void append_to(detail::MessageText& to, Shape const& shape) {
 SITU_REPORTS std::string to_string(Shape const& shape) { return detail::text(shape); }
 
 /// Writes `[2, 3]`; works with any stream, so that no stream header is needed here.
-template <class Stream, class S>
-  requires(std::is_same_v<S, Shape> && requires(Stream& s, char const* t) { s.write(t, 1); s.flush(); })  // and nothing that converts to a Shape
+template <detail::text_stream Stream, class S>
+  requires std::is_same_v<S, Shape>  // and nothing that converts to a Shape
 Stream& operator<<(Stream& stream, S const& shape) {
   std::string const text = to_string(shape);
-  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
-  return stream;
+  return detail::write_text(stream, text.data(), static_cast<std::ptrdiff_t>(text.size()));
 }
 
 namespace detail {

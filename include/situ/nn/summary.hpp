@@ -211,15 +211,10 @@ std::string summary(M const& net) {
 }
 
 /// Writes the summary to a stream.
-template <class Stream, any_module M>
-  requires requires(Stream& s, char const* t) {
-    s.write(t, 1);
-    s.flush();
-  }
+template <detail::text_stream Stream, any_module M>
 Stream& operator<<(Stream& stream, M const& net) {
   std::string const text = summary(net);
-  stream.write(text.data(), static_cast<std::ptrdiff_t>(text.size()));
-  return stream;
+  return detail::write_text(stream, text.data(), static_cast<std::ptrdiff_t>(text.size()));
 }
 
 namespace nn {
