@@ -20,11 +20,15 @@ namespace situ::inline SITU_ABI {
 
 namespace detail {
 
+namespace parts {  // bases of public types; see expr/node.hpp
 /// A log that is open.
 struct OpenTransferLog {
   void (*add)(OpenTransferLog&, Happening const&) noexcept = nullptr;
   OpenTransferLog* next = nullptr;
 };
+}  // namespace parts
+using parts::OpenTransferLog;
+
 /// One list per process.
 struct TransferLogs {
   int64_t lock = 0;

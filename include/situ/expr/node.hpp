@@ -108,12 +108,17 @@ using device_of = typename std::remove_cvref_t<E>::device_type;
 
 namespace detail {
 
+// Bases and template arguments of public types stand in a namespace without functions: those of `detail` would otherwise be candidates wherever a user calls a
+// function of his own with a tensor or a formula (argument-dependent lookup).
+namespace parts {
 /// A C++ number beside tensors, already of the type that its weakness gives it.
 template <class T>
 struct Constant {
   using value_type = T;
   compute_t<T> value;
 };
+}  // namespace parts
+using parts::Constant;
 
 template <class E>
 inline constexpr bool is_constant = false;
@@ -207,6 +212,8 @@ namespace detail {
 template <class From, class To>
 concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
 
+namespace parts {
+
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
 template <class E, bool Recorded = false>
 class ExpressionMembers {
@@ -266,12 +273,12 @@ class ExpressionMembers {
   E const& self() const { return static_cast<E const&>(*this); }
 };
 
-}  // namespace detail
-
-namespace detail {
+}  // namespace parts
 
 template <class Op, class... Es>
 auto recorded(Map<Op, Es...> const& e);  // defined by the autograd layer
+
+namespace parts {
 
 /// The members of formulas that record: those of the Variable that such a formula becomes.
 template <class E>
@@ -314,6 +321,9 @@ class ExpressionMembers<E, true> {
  private:
   E const& self() const { return static_cast<E const&>(*this); }
 };
+
+}  // namespace parts
+using parts::ExpressionMembers;
 
 /// What a formula becomes where a part of it is asked for: a tensor, or a Variable where it records.
 template <class Op, class... Es>

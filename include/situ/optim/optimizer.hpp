@@ -70,6 +70,8 @@ T* written_data(Tensor<T, D>& x, char const* who) {
   return data;
 }
 
+namespace parts {  // bases of public types; see expr/node.hpp
+
 /// A Rule offers
 ///     Options, with lr                                   template <class T> Update(options, step, factor): a rule of a sweep
 ///     name, check(options)                               states, state_names, has_state(options, k), initial_state(options)
@@ -318,6 +320,9 @@ class Optimizer {
   List<Parameter> parameters_;  ///< the state of each
   List<Group> groups_;
 };
+
+}  // namespace parts
+using parts::Optimizer;
 
 }  // namespace detail
 
