@@ -34,6 +34,10 @@ TEST_CASE("a right gradient passes") {
   CHECK(gradcheck([](auto const& v, auto const& t, double p) { return v * t * p; }, std::tuple(x, w.value(), 2.0)));
   CHECK(gradcheck([](auto const& v, auto const& m) { return tanh(v * m); }, std::array{x, w}));
   CHECK(gradgradcheck([](auto const& v, auto const& m) { return tanh(v * m); }, std::array{x, w}));
+  CHECK(gradcheck([](auto const& v) {  // the penalty of a gradient: differentiated, and by differences, too
+    Variable<double> const g = grad(sum(v * v * v), v, create_graph);
+    return sum(g * g);
+  }, x));
 }
 
 TEST_CASE("inputs keep their layout, their elements and their gradients") {

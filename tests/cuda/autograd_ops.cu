@@ -58,7 +58,7 @@ TEST_CASE("gradients of convolutions") {
 TEST_CASE("gradients of pooling") {
   CHECK_GRADIENTS(1e-5, small({2, 3, 9, 11}), small({1}, 2), max_pool2d(x, 2) * w);
   CHECK_GRADIENTS(1e-5, small({2, 3, 9, 11}), small({1}, 2), max_pool2d(tanh(x) + x, 3, {.stride = 2, .padding = 1}) * w);
-  CHECK_GRADIENTS(1e-5, small({2, 3, 9, 11}), small({1}, 2), avg_pool2d(x, 3, {.stride = 2, .padding = 1, .ceil = true}) * w);
+  CHECK_GRADIENTS(1e-5, small({2, 3, 9, 11}), small({1}, 2), avg_pool2d(x, 3, {.stride = 2, .padding = 1, .ceil_mode = true}) * w);
   CHECK_GRADIENTS(1e-5, small({2, 3, 9, 11}), small({1}, 2), adaptive_avg_pool2d(x, {4, 3}) * w);
 }
 

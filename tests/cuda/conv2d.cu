@@ -18,7 +18,7 @@ TEST_CASE("poolings are the same on a GPU as on the host") {
   Tensor<float, Gpu> const x{a};
   CHECK(differs(max_pool2d(x, 2), max_pool2d(a, 2)) == "");
   CHECK(differs(max_pool2d(-x, {3, 2}, {.stride = 1, .padding = 1}), max_pool2d(-a, {3, 2}, {.stride = 1, .padding = 1})) == "");
-  CHECK(differs(avg_pool2d(x.flip(2), 3, {.stride = 2, .padding = 1, .count_padding = false}),
-                avg_pool2d(a.flip(2), 3, {.stride = 2, .padding = 1, .count_padding = false}), 1e-6) == "");
+  CHECK(differs(avg_pool2d(x.flip(2), 3, {.stride = 2, .padding = 1, .count_include_pad = false}),
+                avg_pool2d(a.flip(2), 3, {.stride = 2, .padding = 1, .count_include_pad = false}), 1e-6) == "");
   CHECK(differs(adaptive_avg_pool2d(x, {4, 5}), adaptive_avg_pool2d(a, {4, 5}), 1e-6) == "");
 }

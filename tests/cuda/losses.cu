@@ -47,7 +47,7 @@ TEST_CASE("cross entropy is the same on a GPU as on the host") {
       CHECK(differs_on_gpu(x, [&](auto const& v) { return cross_entropy(v, y.to(device_of<decltype(v)>{}), {.reduction = how}); }, 1e-5) == "");
       CHECK(differs_on_gpu(x, [&](auto const& v) {
               auto const d = device_of<decltype(v)>{};
-              return cross_entropy(v, y.to(d), {.reduction = how, .label_smoothing = 0.1, .weight = w.to(d)});
+              return cross_entropy(v, y.to(d), {.weight = w.to(d), .reduction = how, .label_smoothing = 0.1});
             }, 1e-4) == "");
       CHECK(differs_on_gpu(x, [&](auto const& v) { return nll_loss(v, y.to(device_of<decltype(v)>{}), {.reduction = how}); }, 1e-5) == "");
     }
@@ -72,8 +72,8 @@ TEST_CASE("the probabilities of a cross entropy get the host's gradients on a GP
       auto const gradients = [&](auto device) {
         using D = decltype(device);
         Variable<float, D> x(scores.to(device)), t(targets.to(device));
-        if (of_scores) cross_entropy(x, t, {.reduction = reduction::sum, .label_smoothing = 0.2, .weight = w.to(device)}).backward();
-        else cross_entropy(scores.to(device), t, {.reduction = reduction::sum, .label_smoothing = 0.2, .weight = w.to(device)}).backward();
+        if (of_scores) cross_entropy(x, t, {.weight = w.to(device), .reduction = reduction::sum, .label_smoothing = 0.2}).backward();
+        else cross_entropy(scores.to(device), t, {.weight = w.to(device), .reduction = reduction::sum, .label_smoothing = 0.2}).backward();
         Tensor<float> const of_x = of_scores ? x.grad().cpu() : zeros(s);
         return eval(concat(of_x, t.grad().cpu()));
       };
@@ -91,7 +91,7 @@ TEST_CASE("losses of pairs are the same on a GPU as on the host") {
       CHECK(same([&](auto const& v, auto const& t) { return mse_loss(v, t, {.reduction = how}); }) == "");
       CHECK(same([&](auto const& v, auto const& t) { return l1_loss(t, v, {.reduction = how}); }) == "");
       CHECK(same([&](auto const& v, auto const& t) { return smooth_l1_loss(v, t, {.reduction = how, .beta = 2}); }) == "");
-      CHECK(same([&](auto const& v, auto const& t) { return binary_cross_entropy_with_logits(v, t, {.reduction = how, .weight = t}); }) == "");
+      CHECK(same([&](auto const& v, auto const& t) { return binary_cross_entropy_with_logits(v, t, {.weight = t, .reduction = how}); }) == "");
       CHECK(same([&](auto const& v, auto const& t) { return kl_div(v, t, {.reduction = how}); }) == "");
       CHECK(same([&](auto const& v, auto const& t) { return kl_div(t, v, {.reduction = how, .log_target = true}); }) == "");
     }

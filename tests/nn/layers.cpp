@@ -100,7 +100,7 @@ TEST_CASE("layers without weights compute what PyTorch's do, and so do their gra
   run("MaxPool2d", nn::MaxPool2d{2}, {1, 2, 4, 5});
   run("MaxPool2d with options", nn::MaxPool2d{3, {.stride = 2, .padding = 1}}, {2, 5, 4});
   run("AvgPool2d", nn::AvgPool2d{{2, 3}}, {1, 2, 4, 6});
-  run("AvgPool2d with options", nn::AvgPool2d{3, {.stride = 2, .padding = 1, .count_padding = false}}, {1, 1, 5, 4});
+  run("AvgPool2d with options", nn::AvgPool2d{3, {.stride = 2, .padding = 1, .count_include_pad = false}}, {1, 1, 5, 4});
   run("AdaptiveAvgPool2d", nn::AdaptiveAvgPool2d{{2, 3}}, {1, 2, 5, 4});
   run("ReLU", nn::ReLU{}, {2, 3});
   run("LeakyReLU", nn::LeakyReLU{}, {2, 3});

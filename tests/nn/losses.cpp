@@ -20,8 +20,8 @@ void check_labels() {
     for (bool transposed : {false, true}) {
       Variable<T, D> const leaf{transposed ? x.transpose(0, 1).contiguous() : x};
       auto const v = transposed ? Variable<T, D>(leaf.transpose(0, 1)) : leaf;
-      auto const loss = c.nll ? nll_loss(v, y, {.reduction = named(c.reduction), .ignore_index = c.ignored, .weight = weight})
-                              : cross_entropy(v, y, {.reduction = named(c.reduction), .label_smoothing = c.smoothing, .ignore_index = c.ignored, .weight = weight});
+      auto const loss = c.nll ? nll_loss(v, y, {.weight = weight, .ignore_index = c.ignored, .reduction = named(c.reduction)})
+                              : cross_entropy(v, y, {.weight = weight, .ignore_index = c.ignored, .reduction = named(c.reduction), .label_smoothing = c.smoothing});
       go_back(loss);
       CHECK(apart(loss.value(), c.value, tolerance_of<T>) == "");
       CHECK(apart(Tensor<T, D>(transposed ? leaf.grad().transpose(0, 1) : leaf.grad()), c.gradient, tolerance_of<T>) == "");
@@ -37,7 +37,7 @@ void check_probabilities() {
     Variable<T, D> const x{tensor_of<T, D>(c.of_images ? expected::images : expected::scores, shape)};
     Variable<T, D> const t{tensor_of<T, D>(c.of_images ? expected::image_probabilities : expected::probabilities, shape)};
     Tensor<T, D> const weight = c.weighs ? tensor_of<T, D>(expected::weight, {7}) : Tensor<T, D>();
-    auto const loss = cross_entropy(x, t, {.reduction = named(c.reduction), .label_smoothing = c.smoothing, .weight = weight});
+    auto const loss = cross_entropy(x, t, {.weight = weight, .reduction = named(c.reduction), .label_smoothing = c.smoothing});
     go_back(loss);
     CHECK(apart(loss.value(), c.value, 4 * tolerance_of<T>) == "");
     CHECK(apart(x.grad(), c.gradient, tolerance_of<T>) == "");

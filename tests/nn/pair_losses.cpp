@@ -19,7 +19,7 @@ void check_pairs() {
       if (name == "l1") return l1_loss(x, y, {.reduction = how});
       if (name == "smooth_l1") return smooth_l1_loss(x, y, {.reduction = how, .beta = c.parameter});
       if (name == "bce") return binary_cross_entropy_with_logits(x, y, {.reduction = how});
-      if (name == "bce_weights") return binary_cross_entropy_with_logits(x, y, {.reduction = how, .weight = tensor_of<T, D>(expected::element_weight, {4}), .pos_weight = tensor_of<T, D>(expected::pos_weight, {4})});
+      if (name == "bce_weights") return binary_cross_entropy_with_logits(x, y, {.weight = tensor_of<T, D>(expected::element_weight, {4}), .reduction = how, .pos_weight = tensor_of<T, D>(expected::pos_weight, {4})});
       return kl_div(x, y, {.reduction = how, .log_target = name == "kl_div_log"});
     }();
     go_back(loss);

@@ -342,6 +342,8 @@ TEST_CASE("the shape may stand first") {
   Generator here(7), there(7);
   Shape const shape{2, 3};
   CHECK(equal(normal({2, 3}, 1, 2, here), normal(1, 2, {2, 3}, there)));
+  CHECK(equal(bernoulli({2, 3}, 0.5, here), bernoulli(0.5, {2, 3}, there)));
+  CHECK(equal(bernoulli<bool>({9}, 0.25, here), bernoulli<bool>(0.25, {9}, there)));
   CHECK(equal(uniform(shape, -1, 1, here), uniform(-1, 1, shape, there)));
   CHECK(equal(uniform<double>({4}, 0.5, 2.5, here), uniform<double>(0.5, 2.5, {4}, there)));
   CHECK(equal(randint({3, 2}, 0, 10, here), randint(0, 10, {3, 2}, there)));

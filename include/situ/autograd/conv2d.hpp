@@ -148,5 +148,8 @@ auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W>
 template <class X, class W, class Error = detail::different_devices_of<X, W>>
   requires detail::strange_recorded_operands<X, W>
 void conv2d(X const&, W const&, auto const&...) = delete;
+template <class X, class W, class Error = detail::different_devices_of<X, W>>
+  requires detail::strange_recorded_operands<X, W>
+void conv2d(X const&, W const&, conv2d_options<value_of<X>, device_of<X>> const&) = delete;  // in braces
 
 }  // namespace situ::inline SITU_ABI

@@ -93,7 +93,6 @@ auto replaced(V const& input, std::size_t k, Changed const& changed, std::tuple<
 /// ∂(all results)/∂(element) for each element of each differentiated input, by central differences.
 template <class F, class... Vs>
 std::vector<std::vector<double>> numeric_columns(F const& f, std::tuple<Vs...> const& inputs, double eps) {
-  no_grad const guard;
   std::vector<std::vector<double>> columns;
   for_each_checked(inputs, [&](std::size_t k, auto const& input) {
     auto const shape_and_strides = input.value();

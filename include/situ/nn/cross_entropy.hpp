@@ -15,17 +15,17 @@ namespace situ::inline SITU_ABI {
 /// The options of cross_entropy.
 template <element T, device D>
 struct cross_entropy_options {
-  situ::reduction reduction = situ::reduction::mean;
-  double label_smoothing = 0;   ///< of the target, this much is spread evenly over all classes
-  int64_t ignore_index = -100;  ///< rows with this label have no part; of labels only
   Tensor<T, D> weight = {};     ///< of each class, [classes]; empty for 1
+  int64_t ignore_index = -100;  ///< rows with this label have no part; of labels only
+  situ::reduction reduction = situ::reduction::mean;
+  double label_smoothing = 0;  ///< of the target, this much is spread evenly over all classes
 };
 /// The options of nll_loss.
 template <element T, device D>
 struct nll_loss_options {
-  situ::reduction reduction = situ::reduction::mean;
-  int64_t ignore_index = -100;
   Tensor<T, D> weight = {};
+  int64_t ignore_index = -100;
+  situ::reduction reduction = situ::reduction::mean;
 };
 
 namespace detail {

@@ -34,8 +34,8 @@ struct kl_div_options {
 };
 template <element T, device D>
 struct binary_cross_entropy_options {
+  Tensor<T, D> weight = {};  ///< of each loss; broadcasts to the shape of x
   situ::reduction reduction = situ::reduction::mean;
-  Tensor<T, D> weight = {};      ///< of each loss; broadcasts to the shape of x
   Tensor<T, D> pos_weight = {};  ///< of the positive share of each target; broadcasts, too
 };
 

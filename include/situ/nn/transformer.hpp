@@ -37,9 +37,9 @@ namespace nn {
 struct transformer_encoder_layer_options {
   int64_t dim_feedforward = 2048;
   double dropout = 0.1;  ///< of attention weights, between the linear layers, and of what is led around
+  double layer_norm_eps = 1e-5;
   bool norm_first = false;
   bool causal = false;
-  double layer_norm_eps = 1e-5;
   bool bias = true;
 };
 

@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include <situ/ops/concat.hpp>
 #include <situ/ops/cpu/join.hpp>
 #include <situ/ops/formula_view.hpp>
 
@@ -167,5 +168,6 @@ template <element T, device D>
 auto meshgrid(std::initializer_list<Tensor<T, D>> rows, indexing order = indexing::ij) {
   return meshgrid(std::vector<Tensor<T, D>>(rows), order);
 }
+void meshgrid(detail::UnlikeParts rows, indexing order = indexing::ij);
 
 }  // namespace situ::inline SITU_ABI

@@ -86,6 +86,9 @@ auto conv2d(X const& x_, W const& w_, conv2d_options<detail::convolved_t<X, W>, 
 template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
   requires(expression<X> && expression<W> && !on_same_device<X, W>)
 void conv2d(X const&, W const&, auto const&...) = delete;
+template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
+  requires(expression<X> && expression<W> && !on_same_device<X, W>)
+void conv2d(X const&, W const&, conv2d_options<value_of<X>, device_of<X>> const&) = delete;  // in braces
 template <class X, class W, class Error = error::conv2d_needs_floating_elements__use_cast<value_of<X>, value_of<W>>>
   requires(detail::factors<X, W> && !floating<detail::convolved_t<X, W>>)
 void conv2d(X const&, W const&, auto const&...) = delete;

@@ -235,6 +235,8 @@ auto take(X const& x, I const& index, int64_t axis) {
 }
 template <class X, class I, class Error = detail::apart_t<X, I>>
 void take(X const&, I const&) = delete;
+template <class X, class I, class Error = detail::apart_t<X, I>>
+void take(X const&, I const&, int64_t) = delete;
 
 /// Whole slices of x along one axis: y.select(axis, j) = x.select(axis, index(j)). Of an expression only the selected slices
 /// are computed, straight into the result (where slices of fewer than 8 elements are selected, it is evaluated first).
@@ -341,6 +343,8 @@ auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
 }
 template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
 void scatter(X const&, int64_t, I const&, S const&) = delete;
+template <class X, class I, number S, class Error = detail::apart_t<X, I>>
+void scatter(X const&, int64_t, I const&, S) = delete;
 
 /// As scatter, but the elements are added to those of x. Integers wrap; bools are or-ed; 16-bit floats are added in float.
 /// Special   elements for one place are added in an order that shapes and indices alone decide: the same result for any number
@@ -357,6 +361,8 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
 }
 template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
 void scatter_add(X const&, int64_t, I const&, S const&) = delete;
+template <class X, class I, number S, class Error = detail::apart_t<X, I>>
+void scatter_add(X const&, int64_t, I const&, S) = delete;
 
 /// Classes as rows of zeros with a single one: y(i…, c) = 1 where index(i…) = c, else 0. int64 unless another type is written:
 /// one_hot<float>(labels, 10).

@@ -7,7 +7,7 @@
 /// Dtype     that of x: floating for means (16-bit floats are summed in float), any but bool for the largest.
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks or extents do not fit, or padding is more than half of the kernel.
-/// Special   NaN in, NaN out. Padding is no candidate for the largest element; it counts as zeros in means unless `count_padding` is false.
+/// Special   NaN in, NaN out. Padding is no candidate for the largest element; it counts as zeros in means unless `count_include_pad` is false.
 /// Cost      reads x once for windows that do not overlap; one launch, fused with a formula whose tensors are contiguous.
 /// Gradient  of the largest to its place, the first where there are several; of means to all elements alike.
 #pragma once
@@ -23,8 +23,8 @@ namespace situ::inline SITU_ABI {
 /// The options of max_pool2d and avg_pool2d. Without a stride windows lie side by side.
 struct pool2d_options {
   extent2d stride = 0, padding = 0, dilation = 1;  ///< avg_pool2d has no dilation
-  bool ceil = false;
-  bool count_padding = true;
+  bool ceil_mode = false;
+  bool count_include_pad = true;
 };
 
 namespace error {
@@ -92,8 +92,8 @@ inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options
     fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   }
   int const at = shape.rank() - 2;
-  Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil, who);
-  return {{windows.y, false}, {windows.x, false}, options.count_padding, 0};
+  Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
+  return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
 }
 /// Those of avg_pool2d.
 inline PoolPlan plan_means(Shape const& shape, extent2d kernel, pool2d_options const& options) {

@@ -258,6 +258,7 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
 SITU_SHAPE_FIRST(uniform, float, number A SITU_COMMA number B, A low SITU_COMMA B high, low, high)
 SITU_SHAPE_FIRST(normal, float, number A SITU_COMMA number B, A mean SITU_COMMA B deviation, mean, deviation)
 SITU_SHAPE_FIRST(randint, int64_t, std::integral A SITU_COMMA std::integral B, A low SITU_COMMA B high, low, high)
+SITU_SHAPE_FIRST(bernoulli, float, number A, A p, static_cast<double>(p))
 SITU_SHAPE_FIRST(randint, int64_t, std::integral A, A high, static_cast<int64_t>(high))
 #undef SITU_COMMA
 #undef SITU_SHAPE_FIRST

@@ -26,6 +26,11 @@
 
 namespace situ::inline SITU_ABI {
 
+namespace error {
+template <class Given>
+struct descending_is_a_tag__as_in_sort_of_x_and_0_and_descending {};
+}  // namespace error
+
 /// Largest first: sort(x, -1, descending).
 struct descending_t {
   explicit constexpr descending_t(int) {}
@@ -246,6 +251,19 @@ template <class E>
 auto argsort(E const& x, descending_t) {
   return detail::sorted<false, true>(x, -1, true, "argsort").indices;
 }
+
+// What PyTorch's users would write: a truth for descending, which would otherwise be an axis.
+#define SITU_SORT_MISUSED(NAME)                                                                                \
+  template <class E, std::same_as<bool> B, class Error = error::descending_is_a_tag__as_in_sort_of_x_and_0_and_descending<B>> \
+    requires(expression<E> || differentiable<E>)                                                               \
+  void NAME(E const&, B) = delete;                                                                             \
+  template <class E, std::same_as<bool> B, class Error = error::descending_is_a_tag__as_in_sort_of_x_and_0_and_descending<B>> \
+    requires(expression<E> || differentiable<E>)                                                               \
+  void NAME(E const&, int64_t, B) = delete;
+SITU_SORT_MISUSED(sort)
+SITU_SORT_MISUSED(sort_values)
+SITU_SORT_MISUSED(argsort)
+#undef SITU_SORT_MISUSED
 
 /// The k largest elements along an axis, largest first, and where they stand: {values, indices}. The same as the first k of
 /// sort(x, axis, descending): of equal elements those that come first.
