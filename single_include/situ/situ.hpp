@@ -42360,7 +42360,7 @@ class Variable {
   }
   void check_requires_grad(char const* who) const {
     if (!state()->requires_grad) {
-      detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
+      detail::fail<GradientError>(who, ": this Variable requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad; call requires_grad(true) on a leaf");
     }
   }
   SITU_NOINLINE void start_backward(bool keeps_graph) const {
@@ -42451,6 +42451,8 @@ template <class T, class D>
 Variable(Tensor<T, D>) -> Variable<T, D>;
 template <class T, class D>
 Variable(Tensor<T, D>, bool) -> Variable<T, D>;
+template <number A, number... As>
+Variable(A, As...) -> Variable<float>;  // as of tensors
 template <class Op, class... Es>
 Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
 
@@ -46158,7 +46160,7 @@ Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
 void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
-  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
+  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad");
   check_not_in_hook("grad");
   check_view(root);
   Node* const root_node = root.state();

@@ -80,7 +80,7 @@ TEST_CASE("what has no gradient is refused in words") {
                                          "backward: shape [3] has 3 elements: gradients start at one number; reduce it, as with sum, or give a gradient of this shape") == "");
   CHECK(situ_test::thrown<GradientError>(
             [&] { V(sum(constant_)).backward(); },
-            "backward: this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf") == "");
+            "backward: this Variable requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad; call requires_grad(true) on a leaf") == "");
   CHECK(situ_test::thrown<ShapeError>([&] { V(x * 2).backward(Tensor<double>{1., 2.}); }, "backward: a gradient of shape [2] was given for a Variable of shape [3]") == "");
   V y = x * 2;
   CHECK(situ_test::thrown<GradientError>([&] { y.requires_grad(false); },

@@ -75,3 +75,14 @@ TEST_CASE("a formula that records is evaluated to a Variable, and so are views o
   formulas(Cpu{});
   formulas(Emulated<0>{});
 }
+
+#if !defined(__clang__) || __clang_major__ > 14  // which takes constructors whose constraints are not satisfied for guides
+TEST_CASE("a Variable of numbers is one of floats, as a Tensor is") {
+  Variable x{3.0};
+  Variable const y{1, 2};
+  static_assert(std::is_same_v<decltype(x), Variable<float>> && std::is_same_v<decltype(y), Variable<float> const>);
+  CHECK(x.shape() == Shape(1));
+  CHECK(x.requires_grad());
+  CHECK(y.to_vector() == std::vector<float>{1, 2});
+}
+#endif

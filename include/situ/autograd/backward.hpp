@@ -74,7 +74,7 @@ Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
 void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
-  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does");
+  if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad");
   check_not_in_hook("grad");
   check_view(root);
   Node* const root_node = root.state();

@@ -368,7 +368,7 @@ class Variable {
   }
   void check_requires_grad(char const* who) const {
     if (!state()->requires_grad) {
-      detail::fail<GradientError>(who, ": this Variable requires no gradient, and nothing that it was made of does; call requires_grad(true) on a leaf");
+      detail::fail<GradientError>(who, ": this Variable requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad; call requires_grad(true) on a leaf");
     }
   }
   SITU_NOINLINE void start_backward(bool keeps_graph) const {
@@ -459,6 +459,8 @@ template <class T, class D>
 Variable(Tensor<T, D>) -> Variable<T, D>;
 template <class T, class D>
 Variable(Tensor<T, D>, bool) -> Variable<T, D>;
+template <number A, number... As>
+Variable(A, As...) -> Variable<float>;  // as of tensors
 template <class Op, class... Es>
 Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;
 
