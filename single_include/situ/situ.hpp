@@ -29189,6 +29189,8 @@ struct conv2d_options {
 namespace error {
 template <class Image, class Weights>
 struct conv2d_needs_floating_elements__use_cast {};
+template <class Given>
+struct options_stand_in_braces__as_in_conv2d_of_x_and_w_and_braces_dot_bias {};
 }  // namespace error
 
 namespace detail {
@@ -29694,6 +29696,10 @@ void conv2d(X const&, W const&, auto const&...) = delete;
 template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
   requires(expression<X> && expression<W> && !on_same_device<X, W>)
 void conv2d(X const&, W const&, conv2d_options<value_of<X>, device_of<X>> const&) = delete;  // in braces
+// What PyTorch's users would write.
+template <any_formula X, any_formula W, any_formula B, class... Options, class Error = error::options_stand_in_braces__as_in_conv2d_of_x_and_w_and_braces_dot_bias<value_of<B>>>
+  requires on_same_device<X, W>
+void conv2d(X const&, W const&, B const&, Options const&...) = delete;
 template <class X, class W, class Error = error::conv2d_needs_floating_elements__use_cast<value_of<X>, value_of<W>>>
   requires(detail::factors<X, W> && !floating<detail::convolved_t<X, W>>)
 void conv2d(X const&, W const&, auto const&...) = delete;
@@ -36568,6 +36574,8 @@ struct pool2d_options {
 namespace error {
 template <class Element>
 struct pooling_of_these_elements_is_not_defined__use_cast {};
+template <class Given>
+struct options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride {};
 }  // namespace error
 
 namespace detail {
@@ -36681,6 +36689,11 @@ auto adaptive_avg_pool2d(E const& x, extent2d size) {
   template <class E, class Error = error::pooling_of_these_elements_is_not_defined__use_cast<value_of<E>>>                 \
     requires(expression<E> && !detail::CONCEPT<E>)                                                                         \
   void NAME(E const&, auto const&...) = delete;
+// What PyTorch's users would write: the stride, and what follows it, by place.
+template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
+void max_pool2d(X const&, extent2d, I, Options...) = delete;
+template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
+void avg_pool2d(X const&, extent2d, I, Options...) = delete;
 SITU_POOLING_REJECTION(max_pool2d, has_largest)
 SITU_POOLING_REJECTION(avg_pool2d, has_mean)
 SITU_POOLING_REJECTION(adaptive_avg_pool2d, has_mean)
@@ -40715,6 +40728,11 @@ bool launch_select(cuda_kernels, T* to, E const& e, Tensor<bool, D> const& mask,
 #endif
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Element>
+struct a_mask_is_of_bools__as_in_x_greater_than_0 {};
+}  // namespace error
+
 namespace detail {
 
 #if !defined(__CUDACC__)
@@ -40820,6 +40838,14 @@ auto masked_select(X const& x, M const& mask) {
 }
 template <class X, class M, class Error = detail::apart_t<X, M>>
 void masked_select(X const&, M const&) = delete;
+
+// A mask of numbers.
+template <any_formula X, expression M, class Error = error::a_mask_is_of_bools__as_in_x_greater_than_0<value_of<M>>>
+  requires(!std::is_same_v<value_of<M>, bool>)
+void masked_select(X const&, M const&) = delete;
+template <any_formula X, expression M, number V, class Error = error::a_mask_is_of_bools__as_in_x_greater_than_0<value_of<M>>>
+  requires(!std::is_same_v<value_of<M>, bool>)
+void masked_fill(X const&, M const&, V) = delete;
 
 /// The indices of the elements that are not 0, in row-major order: one row for each, one column for each axis.
 /// Shape     [count, rank of x]; int64

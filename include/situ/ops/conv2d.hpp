@@ -31,6 +31,8 @@ struct conv2d_options {
 namespace error {
 template <class Image, class Weights>
 struct conv2d_needs_floating_elements__use_cast {};
+template <class Given>
+struct options_stand_in_braces__as_in_conv2d_of_x_and_w_and_braces_dot_bias {};
 }  // namespace error
 
 namespace detail {
@@ -89,6 +91,10 @@ void conv2d(X const&, W const&, auto const&...) = delete;
 template <class X, class W, class Error = error::operands_on_different_devices__move_one_with_to<device_of<X>, device_of<W>>>
   requires(expression<X> && expression<W> && !on_same_device<X, W>)
 void conv2d(X const&, W const&, conv2d_options<value_of<X>, device_of<X>> const&) = delete;  // in braces
+// What PyTorch's users would write.
+template <any_formula X, any_formula W, any_formula B, class... Options, class Error = error::options_stand_in_braces__as_in_conv2d_of_x_and_w_and_braces_dot_bias<value_of<B>>>
+  requires on_same_device<X, W>
+void conv2d(X const&, W const&, B const&, Options const&...) = delete;
 template <class X, class W, class Error = error::conv2d_needs_floating_elements__use_cast<value_of<X>, value_of<W>>>
   requires(detail::factors<X, W> && !floating<detail::convolved_t<X, W>>)
 void conv2d(X const&, W const&, auto const&...) = delete;

@@ -13,6 +13,11 @@
 #endif
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Element>
+struct a_mask_is_of_bools__as_in_x_greater_than_0 {};
+}  // namespace error
+
 namespace detail {
 
 #if !defined(__CUDACC__)
@@ -118,6 +123,14 @@ auto masked_select(X const& x, M const& mask) {
 }
 template <class X, class M, class Error = detail::apart_t<X, M>>
 void masked_select(X const&, M const&) = delete;
+
+// A mask of numbers.
+template <any_formula X, expression M, class Error = error::a_mask_is_of_bools__as_in_x_greater_than_0<value_of<M>>>
+  requires(!std::is_same_v<value_of<M>, bool>)
+void masked_select(X const&, M const&) = delete;
+template <any_formula X, expression M, number V, class Error = error::a_mask_is_of_bools__as_in_x_greater_than_0<value_of<M>>>
+  requires(!std::is_same_v<value_of<M>, bool>)
+void masked_fill(X const&, M const&, V) = delete;
 
 /// The indices of the elements that are not 0, in row-major order: one row for each, one column for each axis.
 /// Shape     [count, rank of x]; int64
