@@ -103,6 +103,9 @@ auto take(X const& x, I const& index) {
 template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
   requires detail::strange_recorded_operands<X, I>
 void take(X const&, I const&) = delete;
+template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void take(X const&, I const&, int64_t) = delete;
 
 /// Whole slices of x along one axis. Gradient: for each j, g.select(axis, j) is added to slice index(j).
 template <class X, class I>
@@ -162,6 +165,9 @@ auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
 template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
   requires detail::strange_recorded_operands<X, I, S>
 void scatter(X const&, int64_t, I const&, S const&) = delete;
+template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void scatter(X const&, int64_t, I const&, S) = delete;
 
 /// As scatter, but elements are added to those of x. Gradient of x: g; of src: gather(g, axis, index).
 template <class X, class I, class S>
@@ -186,6 +192,9 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
 template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
   requires detail::strange_recorded_operands<X, I, S>
 void scatter_add(X const&, int64_t, I const&, S const&) = delete;
+template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
+  requires detail::strange_recorded_operands<X, I>
+void scatter_add(X const&, int64_t, I const&, S) = delete;
 
 /// x with `value` where the mask is true. A formula. Gradient: g where the mask is false, 0 elsewhere.
 template <class X, class M, class V>

@@ -460,6 +460,7 @@ Variable(Tensor<T, D>) -> Variable<T, D>;
 template <class T, class D>
 Variable(Tensor<T, D>, bool) -> Variable<T, D>;
 template <number A, number... As>
+  requires(!std::is_same_v<A, bool> && !(std::is_same_v<As, bool> || ...))  // which says whether a gradient is wanted
 Variable(A, As...) -> Variable<float>;  // as of tensors
 template <class Op, class... Es>
 Variable(Map<Op, Es...>) -> Variable<value_of<Map<Op, Es...>>, detail::result_device_t<device_of<Map<Op, Es...>>>>;

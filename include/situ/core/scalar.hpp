@@ -154,7 +154,7 @@ concept integer = element<T> && !floating<T> && !std::is_same_v<T, bool>;
 template <class T>
 concept number = std::is_arithmetic_v<T> || detail::is_one_of<T, float16, bfloat16>;
 
-// a += b and its like, of a 16-bit float and a number: computed as with a float, in double where b is one, and rounded once.
+// a += b and its like, of a 16-bit float and a number: computed as with a float, in double where b is one; the result is rounded to 16 bits.
 #define SITU_ASSIGNED(OP)                                                                     \
   template <class F, number U>                                                                \
     requires detail::is_one_of<F, float16, bfloat16>                                          \
@@ -296,21 +296,16 @@ concept text_stream = requires(S& s, char const* t) {
 /// Writes a text as std::string's `<<` does: filled up to the stream's width, which is 0 from then on.
 template <text_stream S>
 S& write_text(S& stream, char const* text, std::ptrdiff_t size) {
-  std::ptrdiff_t missing = 0;
-  bool before = false;
-  if constexpr (requires { stream.width(0), stream.fill(), stream.flags() & S::left; }) {
-    missing = static_cast<std::ptrdiff_t>(stream.width(0)) - size;
-    before = (stream.flags() & S::adjustfield) != S::left;
+  if constexpr (requires { static_cast<std::ptrdiff_t>(stream.width(0)), static_cast<char>(stream.fill()), static_cast<bool>((stream.flags() & S::adjustfield) != S::left); }) {
+    std::ptrdiff_t missing = static_cast<std::ptrdiff_t>(stream.width(0)) - size;
+    char const filling = static_cast<char>(stream.fill());
+    bool const text_first = (stream.flags() & S::adjustfield) == S::left;
+    if (text_first) stream.write(text, size);
+    for (; missing > 0; --missing) stream.write(&filling, 1);
+    if (!text_first) stream.write(text, size);
+  } else {
+    stream.write(text, size);
   }
-  auto const fill_up = [&] {
-    if constexpr (requires { stream.fill(); }) {
-      char const filling = static_cast<char>(stream.fill());
-      for (; missing > 0; --missing) stream.write(&filling, 1);
-    }
-  };
-  if (before) fill_up();
-  stream.write(text, size);
-  fill_up();
   return stream;
 }
 }  // namespace detail
@@ -363,10 +358,11 @@ struct LimitsOf16Bits {
   static constexpr bool is_specialized = true, is_signed = true, is_integer = false, is_exact = false, is_bounded = true, is_modulo = false;
   static constexpr bool has_infinity = true, has_quiet_NaN = true, has_signaling_NaN = true, is_iec559 = true, traps = false, tinyness_before = false;
   static constexpr auto round_style = std::round_to_nearest;
-#if __cplusplus <= 202002L  // deprecated later
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // by C++23
   static constexpr auto has_denorm = std::denorm_present;
   static constexpr bool has_denorm_loss = false;
-#endif
+#pragma GCC diagnostic pop
   static constexpr int radix = 2, digits = Digits, digits10 = (Digits - 1) * 30103 / 100000, max_digits10 = 2 + Digits * 30103 / 100000;
   static constexpr int max_exponent = 1 << (15 - Digits), min_exponent = 3 - max_exponent;
   static constexpr int max_exponent10 = max_exponent * 30103 / 100000, min_exponent10 = (min_exponent - 1) * 30103 / 100000;
