@@ -14937,7 +14937,7 @@ __device__ inline float gelu_of_narrow(float x) {
   float h = coefficients[0] * scale;
 #pragma unroll
   for (int k = 1; k < 7; ++k) h = fused(h, v, coefficients[k] * scale);
-  float const tail = a * u * h * power;
+  float const tail = a * u * (h * power);  // h alone would lose what is left of a tiny a
   return x < 0 ? -tail : x - tail;
 }
 /// gelu_tanh to as many: x / (1 + e), x e / (1 + e) for x < 0, e = exp(−2√(2/π) (a + 0.044715 a³)), a = |x|.
