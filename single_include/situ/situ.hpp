@@ -41678,6 +41678,15 @@ namespace detail {
 
 class Flow;
 
+/// The handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
+/// node until the handle leaves it.
+struct Whole {
+  int64_t references = 1;
+  void* handle = nullptr;  ///< null: it has ended, was moved or assigned to
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* whole) noexcept { give_block(whole); }
+};
+
 struct Node {
   int64_t references = 1;  ///< held by results made of it, and one by all handles together
   int64_t depth = 0;       ///< the longest way to a leaf
@@ -41695,6 +41704,7 @@ struct Node {
   bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
+  Whole* parts_whole = nullptr;  ///< of its parts; changed under wholes_lock, because handles may be copied, read and ended from several threads
   Shape shape;            ///< of the value
 
   Node() = default;
@@ -41717,6 +41727,38 @@ struct Node {
   /// Gives back what was saved for backward.
   virtual void release() noexcept = 0;
 };
+
+SITU_PROCESS_STATE constinit int64_t wholes_lock = 0;
+inline void drop(Whole* whole) noexcept {
+  if (count_down(whole->references)) delete whole;
+}
+/// Of the parts that are taken of `handle`, which holds the node; counted. Parts that were taken of another handle of the node are written no more.
+SITU_NOINLINE inline Whole* whole_of(Node& node, void* handle) {
+  SpinLock const locked(wholes_lock);
+  if (Whole* const old = node.parts_whole; !old || old->handle != handle) {
+    auto* const made = new Whole;
+    made->handle = handle;
+    __atomic_store_n(&node.parts_whole, made, __ATOMIC_RELAXED);
+    if (old) {
+      __atomic_store_n(&old->handle, nullptr, __ATOMIC_RELAXED);
+      drop(old);
+    }
+  }
+  count_up(node.parts_whole->references);
+  return node.parts_whole;
+}
+/// The handle holds the node no more, or is another one now.
+__attribute__((noinline, cold)) inline void leave_whole(Node& node, void const* handle) noexcept {
+  SpinLock const locked(wholes_lock);
+  Whole* const whole = node.parts_whole;
+  if (!whole || whole->handle != handle) return;
+  __atomic_store_n(&node.parts_whole, nullptr, __ATOMIC_RELAXED);
+  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELAXED);
+  drop(whole);
+}
+SITU_INLINE void leave(Node& node, void const* handle) noexcept {
+  if (SITU_UNLIKELY(__atomic_load_n(&node.parts_whole, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
+}
 
 /// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
 struct DyingNodes {
@@ -42055,9 +42097,11 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads = true);
+void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part);
 template <class T, class D, class InPlace, class Recorded, class X>
 void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorded const& recorded, X const& x);
 template <class T, class D>
@@ -42130,13 +42174,16 @@ class Variable {
   Variable(Variable const& other) noexcept : state_(other.state_) {
     if (state_) hold(state_);
   }
-  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {
+    if (state_) detail::leave(*state_, &other);
+  }
   Variable& operator=(Variable other) & noexcept {
+    if (state_) detail::leave(*state_, this);
     std::swap(state_, other.state_);
     return *this;
   }
   ~Variable() {
-    if (state_) end(state_);
+    if (state_) end(state_, this);
   }
 
   /// A leaf that shares the tensor's storage and wants a gradient.
@@ -42278,7 +42325,7 @@ class Variable {
   Variable operator[](int64_t index) const& {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
-  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::whole_of(*state(), this)}; }
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -42293,7 +42340,7 @@ class Variable {
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   VariablePart<T, D> operator()(Is... indices) & {
-    return {std::as_const(*this)(indices...), *this};
+    return {std::as_const(*this)(indices...), detail::whole_of(*state(), this)};
   }
   /// One element, as a Variable of no axes.
   template <std::integral... Is>
@@ -42374,7 +42421,8 @@ class Variable {
   Variable(detail::State<T, D>* state, adopted) : state_(state) {}
 
   static SITU_NOINLINE void hold(detail::State<T, D>* state) noexcept { detail::count_up(state->handles); }  // every formula copies its Variables
-  static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
+  static SITU_NOINLINE void end(detail::State<T, D>* state, Variable const* handle) noexcept {
+    detail::leave(*state, handle);
     if (SITU_LIKELY(!detail::count_down(state->handles))) return;
     __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);
     if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
@@ -42405,34 +42453,40 @@ class Variable {
 /// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.
 ///
 /// As an operand it is a Variable. On the left side it is written: `y[1] = e`, `y[1] += e`, where e is a Variable, a formula, a Tensor or a number that
-/// broadcasts to it. The elements of y are written in place, which a backward that needs them notices; y becomes the result of
-/// the write, and of what y and e were made of.
+/// broadcasts to it. So is one that has a name, by `row += e`, while `row = e` gives the name to e. The elements of y are written in place, which a
+/// backward that needs them notices; y becomes the result of the write, and of what y and e were made of.
 ///
 /// Gradient  of e: the part's; of what y was before: that of y, with 0 in the part.
+/// A part may outlive y, as where a function returns one: it can be read then, and written inside of a no_grad.
 /// Throws    GradientError where gradients are recorded, and y is a leaf that requires one (write inside of a no_grad), is itself a view of
-///           another Variable, or has its history held by other Variables or formulas too: these would not know of e.
+///           another Variable, or has its history held by other Variables or formulas too: these would not know of e; and where y has ended, was moved or
+///           assigned to since the part was taken.
 template <class T, class D>
 class VariablePart : public Variable<T, D> {
  public:
-  VariablePart(Variable<T, D>&& part, Variable<T, D>& whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
-  VariablePart(VariablePart const&) = default;
+  /// `whole` is counted already.
+  VariablePart(Variable<T, D>&& part, detail::Whole* whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const& other) : Variable<T, D>(other), whole_(other.held()) {}
+  ~VariablePart() {
+    if (whole_) detail::drop(whole_);
+  }
 
   /// A name for a part is a Variable like others: assigning to it rebinds it.
   VariablePart& operator=(VariablePart const& other) & noexcept {
-    Variable<T, D>::operator=(other);
+    rebind(other, other.held());
     return *this;
   }
   template <class X>
-    requires std::constructible_from<Variable<T, D>, X>
+    requires(std::constructible_from<Variable<T, D>, X> && !std::same_as<std::remove_cvref_t<X>, VariablePart>)
   VariablePart& operator=(X&& x) & {
-    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    rebind(Variable<T, D>(static_cast<X&&>(x)), nullptr);
     return *this;
   }
 
-  void operator=(VariablePart const& other) && { detail::write_part(whole_, *this, static_cast<Variable<T, D> const&>(other)); }
+  void operator=(VariablePart const& other) && { detail::write_part(whole(), *this, static_cast<Variable<T, D> const&>(other)); }
   template <detail::written_to<T, D> X>
   void operator=(X&& x) && {
-    detail::write_part(whole_, *this, static_cast<X&&>(x));
+    detail::write_part(whole(), *this, static_cast<X&&>(x));
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)
@@ -42442,8 +42496,19 @@ class VariablePart : public Variable<T, D> {
   template <class X>                                                                                               \
     requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
   void operator SYMBOL##=(X&& x)&& {                                                                               \
-    detail::change_part(whole_, *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+    detail::change_part(whole(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
                         [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
+  }                                                                                                                \
+  template <class X>                                                                                               \
+    requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
+  VariablePart& operator SYMBOL##=(X&& x)& {                                                                       \
+    if (!whole_) {                                                                                                 \
+      Variable<T, D>::operator SYMBOL##=(x);                                                                       \
+      return *this;                                                                                                \
+    }                                                                                                              \
+    std::move(*this) SYMBOL##= static_cast<X&&>(x);                                                                \
+    detail::retake_part<T, D>(whole(), *this);                                                                     \
+    return *this;                                                                                                  \
   }
   SITU_CHANGE_PART(+)
   SITU_CHANGE_PART(-)
@@ -42451,20 +42516,41 @@ class VariablePart : public Variable<T, D> {
   SITU_CHANGE_PART(/)
 #undef SITU_CHANGE_PART
 
-  // A part of a part is one of the whole.
-  VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  // A part of a part is one of the whole; one of a name that was rebound is one of that.
+  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], held()}; }
+  VariablePart operator[](int64_t index) & {
+    if (!whole_) return Variable<T, D>::operator[](index);
+    return std::as_const(*this)[index];
+  }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
-  VariablePart operator()(Is... indices) const {
-    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
+  VariablePart operator()(Is... indices) const& {
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), held()};
+  }
+  template <class... Is>
+    requires(detail::any_index<Is> && ...)
+  VariablePart operator()(Is... indices) & {
+    if (!whole_) return Variable<T, D>::operator()(indices...);
+    return std::as_const(*this)(indices...);
   }
 
  private:
-  Variable<T, D>& whole_;
+  Variable<T, D>* whole() const { return whole_ ? static_cast<Variable<T, D>*>(__atomic_load_n(&whole_->handle, __ATOMIC_RELAXED)) : nullptr; }
+  detail::Whole* held() const {
+    if (whole_) detail::count_up(whole_->references);
+    return whole_;
+  }
+  void rebind(Variable<T, D> to, detail::Whole* whole) noexcept {
+    Variable<T, D>::operator=(std::move(to));
+    if (whole_) detail::drop(whole_);
+    whole_ = whole;
+  }
+
+  detail::Whole* whole_;  ///< null: it was rebound, and is no part
 };
 
 template <class T, class D>
@@ -42998,10 +43084,14 @@ Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, 
   for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
   return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }
-/// A view of some elements.
+/// `value`, the view of some elements that `view` shows in tensors that lie as gradients do.
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, Tensor<T, D> value, View const& view) {
+  return noted_view(record(name, std::move(value), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+}
 template <class T, class D, class View>
 Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view) {
-  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+  return record_part(v, name, Tensor<T, D>(view(v.value())), view);
 }
 /// The opposite: zeros of shape `whole`, with v where the view is.
 template <class View, class T, class D>
@@ -45484,6 +45574,10 @@ struct Window {
   Layout layout;
   int64_t offset = 0;
 
+  template <class T, class D>
+  static Window of(Tensor<T, D> const& whole, Tensor<T, D> const& part) {
+    return of(whole.layout(), part.layout(), part.size() > 0 ? part.data() - whole.data() : 0);
+  }
   /// From a part of a tensor of any strides, but broadcast: `from` is the distance of their first elements in memory.
   SITU_NOINLINE static Window of(Layout const& whole, Layout const& part, int64_t from) {
     if (whole.is_contiguous()) return {part, from};
@@ -45562,13 +45656,22 @@ bool wants_gradient(X const& x) {
   return result;
 }
 
+/// Whether the write of a part is recorded. `whole` is null when it has left: throws GradientError where it would have to know.
+template <class T, class D, class X>
+bool records_write(Variable<T, D> const* whole, Variable<T, D> const& part, X const& x) {
+  if (!records_gradients) return false;
+  if (whole) return whole->requires_grad() || wants_gradient(x);
+  StorageHead const* const head = part.state()->value.storage_head();
+  if (part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
+    fail<GradientError>("operator=: the Variable that this part of shape ", part.shape(), " was taken of has ended since, or was moved or assigned to; take the part again");
+  }
+  return false;
+}
+
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
 template <class X, class T, class D>
-void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const& x) {
+void check_write(Variable<T, D> const& whole, X const& x) {
   auto const* const state = whole.state();
-  if (part.storage_head() != state->value.storage_head()) {
-    fail<GradientError>("operator=: this part of shape ", part.shape(), " is one of what the Variable was before it was assigned to; take the part again");
-  }
   if (whole.is_leaf() && whole.requires_grad()) {
     fail<GradientError>("operator=: this Variable of shape ", whole.shape(),
                         " is a leaf that requires a gradient: a part of it cannot be written where gradients are recorded; write inside of a no_grad, or to a clone() of it");
@@ -45589,7 +45692,7 @@ void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const&
 template <class T, class D, class X>
 void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   Tensor<T, D> const value = whole.value();
-  CopySlices const rule{Window::of(value.layout(), target.layout(), target.size() > 0 ? target.data() - const_cast<T*>(value.data()) : 0)};
+  CopySlices const rule{Window::of(value, std::as_const(target))};
   Variable<T, D> written = [&] {
     if constexpr (differentiable<X>) {
       auto const source = recorded_as<T, D>(x);
@@ -45603,38 +45706,46 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
     }
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
+  written.state()->parts_whole = std::exchange(whole.state()->parts_whole, nullptr);  // the only handle: nobody else sees this
   whole = std::move(written);
 }
 
-/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+/// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
+void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
   Tensor<T, D> target = part.value();
   if constexpr (any_formula<X>) {
-    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+    if (x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
   }
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+  if (!records_write(whole, part, x)) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
     return;
   }
-  check_write<X>(whole, target, x);
-  record_write(whole, target, x);
+  check_write<X>(*whole, x);
+  record_write(*whole, target, x);
 }
 
 /// part = part ∘ x.
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
-    Tensor<T, D> target = part.value();
+void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
+  Tensor<T, D> target = part.value();
+  if (!records_write(whole, part, x)) {
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
-    Tensor<T, D> target = part.value();
-    check_write<X>(whole, target, x);
+    check_write<X>(*whole, x);
     Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
-    record_write(whole, target, changed);
+    record_write(*whole, target, changed);
   }
+}
+
+/// A part that was changed under a name of its own, as a view of what `whole` is now.
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
+  if (!whole || !whole->requires_grad() || !records_gradients) return;
+  Tensor<T, D> const value = part.value();
+  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// v = v ∘ x.

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <thread>
 
 #include <situ/autograd/concat.hpp>
 #include <situ/autograd/function.hpp>
@@ -205,7 +206,7 @@ TEST_CASE("a part of what a Variable was before it was assigned to is not writte
   auto part = y[1];
   y *= 3;
   for (auto const& write : std::initializer_list<std::function<void()>>{[&] { part[0] = 5; }, [&] { part[0] += 5; }}) {
-    CHECK(situ_test::thrown<GradientError>(write, "operator=: this part of shape [] is one of what the Variable was before it was assigned to; take the part again") == "");
+    CHECK(situ_test::thrown<GradientError>(write, "operator=: the Variable that this part of shape [] was taken of has ended since, or was moved or assigned to; take the part again") == "");
   }
   CHECK(y.to_vector() == Row{6, 12, 18, 24, 30, 36});
   y[1][0] = 5;
@@ -291,6 +292,131 @@ TEST_CASE("a part is changed by what its axes are enough for, recorded or not") 
   no_grad const guard;
   CHECK_THROWS_AS(y[0] += e, ShapeError);
   CHECK(y.to_vector() == Row{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("a part may outlive what it is a part of, and is written no more where that would have to be recorded") {
+  V const x = matrix();
+  auto const message = "operator=: the Variable that this part of shape [] was taken of has ended since, or was moved or assigned to; take the part again";
+  auto const row_of = [](V y) { return y[1]; };
+  auto ended = row_of(x * 2);
+  CHECK(situ_test::thrown<GradientError>([&] { ended[0] = 5; }, message) == "");
+  CHECK(situ_test::thrown<GradientError>([&] { ended[0] += 5; }, message) == "");
+  CHECK(ended.to_vector() == Row{8, 10, 12});
+  sum(ended).backward();
+  CHECK(x.grad().to_vector() == Row{0, 0, 0, 2, 2, 2});
+
+  std::vector<V> held;
+  held.push_back(x * 3);
+  auto moved = held[0][1];
+  held.reserve(held.capacity() + 100);  // held[0] lies elsewhere
+  CHECK(situ_test::thrown<GradientError>([&] { moved[0] = 5; }, message) == "");
+  held[0][1][0] = 5;
+  CHECK(held[0].to_vector() == Row{3, 6, 9, 5, 15, 18});
+
+  auto copied = [&] {
+    V y = x * 4;
+    auto part = y[1];
+    held[0] = y;  // the only handle that is left is another one
+    return part;
+  }();
+  CHECK(situ_test::thrown<GradientError>([&] { copied[0] = 5; }, message) == "");
+  CHECK(held[0].to_vector() == Row{4, 8, 12, 16, 20, 24});
+
+  {  // inside of a no_grad, nobody has to know
+    no_grad guard;
+    copied[0] = 5;
+    ended[0] -= 5;
+  }
+  CHECK(held[0].to_vector() == Row{4, 8, 12, 5, 20, 24});
+  CHECK(ended.to_vector() == Row{3, 10, 12});
+
+  // Nor where nothing was recorded. What was written into a constant before is remembered.
+  auto constant = row_of(V(zeros<double>({2, 3}), false));
+  constant[0] = 5;
+  CHECK(constant.to_vector() == Row{5, 0, 0});
+  CHECK(situ_test::thrown<GradientError>([&] { constant[0] = x[0][0]; }, message) == "");
+  auto written = [&] {
+    V y(zeros<double>({2, 3}), false);
+    auto part = y[1];
+    part[0] = x[1][2];
+    part[1] = x[0][1];  // y is still where it was
+    CHECK(y.to_vector() == Row{0, 0, 0, 6, 2, 0});
+    CHECK(y.requires_grad());
+    sum(y * y).backward();
+    return part;
+  }();
+  CHECK(x.grad().to_vector() == Row{0, 4, 0, 2, 2, 2 + 12});
+  CHECK(situ_test::thrown<GradientError>([&] { written[0] = 5; }, message) == "");
+}
+
+TEST_CASE("a name for a part that was assigned to is no part, and has parts of its own") {
+  V const x = matrix();
+  V y = x * 2;
+  auto name = y[1];
+  name = x * 3;
+  name[0] = x[1] * 2;
+  CHECK(name.to_vector() == Row{8, 10, 12, 12, 15, 18});
+  CHECK(y.to_vector() == Row{2, 4, 6, 8, 10, 12});
+  sum(name).backward();
+  CHECK(x.grad().to_vector() == Row{0, 0, 0, 5, 5, 5});
+  auto other = y[0];
+  name = other;  // the part that the other is
+  name[2] = 7;
+  CHECK(y.to_vector() == Row{2, 4, 7, 8, 10, 12});
+  auto const copy = name;
+  name = V(Tensor<double>{1., 2.}, false);
+  CHECK(copy.to_vector() == Row{2, 4, 7});
+  name(range(0, 1)) = 3;
+  CHECK(name.to_vector() == Row{3, 2});
+}
+
+TEST_CASE("a part is changed under a name of its own") {
+  for (int layout = 0; layout < 2; ++layout) {
+    V const x = matrix();
+    V y = layout == 0 ? V(zeros<double>({2, 3}), false) : V(Tensor<double>(zeros<double>({3, 2}).t()), false);
+    REQUIRE(y.is_contiguous() == (layout == 0));
+    y(all()) = x * 2;
+    auto row = y[1];
+    row += 1;
+    row *= x[0];
+    row -= x[1];
+    row /= 2;
+    CHECK(y.to_vector() == Row{2, 4, 6, 2.5, 8.5, 16.5});
+    CHECK(row.to_vector() == Row{2.5, 8.5, 16.5});
+    auto const loss = [&](V const& v) { return sum(v * v); };
+    auto const of_row = grad(loss(row), x, retain_graph);
+    CHECK(of_row.to_vector() == Row{22.5, 93.5, 214.5, 2.5, 25.5, 82.5});
+    auto const of_y = grad(loss(y), x);
+    CHECK(of_y.to_vector() == Row{30.5, 109.5, 238.5, 2.5, 25.5, 82.5});
+  }
+  V x = matrix();
+  auto row = x[1];
+  CHECK_THROWS_AS(row += 1, GradientError);  // of a leaf that requires a gradient
+  {
+    no_grad guard;
+    row += 1;
+  }
+  CHECK(x.to_vector() == Row{1, 2, 3, 5, 6, 7});
+  row = x * 2;
+  row += 1;  // a name of its own
+  CHECK(row.to_vector() == Row{3, 5, 7, 11, 13, 15});
+  CHECK(x.to_vector() == Row{1, 2, 3, 5, 6, 7});
+}
+
+TEST_CASE("copies of a Variable are read part by part from several threads") {
+  V const x = matrix();
+  std::vector<std::thread> threads;
+  std::vector<double> sums(4);
+  for (std::size_t t = 0; t < sums.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int k = 0; k < 2000; ++k) {
+        V mine = x;
+        sums[t] += mine[0][1].item() + mine(1, 2).item();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(sums == Row{16000, 16000, 16000, 16000});
 }
 
 TEST_CASE("a part that is only read is a Variable") {

@@ -12,11 +12,21 @@
 #include <situ/core/error.hpp>
 #include <situ/core/shape.hpp>
 #include <situ/core/storage.hpp>
+#include <situ/device/memory_statistics.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
 
 class Flow;
+
+/// The handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
+/// node until the handle leaves it.
+struct Whole {
+  int64_t references = 1;
+  void* handle = nullptr;  ///< null: it has ended, was moved or assigned to
+  SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
+  SITU_NOINLINE static void operator delete(void* whole) noexcept { give_block(whole); }
+};
 
 struct Node {
   int64_t references = 1;  ///< held by results made of it, and one by all handles together
@@ -35,6 +45,7 @@ struct Node {
   bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
+  Whole* parts_whole = nullptr;  ///< of its parts; changed under wholes_lock, because handles may be copied, read and ended from several threads
   Shape shape;            ///< of the value
 
   Node() = default;
@@ -57,6 +68,38 @@ struct Node {
   /// Gives back what was saved for backward.
   virtual void release() noexcept = 0;
 };
+
+SITU_PROCESS_STATE constinit int64_t wholes_lock = 0;
+inline void drop(Whole* whole) noexcept {
+  if (count_down(whole->references)) delete whole;
+}
+/// Of the parts that are taken of `handle`, which holds the node; counted. Parts that were taken of another handle of the node are written no more.
+SITU_NOINLINE inline Whole* whole_of(Node& node, void* handle) {
+  SpinLock const locked(wholes_lock);
+  if (Whole* const old = node.parts_whole; !old || old->handle != handle) {
+    auto* const made = new Whole;
+    made->handle = handle;
+    __atomic_store_n(&node.parts_whole, made, __ATOMIC_RELAXED);
+    if (old) {
+      __atomic_store_n(&old->handle, nullptr, __ATOMIC_RELAXED);
+      drop(old);
+    }
+  }
+  count_up(node.parts_whole->references);
+  return node.parts_whole;
+}
+/// The handle holds the node no more, or is another one now.
+__attribute__((noinline, cold)) inline void leave_whole(Node& node, void const* handle) noexcept {
+  SpinLock const locked(wholes_lock);
+  Whole* const whole = node.parts_whole;
+  if (!whole || whole->handle != handle) return;
+  __atomic_store_n(&node.parts_whole, nullptr, __ATOMIC_RELAXED);
+  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELAXED);
+  drop(whole);
+}
+SITU_INLINE void leave(Node& node, void const* handle) noexcept {
+  if (SITU_UNLIKELY(__atomic_load_n(&node.parts_whole, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
+}
 
 /// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
 struct DyingNodes {

@@ -163,10 +163,14 @@ Variable<T, D> record_view(Variable<T, D> const& v, char const* name, Tensor<T, 
   for (int k = 0; k < rule.count; ++k) rule.axes[k] = static_cast<signed char>(parameters[k]);
   return noted_view(record(name, std::move(value), std::move(rule), v), v);
 }
-/// A view of some elements.
+/// `value`, the view of some elements that `view` shows in tensors that lie as gradients do.
+template <class T, class D, class View>
+Variable<T, D> record_part(Variable<T, D> const& v, char const* name, Tensor<T, D> value, View const& view) {
+  return noted_view(record(name, std::move(value), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+}
 template <class T, class D, class View>
 Variable<T, D> record_part(Variable<T, D> const& v, char const* name, View const& view) {
-  return noted_view(record(name, Tensor<T, D>(view(v.value())), twice([view](auto const& g, auto const& into) { into.add_part(view, g); }), v), v);
+  return record_part(v, name, Tensor<T, D>(view(v.value())), view);
 }
 /// The opposite: zeros of shape `whole`, with v where the view is.
 template <class View, class T, class D>

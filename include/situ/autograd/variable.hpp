@@ -41,9 +41,11 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads = true);
+void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part);
 template <class T, class D, class InPlace, class Recorded, class X>
 void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorded const& recorded, X const& x);
 template <class T, class D>
@@ -116,13 +118,16 @@ class Variable {
   Variable(Variable const& other) noexcept : state_(other.state_) {
     if (state_) hold(state_);
   }
-  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Variable(Variable&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {
+    if (state_) detail::leave(*state_, &other);
+  }
   Variable& operator=(Variable other) & noexcept {
+    if (state_) detail::leave(*state_, this);
     std::swap(state_, other.state_);
     return *this;
   }
   ~Variable() {
-    if (state_) end(state_);
+    if (state_) end(state_, this);
   }
 
   /// A leaf that shares the tensor's storage and wants a gradient.
@@ -264,7 +269,7 @@ class Variable {
   Variable operator[](int64_t index) const& {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
-  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], *this}; }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::whole_of(*state(), this)}; }
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -279,7 +284,7 @@ class Variable {
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   VariablePart<T, D> operator()(Is... indices) & {
-    return {std::as_const(*this)(indices...), *this};
+    return {std::as_const(*this)(indices...), detail::whole_of(*state(), this)};
   }
   /// One element, as a Variable of no axes.
   template <std::integral... Is>
@@ -360,7 +365,8 @@ class Variable {
   Variable(detail::State<T, D>* state, adopted) : state_(state) {}
 
   static SITU_NOINLINE void hold(detail::State<T, D>* state) noexcept { detail::count_up(state->handles); }  // every formula copies its Variables
-  static SITU_NOINLINE void end(detail::State<T, D>* state) noexcept {
+  static SITU_NOINLINE void end(detail::State<T, D>* state, Variable const* handle) noexcept {
+    detail::leave(*state, handle);
     if (SITU_LIKELY(!detail::count_down(state->handles))) return;
     __atomic_store_n(&state->handles, 0, __ATOMIC_RELAXED);
     if (state->name) state->value = {};  // nobody can read it any more; what a backward needs has been saved
@@ -391,34 +397,40 @@ class Variable {
 /// A part of a named Variable: `y[1]`, `y(all(), range(0, 2))`, `y[1][2]`.
 ///
 /// As an operand it is a Variable. On the left side it is written: `y[1] = e`, `y[1] += e`, where e is a Variable, a formula, a Tensor or a number that
-/// broadcasts to it. The elements of y are written in place, which a backward that needs them notices; y becomes the result of
-/// the write, and of what y and e were made of.
+/// broadcasts to it. So is one that has a name, by `row += e`, while `row = e` gives the name to e. The elements of y are written in place, which a
+/// backward that needs them notices; y becomes the result of the write, and of what y and e were made of.
 ///
 /// Gradient  of e: the part's; of what y was before: that of y, with 0 in the part.
+/// A part may outlive y, as where a function returns one: it can be read then, and written inside of a no_grad.
 /// Throws    GradientError where gradients are recorded, and y is a leaf that requires one (write inside of a no_grad), is itself a view of
-///           another Variable, or has its history held by other Variables or formulas too: these would not know of e.
+///           another Variable, or has its history held by other Variables or formulas too: these would not know of e; and where y has ended, was moved or
+///           assigned to since the part was taken.
 template <class T, class D>
 class VariablePart : public Variable<T, D> {
  public:
-  VariablePart(Variable<T, D>&& part, Variable<T, D>& whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
-  VariablePart(VariablePart const&) = default;
+  /// `whole` is counted already.
+  VariablePart(Variable<T, D>&& part, detail::Whole* whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const& other) : Variable<T, D>(other), whole_(other.held()) {}
+  ~VariablePart() {
+    if (whole_) detail::drop(whole_);
+  }
 
   /// A name for a part is a Variable like others: assigning to it rebinds it.
   VariablePart& operator=(VariablePart const& other) & noexcept {
-    Variable<T, D>::operator=(other);
+    rebind(other, other.held());
     return *this;
   }
   template <class X>
-    requires std::constructible_from<Variable<T, D>, X>
+    requires(std::constructible_from<Variable<T, D>, X> && !std::same_as<std::remove_cvref_t<X>, VariablePart>)
   VariablePart& operator=(X&& x) & {
-    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    rebind(Variable<T, D>(static_cast<X&&>(x)), nullptr);
     return *this;
   }
 
-  void operator=(VariablePart const& other) && { detail::write_part(whole_, *this, static_cast<Variable<T, D> const&>(other)); }
+  void operator=(VariablePart const& other) && { detail::write_part(whole(), *this, static_cast<Variable<T, D> const&>(other)); }
   template <detail::written_to<T, D> X>
   void operator=(X&& x) && {
-    detail::write_part(whole_, *this, static_cast<X&&>(x));
+    detail::write_part(whole(), *this, static_cast<X&&>(x));
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)
@@ -428,8 +440,19 @@ class VariablePart : public Variable<T, D> {
   template <class X>                                                                                               \
     requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
   void operator SYMBOL##=(X&& x)&& {                                                                               \
-    detail::change_part(whole_, *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+    detail::change_part(whole(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
                         [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
+  }                                                                                                                \
+  template <class X>                                                                                               \
+    requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
+  VariablePart& operator SYMBOL##=(X&& x)& {                                                                       \
+    if (!whole_) {                                                                                                 \
+      Variable<T, D>::operator SYMBOL##=(x);                                                                       \
+      return *this;                                                                                                \
+    }                                                                                                              \
+    std::move(*this) SYMBOL##= static_cast<X&&>(x);                                                                \
+    detail::retake_part<T, D>(whole(), *this);                                                                     \
+    return *this;                                                                                                  \
   }
   SITU_CHANGE_PART(+)
   SITU_CHANGE_PART(-)
@@ -437,20 +460,41 @@ class VariablePart : public Variable<T, D> {
   SITU_CHANGE_PART(/)
 #undef SITU_CHANGE_PART
 
-  // A part of a part is one of the whole.
-  VariablePart operator[](int64_t index) const { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
+  // A part of a part is one of the whole; one of a name that was rebound is one of that.
+  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], held()}; }
+  VariablePart operator[](int64_t index) & {
+    if (!whole_) return Variable<T, D>::operator[](index);
+    return std::as_const(*this)[index];
+  }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
   void operator[](I) const = delete;
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
-  VariablePart operator()(Is... indices) const {
-    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
+  VariablePart operator()(Is... indices) const& {
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), held()};
+  }
+  template <class... Is>
+    requires(detail::any_index<Is> && ...)
+  VariablePart operator()(Is... indices) & {
+    if (!whole_) return Variable<T, D>::operator()(indices...);
+    return std::as_const(*this)(indices...);
   }
 
  private:
-  Variable<T, D>& whole_;
+  Variable<T, D>* whole() const { return whole_ ? static_cast<Variable<T, D>*>(__atomic_load_n(&whole_->handle, __ATOMIC_RELAXED)) : nullptr; }
+  detail::Whole* held() const {
+    if (whole_) detail::count_up(whole_->references);
+    return whole_;
+  }
+  void rebind(Variable<T, D> to, detail::Whole* whole) noexcept {
+    Variable<T, D>::operator=(std::move(to));
+    if (whole_) detail::drop(whole_);
+    whole_ = whole;
+  }
+
+  detail::Whole* whole_;  ///< null: it was rebound, and is no part
 };
 
 template <class T, class D>

@@ -11,6 +11,10 @@ struct Window {
   Layout layout;
   int64_t offset = 0;
 
+  template <class T, class D>
+  static Window of(Tensor<T, D> const& whole, Tensor<T, D> const& part) {
+    return of(whole.layout(), part.layout(), part.size() > 0 ? part.data() - whole.data() : 0);
+  }
   /// From a part of a tensor of any strides, but broadcast: `from` is the distance of their first elements in memory.
   SITU_NOINLINE static Window of(Layout const& whole, Layout const& part, int64_t from) {
     if (whole.is_contiguous()) return {part, from};
@@ -89,13 +93,22 @@ bool wants_gradient(X const& x) {
   return result;
 }
 
+/// Whether the write of a part is recorded. `whole` is null when it has left: throws GradientError where it would have to know.
+template <class T, class D, class X>
+bool records_write(Variable<T, D> const* whole, Variable<T, D> const& part, X const& x) {
+  if (!records_gradients) return false;
+  if (whole) return whole->requires_grad() || wants_gradient(x);
+  StorageHead const* const head = part.state()->value.storage_head();
+  if (part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
+    fail<GradientError>("operator=: the Variable that this part of shape ", part.shape(), " was taken of has ended since, or was moved or assigned to; take the part again");
+  }
+  return false;
+}
+
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
 template <class X, class T, class D>
-void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const& x) {
+void check_write(Variable<T, D> const& whole, X const& x) {
   auto const* const state = whole.state();
-  if (part.storage_head() != state->value.storage_head()) {
-    fail<GradientError>("operator=: this part of shape ", part.shape(), " is one of what the Variable was before it was assigned to; take the part again");
-  }
   if (whole.is_leaf() && whole.requires_grad()) {
     fail<GradientError>("operator=: this Variable of shape ", whole.shape(),
                         " is a leaf that requires a gradient: a part of it cannot be written where gradients are recorded; write inside of a no_grad, or to a clone() of it");
@@ -116,7 +129,7 @@ void check_write(Variable<T, D> const& whole, Tensor<T, D> const& part, X const&
 template <class T, class D, class X>
 void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   Tensor<T, D> const value = whole.value();
-  CopySlices const rule{Window::of(value.layout(), target.layout(), target.size() > 0 ? target.data() - const_cast<T*>(value.data()) : 0)};
+  CopySlices const rule{Window::of(value, std::as_const(target))};
   Variable<T, D> written = [&] {
     if constexpr (differentiable<X>) {
       auto const source = recorded_as<T, D>(x);
@@ -130,38 +143,46 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
     }
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
+  written.state()->parts_whole = std::exchange(whole.state()->parts_whole, nullptr);  // the only handle: nobody else sees this
   whole = std::move(written);
 }
 
-/// part = x. `leads`: x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
+/// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>& whole, Variable<T, D> const& part, X&& x, bool leads) {
+void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
   Tensor<T, D> target = part.value();
   if constexpr (any_formula<X>) {
-    if (leads && x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
+    if (x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
   }
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
+  if (!records_write(whole, part, x)) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
     return;
   }
-  check_write<X>(whole, target, x);
-  record_write(whole, target, x);
+  check_write<X>(*whole, x);
+  record_write(*whole, target, x);
 }
 
 /// part = part ∘ x.
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>& whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
-  if (!records_gradients || !(whole.requires_grad() || wants_gradient(x))) {
-    Tensor<T, D> target = part.value();
+void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
+  Tensor<T, D> target = part.value();
+  if (!records_write(whole, part, x)) {
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
-    Tensor<T, D> target = part.value();
-    check_write<X>(whole, target, x);
+    check_write<X>(*whole, x);
     Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
-    record_write(whole, target, changed);
+    record_write(*whole, target, changed);
   }
+}
+
+/// A part that was changed under a name of its own, as a view of what `whole` is now.
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
+  if (!whole || !whole->requires_grad() || !records_gradients) return;
+  Tensor<T, D> const value = part.value();
+  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// v = v ∘ x.
