@@ -41678,11 +41678,13 @@ namespace detail {
 
 class Flow;
 
-/// The handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
+/// A handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
 /// node until the handle leaves it.
 struct Whole {
   int64_t references = 1;
   void* handle = nullptr;  ///< null: it has ended, was moved or assigned to
+  bool records = false;    ///< whether what it held then wanted a gradient
+  Whole* next = nullptr;   ///< that of another handle of the node
   SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
   SITU_NOINLINE static void operator delete(void* whole) noexcept { give_block(whole); }
 };
@@ -41704,7 +41706,7 @@ struct Node {
   bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
-  Whole* parts_whole = nullptr;  ///< of its parts; changed under wholes_lock, because handles may be copied, read and ended from several threads
+  Whole* wholes = nullptr;  ///< of the handles that parts were taken of; under wholes_lock, because they may be copied, read and ended from several threads
   Shape shape;            ///< of the value
 
   Node() = default;
@@ -41729,36 +41731,71 @@ struct Node {
 };
 
 SITU_PROCESS_STATE constinit int64_t wholes_lock = 0;
-inline void drop(Whole* whole) noexcept {
-  if (count_down(whole->references)) delete whole;
+/// Takes that of `handle` from a node that it leaves; null where there is none. Under wholes_lock.
+inline Whole* take_whole(Node& node, void const* handle) noexcept {
+  Whole** at = &node.wholes;
+  while (*at && (*at)->handle != handle) at = &(*at)->next;
+  Whole* const whole = *at;
+  if (whole) __atomic_store_n(at, whole->next, __ATOMIC_RELAXED);
+  return whole;
 }
-/// Of the parts that are taken of `handle`, which holds the node; counted. Parts that were taken of another handle of the node are written no more.
-SITU_NOINLINE inline Whole* whole_of(Node& node, void* handle) {
-  SpinLock const locked(wholes_lock);
-  if (Whole* const old = node.parts_whole; !old || old->handle != handle) {
-    auto* const made = new Whole;
-    made->handle = handle;
-    __atomic_store_n(&node.parts_whole, made, __ATOMIC_RELAXED);
-    if (old) {
-      __atomic_store_n(&old->handle, nullptr, __ATOMIC_RELAXED);
-      drop(old);
-    }
-  }
-  count_up(node.parts_whole->references);
-  return node.parts_whole;
+inline void add_whole(Node& node, Whole* whole) noexcept {
+  whole->next = node.wholes;
+  __atomic_store_n(&node.wholes, whole, __ATOMIC_RELAXED);
 }
 /// The handle holds the node no more, or is another one now.
 __attribute__((noinline, cold)) inline void leave_whole(Node& node, void const* handle) noexcept {
   SpinLock const locked(wholes_lock);
-  Whole* const whole = node.parts_whole;
-  if (!whole || whole->handle != handle) return;
-  __atomic_store_n(&node.parts_whole, nullptr, __ATOMIC_RELAXED);
-  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELAXED);
-  drop(whole);
+  Whole* const whole = take_whole(node, handle);
+  if (!whole) return;
+  whole->records = node.requires_grad;
+  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELEASE);
+  if (count_down(whole->references)) delete whole;
+}
+/// The handle is about to hold another node, with the same elements.
+SITU_NOINLINE inline void pass_whole(Node& from, Node& to, void const* handle) noexcept {
+  SpinLock const locked(wholes_lock);
+  if (Whole* const whole = take_whole(from, handle)) add_whole(to, whole);
 }
 SITU_INLINE void leave(Node& node, void const* handle) noexcept {
-  if (SITU_UNLIKELY(__atomic_load_n(&node.parts_whole, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
+  if (SITU_UNLIKELY(__atomic_load_n(&node.wholes, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
 }
+/// A part's way to its Whole.
+class WholePointer {
+ public:
+  /// For parts that are taken of `handle`, which holds the node.
+  SITU_NOINLINE WholePointer(Node& node, void* handle) {
+    SpinLock const locked(wholes_lock);
+    whole_ = node.wholes;
+    while (whole_ && whole_->handle != handle) whole_ = whole_->next;
+    if (!whole_) {
+      whole_ = new Whole;
+      whole_->handle = handle;
+      add_whole(node, whole_);
+    }
+    count_up(whole_->references);
+  }
+  WholePointer(WholePointer const& other) noexcept : whole_(other.whole_) {
+    if (whole_) count_up(whole_->references);
+  }
+  WholePointer& operator=(WholePointer other) noexcept {
+    std::swap(whole_, other.whole_);
+    return *this;
+  }
+  ~WholePointer() { forget(); }
+  void forget() noexcept {
+    if (whole_ && count_down(whole_->references)) delete whole_;
+    whole_ = nullptr;
+  }
+  explicit operator bool() const { return whole_ != nullptr; }
+  /// Null when it has left.
+  void* handle() const { return __atomic_load_n(&whole_->handle, __ATOMIC_ACQUIRE); }
+  /// Of one that has left.
+  bool records() const { return whole_->records; }
+
+ private:
+  Whole* whole_;
+};
 
 /// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
 struct DyingNodes {
@@ -42097,9 +42134,9 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x);
+void write_part(Variable<T, D>* whole, bool records, Variable<T, D> const& part, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+void change_part(Variable<T, D>* whole, bool records, Variable<T, D>& part, InPlace const& in_place, Recorded const& recorded, X&& x);
 template <class T, class D>
 void retake_part(Variable<T, D> const* whole, Variable<T, D>& part);
 template <class T, class D, class InPlace, class Recorded, class X>
@@ -42178,7 +42215,7 @@ class Variable {
     if (state_) detail::leave(*state_, &other);
   }
   Variable& operator=(Variable other) & noexcept {
-    if (state_) detail::leave(*state_, this);
+    if (state_ && state_ != other.state_) detail::leave(*state_, this);
     std::swap(state_, other.state_);
     return *this;
   }
@@ -42325,7 +42362,7 @@ class Variable {
   Variable operator[](int64_t index) const& {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
-  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::whole_of(*state(), this)}; }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::WholePointer(*state(), this)}; }
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -42340,7 +42377,7 @@ class Variable {
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   VariablePart<T, D> operator()(Is... indices) & {
-    return {std::as_const(*this)(indices...), detail::whole_of(*state(), this)};
+    return {std::as_const(*this)(indices...), detail::WholePointer(*state(), this)};
   }
   /// One element, as a Variable of no axes.
   template <std::integral... Is>
@@ -42464,29 +42501,27 @@ class Variable {
 template <class T, class D>
 class VariablePart : public Variable<T, D> {
  public:
-  /// `whole` is counted already.
-  VariablePart(Variable<T, D>&& part, detail::Whole* whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
-  VariablePart(VariablePart const& other) : Variable<T, D>(other), whole_(other.held()) {}
-  ~VariablePart() {
-    if (whole_) detail::drop(whole_);
-  }
+  VariablePart(Variable<T, D>&& part, detail::WholePointer whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const&) = default;
 
   /// A name for a part is a Variable like others: assigning to it rebinds it.
   VariablePart& operator=(VariablePart const& other) & noexcept {
-    rebind(other, other.held());
+    Variable<T, D>::operator=(other);
+    whole_ = other.whole_;
     return *this;
   }
   template <class X>
     requires(std::constructible_from<Variable<T, D>, X> && !std::same_as<std::remove_cvref_t<X>, VariablePart>)
   VariablePart& operator=(X&& x) & {
-    rebind(Variable<T, D>(static_cast<X&&>(x)), nullptr);
+    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    whole_.forget();
     return *this;
   }
 
-  void operator=(VariablePart const& other) && { detail::write_part(whole(), *this, static_cast<Variable<T, D> const&>(other)); }
+  void operator=(VariablePart const& other) && { detail::write_part<T, D>(whole(), records(), *this, static_cast<Variable<T, D> const&>(other)); }
   template <detail::written_to<T, D> X>
   void operator=(X&& x) && {
-    detail::write_part(whole(), *this, static_cast<X&&>(x));
+    detail::write_part<T, D>(whole(), records(), *this, static_cast<X&&>(x));
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)
@@ -42496,7 +42531,7 @@ class VariablePart : public Variable<T, D> {
   template <class X>                                                                                               \
     requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
   void operator SYMBOL##=(X&& x)&& {                                                                               \
-    detail::change_part(whole(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+    detail::change_part<T, D>(whole(), records(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
                         [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
   }                                                                                                                \
   template <class X>                                                                                               \
@@ -42517,9 +42552,10 @@ class VariablePart : public Variable<T, D> {
 #undef SITU_CHANGE_PART
 
   // A part of a part is one of the whole; one of a name that was rebound is one of that.
-  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], held()}; }
+  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
   VariablePart operator[](int64_t index) & {
     if (!whole_) return Variable<T, D>::operator[](index);
+    detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)[index];
   }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -42529,28 +42565,23 @@ class VariablePart : public Variable<T, D> {
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const& {
-    return {static_cast<Variable<T, D> const&>(*this)(indices...), held()};
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
   }
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) & {
     if (!whole_) return Variable<T, D>::operator()(indices...);
+    detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)(indices...);
   }
 
  private:
-  Variable<T, D>* whole() const { return whole_ ? static_cast<Variable<T, D>*>(__atomic_load_n(&whole_->handle, __ATOMIC_RELAXED)) : nullptr; }
-  detail::Whole* held() const {
-    if (whole_) detail::count_up(whole_->references);
-    return whole_;
-  }
-  void rebind(Variable<T, D> to, detail::Whole* whole) noexcept {
-    Variable<T, D>::operator=(std::move(to));
-    if (whole_) detail::drop(whole_);
-    whole_ = whole;
-  }
+  /// Null when it has left.
+  Variable<T, D>* whole() { return whole_ ? static_cast<Variable<T, D>*>(whole_.handle()) : this; }
+  /// What the one that has left wanted.
+  bool records() const { return whole_ && !whole_.handle() && whole_.records(); }
 
-  detail::Whole* whole_;  ///< null: it was rebound, and is no part
+  detail::WholePointer whole_;  ///< none: it was rebound, and is no part
 };
 
 template <class T, class D>
@@ -42587,11 +42618,16 @@ inline constexpr char recorded_write[] = "a recorded write";
 template <class T, class D>
 struct State;
 
-/// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+/// Whether it is a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class T, class D>
+bool is_outdated(State<T, D> const& state) {
+  StorageHead const* const head = state.value.storage_head();
+  return SITU_UNLIKELY(state.is_view && head && static_cast<int32_t>(head->recorded - state.version) > 0);
+}
+/// Throws GradientError for such a view.
 template <class T, class D>
 void check_view(State<T, D> const& state) {
-  StorageHead const* const head = state.value.storage_head();
-  if (SITU_LIKELY(!state.is_view || !head || static_cast<int32_t>(head->recorded - state.version) <= 0)) return;
+  if (!is_outdated(state)) return;
   fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
 }
 template <class V>
@@ -45587,7 +45623,7 @@ struct Window {
     auto const length = [&](int k) { return whole.strides[k] < 0 ? -whole.strides[k] : whole.strides[k]; };
     int64_t lowest = 0;
     for (int k = 0; k < whole.rank(); ++k) {
-      if (whole.shape[k] < 2) continue;
+      if (whole.shape[k] < 2 || length(k) == 0) continue;  // what is broadcast cannot be written anyway
       if (whole.strides[k] < 0) lowest += (whole.shape[k] - 1) * length(k);
       int at = count++;
       for (; at > 0 && length(order[at - 1]) < length(k); --at) order[at] = order[at - 1];
@@ -45656,16 +45692,26 @@ bool wants_gradient(X const& x) {
   return result;
 }
 
-/// Whether the write of a part is recorded. `whole` is null when it has left: throws GradientError where it would have to know.
+/// Whether the write of a part is recorded. `whole` is null when it has left, and `records` tells what it wanted then: throws GradientError where it would
+/// have to know.
 template <class T, class D, class X>
-bool records_write(Variable<T, D> const* whole, Variable<T, D> const& part, X const& x) {
+bool records_write(Variable<T, D> const* whole, bool records, Variable<T, D> const& part, X const& x) {
   if (!records_gradients) return false;
   if (whole) return whole->requires_grad() || wants_gradient(x);
   StorageHead const* const head = part.state()->value.storage_head();
-  if (part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
+  if (records || part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
     fail<GradientError>("operator=: the Variable that this part of shape ", part.shape(), " was taken of has ended since, or was moved or assigned to; take the part again");
   }
   return false;
+}
+
+/// A part that has a name, as a view of what `whole` is now, when that was written since, or the part was taken where nothing was recorded.
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
+  if (!records_gradients || !whole || whole == &part || !whole->requires_grad() || whole->is_leaf() || whole->state()->is_view) return;
+  if (part.requires_grad() && !is_outdated(*part.state())) return;
+  Tensor<T, D> const value = part.value();
+  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
@@ -45706,18 +45752,18 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
     }
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
-  written.state()->parts_whole = std::exchange(whole.state()->parts_whole, nullptr);  // the only handle: nobody else sees this
+  pass_whole(*whole.state(), *written.state(), &whole);
   whole = std::move(written);
 }
 
 /// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
+void write_part(Variable<T, D>* whole, bool records, Variable<T, D> const& part, X&& x) {
   Tensor<T, D> target = part.value();
   if constexpr (any_formula<X>) {
     if (x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
   }
-  if (!records_write(whole, part, x)) {
+  if (!records_write(whole, records, part, x)) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
     return;
@@ -45728,24 +45774,17 @@ void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
 
 /// part = part ∘ x.
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
+void change_part(Variable<T, D>* whole, bool records, Variable<T, D>& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
   Tensor<T, D> target = part.value();
-  if (!records_write(whole, part, x)) {
+  if (!records_write(whole, records, part, x)) {
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
     check_write<X>(*whole, x);
+    retake_part(whole, part);
     Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
     record_write(*whole, target, changed);
   }
-}
-
-/// A part that was changed under a name of its own, as a view of what `whole` is now.
-template <class T, class D>
-void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
-  if (!whole || !whole->requires_grad() || !records_gradients) return;
-  Tensor<T, D> const value = part.value();
-  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// v = v ∘ x.

@@ -19,11 +19,13 @@ namespace detail {
 
 class Flow;
 
-/// The handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
+/// A handle that a Variable's parts are written through, while it stays where it is and holds what they are parts of. Counted by the parts, and by the
 /// node until the handle leaves it.
 struct Whole {
   int64_t references = 1;
   void* handle = nullptr;  ///< null: it has ended, was moved or assigned to
+  bool records = false;    ///< whether what it held then wanted a gradient
+  Whole* next = nullptr;   ///< that of another handle of the node
   SITU_NOINLINE static void* operator new(std::size_t bytes) { return take_block(bytes); }
   SITU_NOINLINE static void operator delete(void* whole) noexcept { give_block(whole); }
 };
@@ -45,7 +47,7 @@ struct Node {
   bool takes_late = false;    ///< its backward may compute its gradient itself, a part at a time: see LateGradient
   uint64_t mark = 0;      ///< the last grad() that came by: 2k, or 2k + 1 where one of its inputs leads to a target
   Node* next = nullptr;   ///< in the list of those that die
-  Whole* parts_whole = nullptr;  ///< of its parts; changed under wholes_lock, because handles may be copied, read and ended from several threads
+  Whole* wholes = nullptr;  ///< of the handles that parts were taken of; under wholes_lock, because they may be copied, read and ended from several threads
   Shape shape;            ///< of the value
 
   Node() = default;
@@ -70,36 +72,71 @@ struct Node {
 };
 
 SITU_PROCESS_STATE constinit int64_t wholes_lock = 0;
-inline void drop(Whole* whole) noexcept {
-  if (count_down(whole->references)) delete whole;
+/// Takes that of `handle` from a node that it leaves; null where there is none. Under wholes_lock.
+inline Whole* take_whole(Node& node, void const* handle) noexcept {
+  Whole** at = &node.wholes;
+  while (*at && (*at)->handle != handle) at = &(*at)->next;
+  Whole* const whole = *at;
+  if (whole) __atomic_store_n(at, whole->next, __ATOMIC_RELAXED);
+  return whole;
 }
-/// Of the parts that are taken of `handle`, which holds the node; counted. Parts that were taken of another handle of the node are written no more.
-SITU_NOINLINE inline Whole* whole_of(Node& node, void* handle) {
-  SpinLock const locked(wholes_lock);
-  if (Whole* const old = node.parts_whole; !old || old->handle != handle) {
-    auto* const made = new Whole;
-    made->handle = handle;
-    __atomic_store_n(&node.parts_whole, made, __ATOMIC_RELAXED);
-    if (old) {
-      __atomic_store_n(&old->handle, nullptr, __ATOMIC_RELAXED);
-      drop(old);
-    }
-  }
-  count_up(node.parts_whole->references);
-  return node.parts_whole;
+inline void add_whole(Node& node, Whole* whole) noexcept {
+  whole->next = node.wholes;
+  __atomic_store_n(&node.wholes, whole, __ATOMIC_RELAXED);
 }
 /// The handle holds the node no more, or is another one now.
 __attribute__((noinline, cold)) inline void leave_whole(Node& node, void const* handle) noexcept {
   SpinLock const locked(wholes_lock);
-  Whole* const whole = node.parts_whole;
-  if (!whole || whole->handle != handle) return;
-  __atomic_store_n(&node.parts_whole, nullptr, __ATOMIC_RELAXED);
-  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELAXED);
-  drop(whole);
+  Whole* const whole = take_whole(node, handle);
+  if (!whole) return;
+  whole->records = node.requires_grad;
+  __atomic_store_n(&whole->handle, nullptr, __ATOMIC_RELEASE);
+  if (count_down(whole->references)) delete whole;
+}
+/// The handle is about to hold another node, with the same elements.
+SITU_NOINLINE inline void pass_whole(Node& from, Node& to, void const* handle) noexcept {
+  SpinLock const locked(wholes_lock);
+  if (Whole* const whole = take_whole(from, handle)) add_whole(to, whole);
 }
 SITU_INLINE void leave(Node& node, void const* handle) noexcept {
-  if (SITU_UNLIKELY(__atomic_load_n(&node.parts_whole, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
+  if (SITU_UNLIKELY(__atomic_load_n(&node.wholes, __ATOMIC_RELAXED) != nullptr)) leave_whole(node, handle);
 }
+/// A part's way to its Whole.
+class WholePointer {
+ public:
+  /// For parts that are taken of `handle`, which holds the node.
+  SITU_NOINLINE WholePointer(Node& node, void* handle) {
+    SpinLock const locked(wholes_lock);
+    whole_ = node.wholes;
+    while (whole_ && whole_->handle != handle) whole_ = whole_->next;
+    if (!whole_) {
+      whole_ = new Whole;
+      whole_->handle = handle;
+      add_whole(node, whole_);
+    }
+    count_up(whole_->references);
+  }
+  WholePointer(WholePointer const& other) noexcept : whole_(other.whole_) {
+    if (whole_) count_up(whole_->references);
+  }
+  WholePointer& operator=(WholePointer other) noexcept {
+    std::swap(whole_, other.whole_);
+    return *this;
+  }
+  ~WholePointer() { forget(); }
+  void forget() noexcept {
+    if (whole_ && count_down(whole_->references)) delete whole_;
+    whole_ = nullptr;
+  }
+  explicit operator bool() const { return whole_ != nullptr; }
+  /// Null when it has left.
+  void* handle() const { return __atomic_load_n(&whole_->handle, __ATOMIC_ACQUIRE); }
+  /// Of one that has left.
+  bool records() const { return whole_->records; }
+
+ private:
+  Whole* whole_;
+};
 
 /// Nodes to be destroyed: a loop instead of a recursion, since chains may be a million nodes long.
 struct DyingNodes {

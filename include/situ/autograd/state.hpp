@@ -24,11 +24,16 @@ inline constexpr char recorded_write[] = "a recorded write";
 template <class T, class D>
 struct State;
 
-/// Throws GradientError for a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+/// Whether it is a view of a Variable that was written since, and recorded: its own history does not know what it is made of.
+template <class T, class D>
+bool is_outdated(State<T, D> const& state) {
+  StorageHead const* const head = state.value.storage_head();
+  return SITU_UNLIKELY(state.is_view && head && static_cast<int32_t>(head->recorded - state.version) > 0);
+}
+/// Throws GradientError for such a view.
 template <class T, class D>
 void check_view(State<T, D> const& state) {
-  StorageHead const* const head = state.value.storage_head();
-  if (SITU_LIKELY(!state.is_view || !head || static_cast<int32_t>(head->recorded - state.version) <= 0)) return;
+  if (!is_outdated(state)) return;
   fail<GradientError>("a view of shape ", state.shape, " is used after the Variable that it is a view of was written: its gradient would go astray; take the view again");
 }
 template <class V>

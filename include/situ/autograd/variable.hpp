@@ -41,9 +41,9 @@ template <class T, class D>
 Tensor<T, D> one_gradient(Shape const& shape);
 // Defined by writes.hpp.
 template <class T, class D, class X>
-void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x);
+void write_part(Variable<T, D>* whole, bool records, Variable<T, D> const& part, X&& x);
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x);
+void change_part(Variable<T, D>* whole, bool records, Variable<T, D>& part, InPlace const& in_place, Recorded const& recorded, X&& x);
 template <class T, class D>
 void retake_part(Variable<T, D> const* whole, Variable<T, D>& part);
 template <class T, class D, class InPlace, class Recorded, class X>
@@ -122,7 +122,7 @@ class Variable {
     if (state_) detail::leave(*state_, &other);
   }
   Variable& operator=(Variable other) & noexcept {
-    if (state_) detail::leave(*state_, this);
+    if (state_ && state_ != other.state_) detail::leave(*state_, this);
     std::swap(state_, other.state_);
     return *this;
   }
@@ -269,7 +269,7 @@ class Variable {
   Variable operator[](int64_t index) const& {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
-  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::whole_of(*state(), this)}; }
+  VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::WholePointer(*state(), this)}; }
   template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
   void operator[](I const&) const& = delete;
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -284,7 +284,7 @@ class Variable {
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   VariablePart<T, D> operator()(Is... indices) & {
-    return {std::as_const(*this)(indices...), detail::whole_of(*state(), this)};
+    return {std::as_const(*this)(indices...), detail::WholePointer(*state(), this)};
   }
   /// One element, as a Variable of no axes.
   template <std::integral... Is>
@@ -408,29 +408,27 @@ class Variable {
 template <class T, class D>
 class VariablePart : public Variable<T, D> {
  public:
-  /// `whole` is counted already.
-  VariablePart(Variable<T, D>&& part, detail::Whole* whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
-  VariablePart(VariablePart const& other) : Variable<T, D>(other), whole_(other.held()) {}
-  ~VariablePart() {
-    if (whole_) detail::drop(whole_);
-  }
+  VariablePart(Variable<T, D>&& part, detail::WholePointer whole) : Variable<T, D>(std::move(part)), whole_(whole) {}
+  VariablePart(VariablePart const&) = default;
 
   /// A name for a part is a Variable like others: assigning to it rebinds it.
   VariablePart& operator=(VariablePart const& other) & noexcept {
-    rebind(other, other.held());
+    Variable<T, D>::operator=(other);
+    whole_ = other.whole_;
     return *this;
   }
   template <class X>
     requires(std::constructible_from<Variable<T, D>, X> && !std::same_as<std::remove_cvref_t<X>, VariablePart>)
   VariablePart& operator=(X&& x) & {
-    rebind(Variable<T, D>(static_cast<X&&>(x)), nullptr);
+    Variable<T, D>::operator=(Variable<T, D>(static_cast<X&&>(x)));
+    whole_.forget();
     return *this;
   }
 
-  void operator=(VariablePart const& other) && { detail::write_part(whole(), *this, static_cast<Variable<T, D> const&>(other)); }
+  void operator=(VariablePart const& other) && { detail::write_part<T, D>(whole(), records(), *this, static_cast<Variable<T, D> const&>(other)); }
   template <detail::written_to<T, D> X>
   void operator=(X&& x) && {
-    detail::write_part(whole(), *this, static_cast<X&&>(x));
+    detail::write_part<T, D>(whole(), records(), *this, static_cast<X&&>(x));
   }
   template <class E, class Error = error::operands_on_different_devices__move_one_with_to<D, device_of<E>>>
     requires(any_formula<E> && !mixes_with<device_of<E>, D>)
@@ -440,7 +438,7 @@ class VariablePart : public Variable<T, D> {
   template <class X>                                                                                               \
     requires detail::written_to<decltype(std::declval<Variable<T, D> const&>() SYMBOL std::declval<X const&>()), T, D> \
   void operator SYMBOL##=(X&& x)&& {                                                                               \
-    detail::change_part(whole(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
+    detail::change_part<T, D>(whole(), records(), *this, [](auto& t, auto const& e) { t SYMBOL##= e; },                              \
                         [](auto const& a, auto const& e) { return a SYMBOL e; }, static_cast<X&&>(x));             \
   }                                                                                                                \
   template <class X>                                                                                               \
@@ -461,9 +459,10 @@ class VariablePart : public Variable<T, D> {
 #undef SITU_CHANGE_PART
 
   // A part of a part is one of the whole; one of a name that was rebound is one of that.
-  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], held()}; }
+  VariablePart operator[](int64_t index) const& { return {static_cast<Variable<T, D> const&>(*this)[index], whole_}; }
   VariablePart operator[](int64_t index) & {
     if (!whole_) return Variable<T, D>::operator[](index);
+    detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)[index];
   }
   template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
@@ -473,28 +472,23 @@ class VariablePart : public Variable<T, D> {
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const& {
-    return {static_cast<Variable<T, D> const&>(*this)(indices...), held()};
+    return {static_cast<Variable<T, D> const&>(*this)(indices...), whole_};
   }
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) & {
     if (!whole_) return Variable<T, D>::operator()(indices...);
+    detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)(indices...);
   }
 
  private:
-  Variable<T, D>* whole() const { return whole_ ? static_cast<Variable<T, D>*>(__atomic_load_n(&whole_->handle, __ATOMIC_RELAXED)) : nullptr; }
-  detail::Whole* held() const {
-    if (whole_) detail::count_up(whole_->references);
-    return whole_;
-  }
-  void rebind(Variable<T, D> to, detail::Whole* whole) noexcept {
-    Variable<T, D>::operator=(std::move(to));
-    if (whole_) detail::drop(whole_);
-    whole_ = whole;
-  }
+  /// Null when it has left.
+  Variable<T, D>* whole() { return whole_ ? static_cast<Variable<T, D>*>(whole_.handle()) : this; }
+  /// What the one that has left wanted.
+  bool records() const { return whole_ && !whole_.handle() && whole_.records(); }
 
-  detail::Whole* whole_;  ///< null: it was rebound, and is no part
+  detail::WholePointer whole_;  ///< none: it was rebound, and is no part
 };
 
 template <class T, class D>

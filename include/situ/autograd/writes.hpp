@@ -24,7 +24,7 @@ struct Window {
     auto const length = [&](int k) { return whole.strides[k] < 0 ? -whole.strides[k] : whole.strides[k]; };
     int64_t lowest = 0;
     for (int k = 0; k < whole.rank(); ++k) {
-      if (whole.shape[k] < 2) continue;
+      if (whole.shape[k] < 2 || length(k) == 0) continue;  // what is broadcast cannot be written anyway
       if (whole.strides[k] < 0) lowest += (whole.shape[k] - 1) * length(k);
       int at = count++;
       for (; at > 0 && length(order[at - 1]) < length(k); --at) order[at] = order[at - 1];
@@ -93,16 +93,26 @@ bool wants_gradient(X const& x) {
   return result;
 }
 
-/// Whether the write of a part is recorded. `whole` is null when it has left: throws GradientError where it would have to know.
+/// Whether the write of a part is recorded. `whole` is null when it has left, and `records` tells what it wanted then: throws GradientError where it would
+/// have to know.
 template <class T, class D, class X>
-bool records_write(Variable<T, D> const* whole, Variable<T, D> const& part, X const& x) {
+bool records_write(Variable<T, D> const* whole, bool records, Variable<T, D> const& part, X const& x) {
   if (!records_gradients) return false;
   if (whole) return whole->requires_grad() || wants_gradient(x);
   StorageHead const* const head = part.state()->value.storage_head();
-  if (part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
+  if (records || part.requires_grad() || wants_gradient(x) || (head && head->recorded != 0)) {
     fail<GradientError>("operator=: the Variable that this part of shape ", part.shape(), " was taken of has ended since, or was moved or assigned to; take the part again");
   }
   return false;
+}
+
+/// A part that has a name, as a view of what `whole` is now, when that was written since, or the part was taken where nothing was recorded.
+template <class T, class D>
+void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
+  if (!records_gradients || !whole || whole == &part || !whole->requires_grad() || whole->is_leaf() || whole->state()->is_view) return;
+  if (part.requires_grad() && !is_outdated(*part.state())) return;
+  Tensor<T, D> const value = part.value();
+  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// Throws GradientError when the recorded write of a part would leave somebody with a history that does not know of it.
@@ -143,18 +153,18 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
     }
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
-  written.state()->parts_whole = std::exchange(whole.state()->parts_whole, nullptr);  // the only handle: nobody else sees this
+  pass_whole(*whole.state(), *written.state(), &whole);
   whole = std::move(written);
 }
 
 /// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
 template <class T, class D, class X>
-void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
+void write_part(Variable<T, D>* whole, bool records, Variable<T, D> const& part, X&& x) {
   Tensor<T, D> target = part.value();
   if constexpr (any_formula<X>) {
     if (x.rank() > target.rank()) target = view_of(target, [&](Layout const& layout) { return Viewed{led_by_ones(layout, x.shape()), 0}; });
   }
-  if (!records_write(whole, part, x)) {
+  if (!records_write(whole, records, part, x)) {
     if constexpr (any_formula<X>) target.assign(values_of(x));
     else target.assign(x);
     return;
@@ -165,24 +175,17 @@ void write_part(Variable<T, D>* whole, Variable<T, D> const& part, X&& x) {
 
 /// part = part ∘ x.
 template <class T, class D, class InPlace, class Recorded, class X>
-void change_part(Variable<T, D>* whole, Variable<T, D> const& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
+void change_part(Variable<T, D>* whole, bool records, Variable<T, D>& part, InPlace const& in_place, Recorded const& recorded, X&& x) {
   Tensor<T, D> target = part.value();
-  if (!records_write(whole, part, x)) {
+  if (!records_write(whole, records, part, x)) {
     if constexpr (any_formula<X>) in_place(target, values_of(x));
     else in_place(target, x);
   } else {
     check_write<X>(*whole, x);
+    retake_part(whole, part);
     Variable<T, D> const changed = recorded_as<T, D>(recorded(part.clone(), x));  // a clone, because x's gradient may need what is written over
     record_write(*whole, target, changed);
   }
-}
-
-/// A part that was changed under a name of its own, as a view of what `whole` is now.
-template <class T, class D>
-void retake_part(Variable<T, D> const* whole, Variable<T, D>& part) {
-  if (!whole || !whole->requires_grad() || !records_gradients) return;
-  Tensor<T, D> const value = part.value();
-  part = record_part(*whole, "Slice", value, Window::of(whole->value(), value));
 }
 
 /// v = v ∘ x.
