@@ -27,6 +27,11 @@ struct Doubled {
   static auto backward(auto&, auto const& g) { return g * 2; }
 };
 
+struct Spread {
+  static auto forward(auto&, auto const& x) { return Tensor<double>(eval(x * 2).expand({2, 3})); }
+  static auto backward(auto&, auto const& g) { return sum(g, 0) * 2; }
+};
+
 struct Same {
   static auto forward(auto&, auto const& x) { return x; }
   static auto backward(auto&, auto const& g) { return g; }
@@ -444,6 +449,19 @@ TEST_CASE("parts of a Variable are not those of its copies") {
     part = part[0];
     CHECK(other.to_vector() == Row{3, 6, 9, 12, 15, 18});
   }
+}
+
+TEST_CASE("a part of what is broadcast is not written: others have its elements too") {
+  V const x = row();
+  V y = autograd::apply<Spread>(x);
+  REQUIRE(y.layout().is_broadcast());
+  CHECK_THROWS_AS(y[0] = x, LayoutError);
+  CHECK_THROWS_AS(y[0] += x, LayoutError);
+  auto part = y[1];
+  CHECK_THROWS_AS(part -= 1, LayoutError);
+  CHECK(y.to_vector() == Row{14, 16, 18, 14, 16, 18});
+  sum(y).backward();
+  CHECK(x.grad().to_vector() == Row{4, 4, 4});
 }
 
 TEST_CASE("named parts are changed in turn") {

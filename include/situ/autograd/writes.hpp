@@ -126,6 +126,7 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   if (state->is_view) {
     fail<GradientError>("operator=: this Variable of shape ", whole.shape(), " is itself a view of another one, which would not know of the write; write to a part of that one, or to a clone()");
   }
+  if (state->value.size() > 0 && state->value.layout().is_broadcast()) fail_broadcast_write("operator=", state->value.layout());  // other parts have its elements too
   int64_t appearances = 0;
   if constexpr (differentiable<X> && !std::is_lvalue_reference_v<X>) {
     for_each_variable(x, [&](auto const& v) { appearances += static_cast<void const*>(v.state()) == state; });
