@@ -42497,7 +42497,7 @@ class Variable {
 /// A part may outlive y, as where a function returns one: it can be read then, and written inside of a no_grad.
 /// Throws    GradientError where gradients are recorded, and y is a leaf that requires one (write inside of a no_grad), is itself a view of
 ///           another Variable, or has its history held by other Variables or formulas too: these would not know of e; and where y has ended, was moved or
-///           assigned to since the part was taken.
+///           assigned to since the part was taken. LayoutError where y is a broadcast view: other parts have the elements too.
 template <class T, class D>
 class VariablePart : public Variable<T, D> {
  public:
