@@ -20405,6 +20405,35 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
   add_product<Isa, C>(sum, all, x);
 }
 
+#if SITU_X86 && !defined(__clang__) && __GNUC__ >= 11 && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
+#define SITU_PAIRS 1  // of bfloat16; in assembly, as above
+#else
+#define SITU_PAIRS 0
+#endif
+
+/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
+template <class T>
+inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
+
+/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats. Products and sums are those of floats, each rounded
+/// once, but for subnormal numbers, which count as 0.
+inline bool multiplies_pairs() {
+#if SITU_PAIRS
+  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+/// sum += x0 * from0 + x1 * from1 of the pairs of bfloat16 that lie in floats.
+template <class V>
+SITU_INLINE void add_pairs_of_all([[maybe_unused]] V& sum, [[maybe_unused]] V const& x, [[maybe_unused]] float const* from) {
+#if SITU_PAIRS
+  if constexpr (sizeof(V) == 64) __asm__("vdpbf16ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(x), "m"(*from));
+  else __asm__("vdpbf16ps {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(sum) : "v"(x), "m"(*from));
+#endif
+}
+
 alignas(64) inline constexpr int64_t lane_masks[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
 
 /// The first lanes of a vector: loads and stores that touch nothing else in memory. All lanes where there are no masks.
@@ -20476,7 +20505,8 @@ struct Block {
   bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
 };
 
-template <class C>
+/// The tiles of a block of C, or of `Pairs` of bfloat16 that lie in floats: then each step is two.
+template <class C, bool Pairs = false>
 struct BlockBody {
   /// Where a tile is, and what it is computed from.
   struct Place {
@@ -20559,12 +20589,13 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    if constexpr (Vectors == 1) {
-      add_product_of_all<Isa, C>(sums[0], x[0], a);
-    } else {
-      add_product_of_all<Isa, C>(sums[0], x[0], a);
-      add_product_of_all<Isa, C>(sums[1], x[1], a);
-    }
+    add<Isa>(sums[0], x[0], a);
+    if constexpr (Vectors == 2) add<Isa>(sums[1], x[1], a);
+  }
+  template <class Isa, class V>
+  SITU_INLINE static void add(V& sum, V const& x, C const* a) {
+    if constexpr (Pairs) add_pairs_of_all(sum, x, a);
+    else add_product_of_all<Isa, C>(sum, x, a);
   }
   /// So many steps in packed panels.
   template <class Isa, int Rows, int Lanes, class V, int... K, int... R>
@@ -20646,8 +20677,34 @@ template <class C>
 SITU_NOINLINE void run_block(Block<C> const& block) {
   dispatch<BlockBody<C>>(&block);
 }
+/// And of one that is packed in pairs, for products of T.
+template <class T>
+SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) {
+#if SITU_PAIRS
+  if constexpr (has_pairs<T>) run_avx512<BlockBody<float, true>>(&block);
+#endif
+}
 
 // ---- packing --------------------------------------------------------------------------------------------------------
+
+/// The columns of four by four elements, `width` apart.
+template <class Isa, class C>
+SITU_INLINE void store_transposed(C* to, int64_t width, pack<C, 4, Isa> const& row0, pack<C, 4, Isa> const& row1, pack<C, 4, Isa> const& row2, pack<C, 4, Isa> const& row3) {
+  using V = typename pack<C, 4, Isa>::vector;
+  V const r0 = row0.v, r1 = row1.v, r2 = row2.v, r3 = row3.v;
+#if defined(__clang__) || __GNUC__ >= 12
+  V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+#else
+  V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
+#endif
+  __builtin_memcpy(to, &c0, sizeof(V));
+  __builtin_memcpy(to + width, &c1, sizeof(V));
+  __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
+  __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+}
 
 /// Packs `count` rows (or columns) of a matrix, `depth` long: to[k * width + i] = from[i * step_i + k * step_k], and zeros for
 /// i >= count. Up to 64 bytes behind the end may be written as well.
@@ -20704,21 +20761,8 @@ struct PackBody {
   /// Four by four elements.
   template <class Isa>
   SITU_INLINE static void transpose(C* to, int64_t width, T const* from, int64_t step) {
-    using V = typename pack<C, 4, Isa>::vector;
-    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
-    V const r2 = load_product<T, 4, Isa>(from + 2 * step).v, r3 = load_product<T, 4, Isa>(from + 3 * step).v;
-#if defined(__clang__) || __GNUC__ >= 12
-    V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-    V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-    V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-    V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-#else
-    V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
-#endif
-    __builtin_memcpy(to, &c0, sizeof(V));
-    __builtin_memcpy(to + width, &c1, sizeof(V));
-    __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
-    __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+    store_transposed<Isa>(to, width, load_product<T, 4, Isa>(from), load_product<T, 4, Isa>(from + step), load_product<T, 4, Isa>(from + 2 * step),
+                          load_product<T, 4, Isa>(from + 3 * step));
   }
   /// Two by four.
   template <class Isa>
@@ -20736,6 +20780,80 @@ struct PackBody {
 template <class T>
 SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
   dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
+}
+
+/// The same with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
+/// Of `elements` along k, which may be one less than those: then 0 is the last one.
+template <class T>
+struct PackPairsBody {
+  template <class Isa>
+  SITU_INLINE static int run(float* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth, int64_t elements) {
+    int64_t const whole = elements / 2;
+    if (count < width) {
+      for (int64_t k = 0; k < depth; ++k) {
+        for (int64_t i = count; i < width; ++i) to[k * width + i] = 0.0f;
+      }
+    }
+    int64_t i = 0;
+    if (step_i == 1) {
+      for (int64_t k = 0; k < whole; ++k) {
+        T const *const row = from + 2 * k * step_k, *const next = row + step_k;
+        for (i = 0; i + 16 <= count; i += 16) interleave<16>(to + k * width + i, row + i, next + i);
+        for (; i + 4 <= count; i += 4) interleave<4>(to + k * width + i, row + i, next + i);
+        for (; i < count; ++i) put(to + k * width + i, row[i], next[i]);
+      }
+      i = count;
+    } else if (step_k == 1) {
+      for (; i + 4 <= count; i += 4) {
+        T const* const row = from + i * step_i;
+        int64_t k = 0;
+        for (; k + 4 <= whole; k += 4) {
+          T const* const p = row + 2 * k;
+          store_transposed<Isa>(to + k * width + i, width, four<Isa>(p), four<Isa>(p + step_i), four<Isa>(p + 2 * step_i), four<Isa>(p + 3 * step_i));
+        }
+        for (; k < whole; ++k) {
+          for (int64_t r = 0; r < 4; ++r) put(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
+        }
+      }
+    }
+    for (; i < count; ++i) {
+      for (int64_t k = 0; k < whole; ++k) put(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
+    }
+    if (whole < depth) {
+      for (i = 0; i < count; ++i) put(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
+    }
+    return 0;
+  }
+
+ private:
+  SITU_INLINE static void put(float* to, T first, T second) {
+    T const both[] = {first, second};
+    __builtin_memcpy(to, both, sizeof *to);
+  }
+  template <class Isa>
+  SITU_INLINE static pack<float, 4, Isa> four(T const* from) {
+    pack<float, 4, Isa> found;
+    __builtin_memcpy(&found.v, from, sizeof found.v);
+    return found;
+  }
+  template <int N>
+  SITU_INLINE static void interleave(float* to, T const* row, T const* next) {
+    using Halves = typename vector_of<uint16_t, N>::type;
+    using Words = typename vector_of<uint32_t, N>::type;
+    Halves first, second;
+    __builtin_memcpy(&first, row, sizeof first);
+    __builtin_memcpy(&second, next, sizeof second);
+    Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
+    __builtin_memcpy(to, &both, sizeof both);
+  }
+};
+
+template <class T>
+SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]] int64_t width, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_i,
+                              [[maybe_unused]] int64_t step_k, [[maybe_unused]] int64_t count, [[maybe_unused]] int64_t depth, [[maybe_unused]] int64_t elements) {
+#if SITU_PAIRS
+  if constexpr (has_pairs<T>) run_avx512<PackPairsBody<T>>(to, width, from, step_i, step_k, count, depth, elements);
+#endif
 }
 
 /// The sizes of tiles for the instruction set in force.
@@ -21030,6 +21148,8 @@ struct Multiplication {
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
   bool finishes = false;
+  /// Whether two neighbours of k are one step: then all that is said of k and depth in blocks and panels is said of pairs.
+  bool const paired = has_pairs<T> && !product.pack_b && product.piece == 0 && multiplies_pairs();
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
   static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
@@ -21099,6 +21219,7 @@ struct Multiplication {
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
       if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
+      else if (paired) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
       done += width;
     }
@@ -21107,7 +21228,8 @@ struct Multiplication {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
-      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
+      if (paired) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
+      else pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
@@ -21176,16 +21298,20 @@ struct Multiplication {
   }
 
  private:
+  /// The steps of k.
+  int64_t steps() const { return paired ? (product.k + 1) / 2 : product.k; }
+  /// How many elements of k the pairs [k, k + depth) have.
+  int64_t elements(int64_t k, int64_t depth) const { return product.k - 2 * k < 2 * depth ? product.k - 2 * k : 2 * depth; }
   /// How many blocks of k there are: as many as A's pieces, or more.
   int64_t block_parts() const {
     Product<T> const& p = product;
-    int64_t const piece = p.piece == 0 ? p.k : p.piece;
-    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+    int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
+    return (all + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
   }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
+    int64_t const all = steps(), deepest = (all + parts - 1) / parts, piece = p.piece == 0 ? all : p.piece;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
@@ -21204,11 +21330,11 @@ struct Multiplication {
       block.i = i;
       block.product = this;
       block.store = &store;
-      for (int64_t k = 0; k < p.k; k += block.depth) {
+      for (int64_t k = 0; k < all; k += block.depth) {
         int64_t const left = piece - k % piece;
         block.depth = left < deepest ? left : deepest;
         block.accumulate = k > 0;
-        block.finishes = finishes = finishing && k + block.depth == p.k;
+        block.finishes = finishes = finishing && k + block.depth == all;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
         block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
@@ -21222,7 +21348,8 @@ struct Multiplication {
             int64_t const rest = block.columns % sizes.lanes;
             if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
-          run_block(block);
+          if (paired) run_pairs<T>(block);
+          else run_block(block);
         }
       }
     }
@@ -22269,7 +22396,8 @@ void launch_attention(Kernel& kernel, int64_t items) {
 /// Dtype     operands promote. 16-bit floats are summed in float and rounded once; integers wrap. bool with bool does not compile.
 /// Device    runs where the operands live; enqueued, not waited for.
 /// Throws    ShapeError when the inner extents differ or the batches do not broadcast.
-/// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros.
+/// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros. On processors that multiply bfloat16 by twos (AVX512_BF16, in programs of
+///           g++) subnormal bfloat16, and sums of them in float, count as 0.
 /// Cost      2 m n k operations. Operands of any strides (transposed, sliced, flipped, broadcast) are read where they lie; formulas
 ///           are evaluated once. The same result for any number of threads. With SITU_WITH_BLAS by the BLAS, on CUDA by cuBLAS.
 /// Gradient  ∂L/∂A = (∂L/∂C) Bᵀ,  ∂L/∂B = Aᵀ (∂L/∂C).

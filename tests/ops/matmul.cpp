@@ -101,6 +101,14 @@ TEST_CASE("sums longer than a block, and all sizes around those of tiles") {
         CHECK(wrong_elements(matmul(half, other).to_vector(), plain_product(half, other), k) == 0);
       }
     }
+    for (int64_t k : {767, 768, 769, 1537}) {
+      for (int64_t n : {2, 16, 24, 37}) {
+        auto const a = numbers<bfloat16>({29, k}, 1), b = numbers<bfloat16>({k, n}, 2), w = numbers<bfloat16>({n, k}, 3), x = numbers<bfloat16>({k, 29}, 4);
+        INFO("bfloat16, k ", k, ", n ", n);
+        CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), k) == 0);
+        CHECK(wrong_elements(matmul(x.t(), w.t()).to_vector(), plain_product<bfloat16>(x.t(), w.t()), k) == 0);
+      }
+    }
     for (int64_t m = 1; m <= 40; ++m) {
       for (int64_t n = 1; n <= 70; n += m % 3 + 1) {
         auto const a = numbers<float>({m, 6}, m), b = numbers<float>({6, n}, n);
@@ -127,6 +135,28 @@ TEST_CASE("packed panels of any height and depth") {
   });
 }
 
+TEST_CASE("bfloat16 numbers of any size, and infinities at the end of a row of odd length") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    auto a = numbers<bfloat16>({21, 75}, 1), b = numbers<bfloat16>({75, 33}, 2);
+    for (int64_t i = 0; i < a.size(); ++i) a.data()[i] = static_cast<bfloat16>(std::ldexp(static_cast<float>(a.data()[i]) + 0.5f + static_cast<float>(i % 64) / 64, static_cast<int>(i * 37 % 61) - 30));
+    for (int64_t i = 0; i < b.size(); ++i) b.data()[i] = static_cast<bfloat16>(std::ldexp(static_cast<float>(b.data()[i]) + 0.25f, static_cast<int>(i * 53 % 83) - 70));
+    auto const magnitudes = plain_product<bfloat16>(abs(a), abs(b)), expected = plain_product(a, b);
+    auto const got = matmul(a, b).to_vector();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) wrong += !(std::abs(static_cast<double>(static_cast<float>(got[i])) - expected[i]) <= 4e-3 * std::abs(expected[i]) + 2e-6 * magnitudes[i]);
+    CHECK(wrong == 0);
+
+    auto x = full<bfloat16>({14, 75}, 1), y = full<bfloat16>({75, 18}, 2);
+    x(3, 74) = bfloat16(INFINITY);
+    y(74, 5) = bfloat16(-INFINITY);
+    auto const z = matmul(x, y);
+    CHECK(static_cast<float>(z(3, 4)) == INFINITY);
+    CHECK(static_cast<float>(z(2, 5)) == -INFINITY);
+    CHECK(static_cast<float>(z(3, 5)) == -INFINITY);
+    CHECK(static_cast<float>(z(2, 4)) == 150.f);
+  });
+}
+
 TEST_CASE("large products in all their blocks") {
   auto const a = numbers<float>({2500, 70}, 1), b = numbers<float>({70, 900}, 2);
   CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 70) == 0);
@@ -139,19 +169,20 @@ TEST_CASE("large products in all their blocks") {
 
 TEST_CASE("the result does not depend on the number of threads, bit for bit") {
   auto const numbers_between = [](Shape const& shape, int64_t seed) { return Tensor<float>(numbers<float>(shape, seed) * 0.3f + 0.01f); };
-  auto const same = [&](Tensor<float> const& a, Tensor<float> const& b) {
+  auto const same = []<class T>(Tensor<T> const& a, Tensor<T> const& b) {
     set_num_threads(1);
     auto const one = matmul(a, b).to_vector();
     for (int threads : {2, 3, 7}) {
       set_num_threads(threads);
       auto const many = matmul(a, b).to_vector();
-      CHECK(std::memcmp(one.data(), many.data(), one.size() * sizeof(float)) == 0);
+      CHECK(std::memcmp(one.data(), many.data(), one.size() * sizeof(T)) == 0);
     }
     set_num_threads(1);
   };
   int const before = num_threads();
   same(numbers_between({301, 517}, 1), numbers_between({517, 203}, 2));
   same(numbers_between({13, 517}, 1), numbers_between({517, 2003}, 2));
+  same(numbers_between({301, 1517}, 1).to<bfloat16>(), numbers_between({1517, 203}, 2).to<bfloat16>());
   same(numbers_between({40, 33, 35}, 1), numbers_between({40, 35, 37}, 2));
   same(numbers_between({3001, 517}, 1), numbers_between({517}, 2));
   same(numbers_between({517}, 1), numbers_between({517, 3001}, 2));

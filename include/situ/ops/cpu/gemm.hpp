@@ -112,6 +112,8 @@ struct Multiplication {
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
   bool finishes = false;
+  /// Whether two neighbours of k are one step: then all that is said of k and depth in blocks and panels is said of pairs.
+  bool const paired = has_pairs<T> && !product.pack_b && product.piece == 0 && multiplies_pairs();
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
   static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
@@ -181,6 +183,7 @@ struct Multiplication {
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
       if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
+      else if (paired) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
       done += width;
     }
@@ -189,7 +192,8 @@ struct Multiplication {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
       int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
-      pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
+      if (paired) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
+      else pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
   }
@@ -258,16 +262,20 @@ struct Multiplication {
   }
 
  private:
+  /// The steps of k.
+  int64_t steps() const { return paired ? (product.k + 1) / 2 : product.k; }
+  /// How many elements of k the pairs [k, k + depth) have.
+  int64_t elements(int64_t k, int64_t depth) const { return product.k - 2 * k < 2 * depth ? product.k - 2 * k : 2 * depth; }
   /// How many blocks of k there are: as many as A's pieces, or more.
   int64_t block_parts() const {
     Product<T> const& p = product;
-    int64_t const piece = p.piece == 0 ? p.k : p.piece;
-    return (p.k + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+    int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
+    return (all + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
   }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const deepest = (p.k + parts - 1) / parts, piece = p.piece == 0 ? p.k : p.piece;
+    int64_t const all = steps(), deepest = (all + parts - 1) / parts, piece = p.piece == 0 ? all : p.piece;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
@@ -286,11 +294,11 @@ struct Multiplication {
       block.i = i;
       block.product = this;
       block.store = &store;
-      for (int64_t k = 0; k < p.k; k += block.depth) {
+      for (int64_t k = 0; k < all; k += block.depth) {
         int64_t const left = piece - k % piece;
         block.depth = left < deepest ? left : deepest;
         block.accumulate = k > 0;
-        block.finishes = finishes = finishing && k + block.depth == p.k;
+        block.finishes = finishes = finishing && k + block.depth == all;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
         block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
@@ -304,7 +312,8 @@ struct Multiplication {
             int64_t const rest = block.columns % sizes.lanes;
             if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
-          run_block(block);
+          if (paired) run_pairs<T>(block);
+          else run_block(block);
         }
       }
     }

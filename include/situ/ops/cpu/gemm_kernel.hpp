@@ -108,6 +108,35 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
   add_product<Isa, C>(sum, all, x);
 }
 
+#if SITU_X86 && !defined(__clang__) && __GNUC__ >= 11 && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
+#define SITU_PAIRS 1  // of bfloat16; in assembly, as above
+#else
+#define SITU_PAIRS 0
+#endif
+
+/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
+template <class T>
+inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
+
+/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats. Products and sums are those of floats, each rounded
+/// once, but for subnormal numbers, which count as 0.
+inline bool multiplies_pairs() {
+#if SITU_PAIRS
+  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+/// sum += x0 * from0 + x1 * from1 of the pairs of bfloat16 that lie in floats.
+template <class V>
+SITU_INLINE void add_pairs_of_all([[maybe_unused]] V& sum, [[maybe_unused]] V const& x, [[maybe_unused]] float const* from) {
+#if SITU_PAIRS
+  if constexpr (sizeof(V) == 64) __asm__("vdpbf16ps {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(x), "m"(*from));
+  else __asm__("vdpbf16ps {%2%{1to8%}, %1, %0|%0, %1, %2%{1to8%}}" : "+v"(sum) : "v"(x), "m"(*from));
+#endif
+}
+
 alignas(64) inline constexpr int64_t lane_masks[8] = {-1, -1, -1, -1, 0, 0, 0, 0};
 
 /// The first lanes of a vector: loads and stores that touch nothing else in memory. All lanes where there are no masks.
@@ -179,7 +208,8 @@ struct Block {
   bool overlaps_columns(int width) const { return !b_packed && !accumulate && columns >= width; }
 };
 
-template <class C>
+/// The tiles of a block of C, or of `Pairs` of bfloat16 that lie in floats: then each step is two.
+template <class C, bool Pairs = false>
 struct BlockBody {
   /// Where a tile is, and what it is computed from.
   struct Place {
@@ -262,12 +292,13 @@ struct BlockBody {
  private:
   template <class Isa, class V, int Vectors>
   SITU_INLINE static void step(V (&sums)[Vectors], C const* a, V const (&x)[Vectors]) {
-    if constexpr (Vectors == 1) {
-      add_product_of_all<Isa, C>(sums[0], x[0], a);
-    } else {
-      add_product_of_all<Isa, C>(sums[0], x[0], a);
-      add_product_of_all<Isa, C>(sums[1], x[1], a);
-    }
+    add<Isa>(sums[0], x[0], a);
+    if constexpr (Vectors == 2) add<Isa>(sums[1], x[1], a);
+  }
+  template <class Isa, class V>
+  SITU_INLINE static void add(V& sum, V const& x, C const* a) {
+    if constexpr (Pairs) add_pairs_of_all(sum, x, a);
+    else add_product_of_all<Isa, C>(sum, x, a);
   }
   /// So many steps in packed panels.
   template <class Isa, int Rows, int Lanes, class V, int... K, int... R>
@@ -349,8 +380,34 @@ template <class C>
 SITU_NOINLINE void run_block(Block<C> const& block) {
   dispatch<BlockBody<C>>(&block);
 }
+/// And of one that is packed in pairs, for products of T.
+template <class T>
+SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) {
+#if SITU_PAIRS
+  if constexpr (has_pairs<T>) run_avx512<BlockBody<float, true>>(&block);
+#endif
+}
 
 // ---- packing --------------------------------------------------------------------------------------------------------
+
+/// The columns of four by four elements, `width` apart.
+template <class Isa, class C>
+SITU_INLINE void store_transposed(C* to, int64_t width, pack<C, 4, Isa> const& row0, pack<C, 4, Isa> const& row1, pack<C, 4, Isa> const& row2, pack<C, 4, Isa> const& row3) {
+  using V = typename pack<C, 4, Isa>::vector;
+  V const r0 = row0.v, r1 = row1.v, r2 = row2.v, r3 = row3.v;
+#if defined(__clang__) || __GNUC__ >= 12
+  V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+#else
+  V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
+#endif
+  __builtin_memcpy(to, &c0, sizeof(V));
+  __builtin_memcpy(to + width, &c1, sizeof(V));
+  __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
+  __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+}
 
 /// Packs `count` rows (or columns) of a matrix, `depth` long: to[k * width + i] = from[i * step_i + k * step_k], and zeros for
 /// i >= count. Up to 64 bytes behind the end may be written as well.
@@ -407,21 +464,8 @@ struct PackBody {
   /// Four by four elements.
   template <class Isa>
   SITU_INLINE static void transpose(C* to, int64_t width, T const* from, int64_t step) {
-    using V = typename pack<C, 4, Isa>::vector;
-    V const r0 = load_product<T, 4, Isa>(from).v, r1 = load_product<T, 4, Isa>(from + step).v;
-    V const r2 = load_product<T, 4, Isa>(from + 2 * step).v, r3 = load_product<T, 4, Isa>(from + 3 * step).v;
-#if defined(__clang__) || __GNUC__ >= 12
-    V const low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-    V const low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-    V const c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-    V const c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-#else
-    V const c0{r0[0], r1[0], r2[0], r3[0]}, c1{r0[1], r1[1], r2[1], r3[1]}, c2{r0[2], r1[2], r2[2], r3[2]}, c3{r0[3], r1[3], r2[3], r3[3]};
-#endif
-    __builtin_memcpy(to, &c0, sizeof(V));
-    __builtin_memcpy(to + width, &c1, sizeof(V));
-    __builtin_memcpy(to + 2 * width, &c2, sizeof(V));
-    __builtin_memcpy(to + 3 * width, &c3, sizeof(V));
+    store_transposed<Isa>(to, width, load_product<T, 4, Isa>(from), load_product<T, 4, Isa>(from + step), load_product<T, 4, Isa>(from + 2 * step),
+                          load_product<T, 4, Isa>(from + 3 * step));
   }
   /// Two by four.
   template <class Isa>
@@ -439,6 +483,80 @@ struct PackBody {
 template <class T>
 SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth) {
   dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
+}
+
+/// The same with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
+/// Of `elements` along k, which may be one less than those: then 0 is the last one.
+template <class T>
+struct PackPairsBody {
+  template <class Isa>
+  SITU_INLINE static int run(float* to, int64_t width, T const* from, int64_t step_i, int64_t step_k, int64_t count, int64_t depth, int64_t elements) {
+    int64_t const whole = elements / 2;
+    if (count < width) {
+      for (int64_t k = 0; k < depth; ++k) {
+        for (int64_t i = count; i < width; ++i) to[k * width + i] = 0.0f;
+      }
+    }
+    int64_t i = 0;
+    if (step_i == 1) {
+      for (int64_t k = 0; k < whole; ++k) {
+        T const *const row = from + 2 * k * step_k, *const next = row + step_k;
+        for (i = 0; i + 16 <= count; i += 16) interleave<16>(to + k * width + i, row + i, next + i);
+        for (; i + 4 <= count; i += 4) interleave<4>(to + k * width + i, row + i, next + i);
+        for (; i < count; ++i) put(to + k * width + i, row[i], next[i]);
+      }
+      i = count;
+    } else if (step_k == 1) {
+      for (; i + 4 <= count; i += 4) {
+        T const* const row = from + i * step_i;
+        int64_t k = 0;
+        for (; k + 4 <= whole; k += 4) {
+          T const* const p = row + 2 * k;
+          store_transposed<Isa>(to + k * width + i, width, four<Isa>(p), four<Isa>(p + step_i), four<Isa>(p + 2 * step_i), four<Isa>(p + 3 * step_i));
+        }
+        for (; k < whole; ++k) {
+          for (int64_t r = 0; r < 4; ++r) put(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
+        }
+      }
+    }
+    for (; i < count; ++i) {
+      for (int64_t k = 0; k < whole; ++k) put(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
+    }
+    if (whole < depth) {
+      for (i = 0; i < count; ++i) put(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
+    }
+    return 0;
+  }
+
+ private:
+  SITU_INLINE static void put(float* to, T first, T second) {
+    T const both[] = {first, second};
+    __builtin_memcpy(to, both, sizeof *to);
+  }
+  template <class Isa>
+  SITU_INLINE static pack<float, 4, Isa> four(T const* from) {
+    pack<float, 4, Isa> found;
+    __builtin_memcpy(&found.v, from, sizeof found.v);
+    return found;
+  }
+  template <int N>
+  SITU_INLINE static void interleave(float* to, T const* row, T const* next) {
+    using Halves = typename vector_of<uint16_t, N>::type;
+    using Words = typename vector_of<uint32_t, N>::type;
+    Halves first, second;
+    __builtin_memcpy(&first, row, sizeof first);
+    __builtin_memcpy(&second, next, sizeof second);
+    Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
+    __builtin_memcpy(to, &both, sizeof both);
+  }
+};
+
+template <class T>
+SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]] int64_t width, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_i,
+                              [[maybe_unused]] int64_t step_k, [[maybe_unused]] int64_t count, [[maybe_unused]] int64_t depth, [[maybe_unused]] int64_t elements) {
+#if SITU_PAIRS
+  if constexpr (has_pairs<T>) run_avx512<PackPairsBody<T>>(to, width, from, step_i, step_k, count, depth, elements);
+#endif
 }
 
 /// The sizes of tiles for the instruction set in force.
