@@ -2100,6 +2100,7 @@ class Temporary {
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 
 // ---- <situ/device/cpu/system.hpp>
@@ -2729,7 +2730,15 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
   return {static_cast<int>(threads), step, (items + step - 1) / step};
 }
 
-/// Runs a Kernel, whose type is forgotten.
+/// Keeps what is being handled, unless there is something already: the threads of a region end it together, and then it is thrown.
+__attribute__((noinline, cold)) inline void keep_exception(std::exception_ptr& kept) {
+#if defined(_OPENMP)
+#pragma omp critical(situ_exception)
+#endif
+  if (!kept) kept = std::current_exception();
+}
+
+/// Runs a Kernel, whose type is forgotten. What it throws on any thread (a function of the user's, or for want of memory) is thrown by the caller's.
 using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
 SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
@@ -2738,12 +2747,18 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     Shares const shares = shares_of(items, grain);
     if (shares.threads > 1 && !omp_in_parallel()) {
+      std::exception_ptr thrown;
 #pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
         int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
-        if (first < end) kernel(first, end < items ? end : items);
+        try {
+          if (first < end) kernel(first, end < items ? end : items);
+        } catch (...) {
+          keep_exception(thrown);
+        }
       }
+      if (SITU_UNLIKELY(static_cast<bool>(thrown))) std::rethrow_exception(thrown);
       return;
     }
   }
@@ -10342,8 +10357,9 @@ struct all_mix<D, Ds...> {
 ///
 ///     y_i = f(a_i, b_i, ...)
 ///
-/// f gets scalars of the operands' element types and returns any element type; it must be pure and must not throw. A type
-/// that says `using packed = void;` is called with `pack`s on the CPU and with scalars on CUDA. On `Cuda` f is a function
+/// f gets scalars of the operands' element types and returns any element type; it must be pure. What it throws on the host reaches the
+/// caller, and results are then half written; on a device it must not throw. A type that says `using packed = void;` is called
+/// with `pack`s on the CPU and with scalars on CUDA. On `Cuda` f is a function
 /// object at namespace scope whose operator() is SITU_HOST_DEVICE, or an extended lambda.
 /// Shape     operands broadcast; ShapeError names both shapes when they do not.
 /// Cost      fuses like every other function; without packs, one call per element.
@@ -20094,6 +20110,16 @@ Tensor<T, D> randint(int64_t high, Shape const& shape, D device = {}) {
   return randint<T>(0, high, shape, detail::default_generator(), device);
 }
 
+namespace error {
+template <class... Given>
+struct randint_takes_integers__use_cast {};
+}  // namespace error
+template <element T = int64_t, device D = Cpu, number A, number B, class... Rest, class Error = error::randint_takes_integers__use_cast<A, B>>
+  requires(std::floating_point<A> || std::floating_point<B>)
+void randint(A, B, Shape const&, Rest&&...) = delete;
+template <element T = int64_t, device D = Cpu, std::floating_point A, class... Rest, class Error = error::randint_takes_integers__use_cast<A>>
+void randint(A, Shape const&, Rest&&...) = delete;
+
 /// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {
@@ -28637,10 +28663,13 @@ inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d 
     if (k == 1) d = 1;
     bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
                           __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
-    if (overflow || padded < reach) {
+    // A single window may hang over the end, as the last of many may.
+    bool const fits = !overflow && (padded >= reach || (ceil && padded > 0 && reach - padded < s));
+    if (!fits) {
       fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
                        by(padding), ": pad more, or take a smaller kernel");
     }
+    if (padded < reach) return WindowAxis{extent, 1, k, s, p, d};
     if (s > padded) s = padded + 1;  // to the first window alone, in either case
     int64_t windows = (padded - reach) / s + 1;
     if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;
@@ -29871,6 +29900,9 @@ struct Indices {
   void add_once(char name) {
     if (!has(name)) add(name);
   }
+  void add_all_once(Indices const& others) {
+    for (int k = 0; k < others.count; ++k) add_once(others.names[k]);
+  }
 };
 
 struct EinsumOperand {
@@ -30039,8 +30071,7 @@ inline namespace SITU_ABI_BLAS {
 template <class T, class D>
 Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
   Indices needed_of_a = kept, needed_of_b = kept;
-  for (int k = 0; k < b.indices.count; ++k) needed_of_a.add_once(b.indices.names[k]);
-  for (int k = 0; k < a.indices.count; ++k) needed_of_b.add_once(a.indices.names[k]);
+  needed_of_a.add_all_once(b.indices), needed_of_b.add_all_once(a.indices);
   if constexpr (!std::is_same_v<compute_t<T>, T>) {  // sums of one operand are not rounded before the product
     using C = compute_t<T>;
     if (!needed_of_a.has_all(a.indices) || !needed_of_b.has_all(b.indices)) {
@@ -30119,12 +30150,30 @@ Tensor<T, D> einsum_of(char const* equation, Tensor<T, D> const* tensors, int co
     return Indexed<T, D>{Tensor<T, D>::from_handle(make_view(tensors[o].storage(), first, operands[o].layout)), operands[o].indices};
   };
   Indexed<T, D> whole = operand(0);
-  for (int o = 1; o < count; ++o) {
-    Indices kept = sum.result;
-    for (int later = o + 1; later < count; ++later) {
-      for (int k = 0; k < operands[later].indices.count; ++k) kept.add_once(operands[later].indices.names[k]);
+  int order[32];
+  for (int o = 0; o < count; ++o) order[o] = o;
+  for (int joined = 1; joined < count; ++joined) {
+    // The next one from the left whose product with those before has no more axes than a tensor can have.
+    Indices kept;
+    int next = joined;
+    for (; next < count; ++next) {
+      kept = sum.result;
+      for (int later = joined; later < count; ++later) {
+        if (later != next) kept.add_all_once(operands[order[later]].indices);
+      }
+      Indices all = whole.indices;
+      all.add_all_once(operands[order[next]].indices);
+      int axes = 0;
+      for (int k = 0; k < all.count; ++k) axes += kept.has(all.names[k]);
+      if (axes <= max_rank) break;
     }
-    whole = contract(whole, operand(o), kept);
+    if (next == count) {
+      fail<ShapeError>("einsum: in \"", equation, "\" the product of two operands would have more than ", int64_t{max_rank}, " axes; take the sum in several steps");
+    }
+    int const found = order[next];
+    for (; next > joined; --next) order[next] = order[next - 1];
+    order[joined] = found;
+    whole = contract(whole, operand(found), kept);
   }
   whole.sum_but(sum.result);
   return whole.in_order(sum.result);
@@ -30151,7 +30200,7 @@ inline namespace SITU_ABI_BLAS {
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
 /// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
-/// Cost      operands are joined from left to right: write them in the order in which they are cheap to multiply. A single operand that is
+/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way: write them in the order in which they are cheap to multiply. A single operand that is
 ///           only transposed or whose diagonal is taken gives a view.
 /// Gradient  for an operand: the equation with that operand and the result exchanged.
 template <class E, class... Es>
@@ -36351,6 +36400,9 @@ struct PoolPlan {
   PoolAxis y, x;
   bool count_padding;
   int64_t planes;
+
+  /// Whether rows may be kept with their padding: it is not more than the image.
+  bool pads_rows() const { return !x.adaptive && x.axis.padding <= x.axis.extent + 64; }
 };
 
 namespace cpu {
@@ -36490,7 +36542,7 @@ struct PoolKernel {
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
-    bool const by_packs = !plan.x.adaptive && x.stride <= 2;
+    bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
@@ -36723,7 +36775,8 @@ void launch_pooling(cpu_kernels, PoolPlan const& plan, E const& e, T* result) {
   kernel.result = result;
   kernel.direct = std::is_same_v<tree_of<E>, Input<compute_t<T>, 0>>;
   int64_t const rows = plan.planes * plan.y.axis.windows;
-  int64_t const work = (plan.y.axis.kernel + 1) * plan.x.axis.extent;
+  WindowAxis const& y = plan.y.axis;
+  int64_t const work = ((y.kernel < y.extent ? y.kernel : y.extent) + 1) * plan.x.axis.extent;
   device_traits<D>::launch(kernel, rows, (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1);
 }
 
@@ -36758,9 +36811,9 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
 inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
-  if (options.padding.height > kernel.height / 2 || options.padding.width > kernel.width / 2) {
-    fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
-  }
+  if (kernel.height > INT32_MAX || kernel.width > INT32_MAX) fail<ShapeError>(who, ": a kernel of ", by(kernel), " was given; neither may be more than 2^31 - 1");
+  bool const half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
+  if (kernel.height > 0 && kernel.width > 0 && !half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
@@ -36777,7 +36830,7 @@ inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
   if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
     fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
   }
-  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true}; };
+  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent - 1) / windows + 1, 1, 0, 1}, true}; };
   return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 
@@ -40220,7 +40273,7 @@ void check_weights(E const& weights) {
 
 /// Indices drawn in proportion to weights, each at most once.
 ///
-/// An exponential race: the n largest of log(u_k) / w_k, in that order, u uniform in (0, 1]; so the first is drawn in proportion to the weights,
+/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the first is drawn in proportion to the weights,
 /// the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
 ///
 /// Shape     [k] gives [n], [m, k] gives [m, n]: row by row.
@@ -40236,7 +40289,7 @@ auto multinomial(E const& weights, int64_t n, Generator& generator) {
   detail::check_weights<D>(weights);
   detail::Draw const draw(generator);
   auto const u = detail::random_tensor<D>(weights.shape(), detail::uniform_numbers<double>{draw.stream}, "multinomial");
-  return topk(where(weights > 0, log(1.0 - u) / cast<double>(weights), -std::numeric_limits<double>::infinity()), n, -1).indices;
+  return topk(where(weights > 0, log(cast<double>(weights)) - log(-log(1.0 - u)), -std::numeric_limits<double>::infinity()), n, -1).indices;
 }
 template <class E>
   requires expression<E>
@@ -40253,7 +40306,7 @@ auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& gen
   detail::check_multinomial(weights.shape(), n, true);
   using D = detail::result_device_t<device_of<E>>;
   detail::check_weights<D>(weights);
-  auto const sums = cumsum(cast<double>(weights), -1);
+  auto const sums = cumsum(cast<double>(weights) / max(cast<double>(weights), -1, keepdim), -1);  // so scaled they are neither infinite nor subnormal
   int64_t const last = sums.size(-1) - 1;
   auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();
@@ -50549,7 +50602,7 @@ struct PoolGatherPlan {
     step = before + most + x.padding + reach + 2 * longest_pack;
     image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && !plan.x.adaptive && plan.x.axis.stride <= 2; }
+  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && plan.pads_rows() && plan.x.axis.stride <= 2; }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
   int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };
@@ -50823,7 +50876,7 @@ struct MeanPoolGradientKernel {
 namespace detail {
 
 inline int64_t planes_at_once(PoolPlan const& plan) {
-  int64_t const work = plan.y.axis.extent * plan.x.axis.extent + plan.y.axis.windows * plan.x.axis.windows * plan.y.axis.kernel;
+  int64_t const work = plan.y.axis.extent * plan.x.axis.extent + plan.y.axis.windows * plan.x.axis.windows * (plan.y.axis.kernel < plan.y.axis.extent ? plan.y.axis.kernel : plan.y.axis.extent);
   return (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1;
 }
 

@@ -35,6 +35,9 @@ Case const cases[] = {
     {"avg 2", {2, 2, 4, 6}, [](V const& x) -> V { return avg_pool2d(x, 2); }},
     {"avg that overlaps", {1, 2, 6, 7}, [](V const& x) -> V { return avg_pool2d(tanh(x), 3, {.stride = 2, .padding = 1}); }},
     {"avg without padding", {2, 6, 7}, [](V const& x) -> V { return avg_pool2d(x, {3, 2}, {.stride = 1, .padding = 1, .ceil_mode = true, .count_include_pad = false}); }},
+    {"avg that hangs over", {1, 1, 2}, [](V const& x) -> V { return avg_pool2d(x, {1, 3}, {.stride = 2, .ceil_mode = true}); }},
+    {"max far larger than the image", {1, 3, 4}, [](V const& x) -> V { return max_pool2d(x, 301, {.stride = 1, .padding = 150}); }},
+    {"avg far larger than the image", {1, 3, 4}, [](V const& x) -> V { return avg_pool2d(x, {2, 301}, {.stride = 1, .padding = {0, 150}, .count_include_pad = false}); }},
     {"adaptive", {2, 5, 7}, [](V const& x) -> V { return adaptive_avg_pool2d(x, {2, 3}); }},
     {"adaptive beyond the image", {1, 1, 2, 3}, [](V const& x) -> V { return adaptive_avg_pool2d(x * 2, {3, 5}); }},
 };

@@ -1,6 +1,7 @@
 #include <situ/expr/map.hpp>
 
 #include <cmath>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -115,6 +116,23 @@ TEST_CASE("a function of elements is called once for each, whatever the layout")
   CHECK(y.item(36, 4) == 37.f);
   CHECK(calls >= 37 * 5);
   CHECK(eval(map([](float v) { return v; }, zeros({0, 3}))).shape() == Shape{0, 3});
+}
+
+TEST_CASE("what a function throws on the host reaches the caller, from every thread") {
+  int const before = num_threads();
+  Tensor<float> const x = arange<float>(1'000'000);
+  for (int threads : {1, 4}) {
+    set_num_threads(threads);
+    for (float at : {0.f, 999'999.f}) {
+      auto const throws_at = [at](float v) {
+        if (v == at) throw std::out_of_range("not this one");
+        return v;
+      };
+      CHECK_THROWS_AS(eval(map(throws_at, x)), std::out_of_range);
+    }
+    CHECK(eval(map([](float v) { return v + 1; }, x)).item(999'999) == 1'000'000.f);
+  }
+  set_num_threads(before);
 }
 
 TEST_CASE("functions see the elements of short tensors and no others") {

@@ -210,6 +210,7 @@ double pooled(Tensor<double> const& plane, PoolCase const& one, int64_t i, int64
 PoolCase const pool_cases[] = {
     {2, 2, 0, 1, false, true}, {3, 1, 1, 1, false, true}, {{3, 2}, {2, 3}, {1, 0}, 1, false, false}, {2, 2, 0, 1, true, true},
     {3, 2, 1, 1, true, true},  {3, 2, 1, 1, true, false}, {1, 1, 0, 1, false, true},                {2, 1, 0, 2, false, true},
+    {{2, 160}, 1, {1, 80}, 1, false, true}, {{301, 1}, 1, {150, 0}, 1, false, false}, {{1, 175}, 2, {0, 87}, 1, true, true},
 };
 
 template <class T, class D>
@@ -276,6 +277,18 @@ TEST_CASE("a NaN is the largest element, and integers pool") {
   CHECK(max_pool2d(ones({1, 1, 2, 2}), 2, {.stride = 1, .padding = 1, .dilation = 3}).item() == -std::numeric_limits<float>::infinity());
 }
 
+TEST_CASE("one window may hang over the end of an image with ceil_mode, and kernels be far larger than it") {
+  // torch.nn.functional.max_pool2d(torch.ones(1, 1, 2), (1, 3), stride=3, ceil_mode=True)
+  CHECK(max_pool2d(ones({1, 1, 2}), {1, 3}, {.stride = 3, .ceil_mode = true}).to_vector() == std::vector<float>{1});
+  CHECK(avg_pool2d(ones({1, 1, 2}), {1, 3}, {.stride = 2, .ceil_mode = true}).to_vector() == std::vector<float>{1});
+  CHECK(thrown<ShapeError>([&] { max_pool2d(ones({1, 1, 2}), {1, 5}, {.stride = 2, .ceil_mode = true}); },
+                           "max_pool2d: a kernel of 1 x 5 with dilation 1 x 1 does not fit images of 1 x 2 with padding 0 x 0: pad more, or take a smaller kernel") == "");
+  int64_t const most = INT32_MAX;
+  CHECK(max_pool2d(arange<float>(4).view({1, 2, 2}), most, {.stride = 1, .padding = most / 2}).to_vector() == std::vector<float>(4, 3.f));
+  CHECK(thrown<ShapeError>([&] { avg_pool2d(ones({1, 2, 2}), most + 1, {.stride = 1, .padding = most / 2}); },
+                           "avg_pool2d: a kernel of 2147483648 x 2147483648 was given; neither may be more than 2^31 - 1") == "");
+}
+
 TEST_CASE("poolings name what does not fit") {
   Tensor<float> const x = zeros({1, 2, 4, 5});
   CHECK(thrown<ShapeError>([&] { max_pool2d(x[0][0], 2); }, "max_pool2d: shape [4, 5] was given: images are [N, C, H, W] or [C, H, W]") == "");
@@ -283,6 +296,9 @@ TEST_CASE("poolings name what does not fit") {
   CHECK(thrown<ShapeError>([&] { max_pool2d(x, {3, 2}, {.padding = {INT64_MAX, 0}}); }, "max_pool2d: a padding of 9223372036854775807 x 0 is more than half of the kernel of 3 x 2") == "");
   CHECK(thrown<ShapeError>([&] { max_pool2d(x, {-1, 2}); }, "max_pool2d: a kernel of -1 x 2 was given; both must be 1 or more") == "");
   CHECK(thrown<ShapeError>([&] { avg_pool2d(x, {5, 2}); }, "avg_pool2d: a kernel of 5 x 2 with dilation 1 x 1 does not fit images of 4 x 5 with padding 0 x 0: pad more, or take a smaller kernel") == "");
+  CHECK(thrown<ShapeError>([&] { max_pool2d(x, -2); }, "max_pool2d: a kernel of -2 x -2 was given; both must be 1 or more") == "");
+  CHECK(thrown<ShapeError>([&] { adaptive_avg_pool2d(x, INT64_MAX); },
+                           "adaptive_avg_pool2d: shape [1, 2, 9223372036854775807, 9223372036854775807] has more elements than can be addressed: the product of the sizes overflows") == "");
   CHECK(thrown<ShapeError>([&] { avg_pool2d(x, 2, {.dilation = 2}); }, "avg_pool2d: a dilation of 2 x 2 was given; it has none") == "");
   CHECK(thrown<ShapeError>([&] { adaptive_avg_pool2d(x, {0, 2}); }, "adaptive_avg_pool2d: images of shape [1, 2, 4, 5] cannot become 0 x 2: all extents must be 1 or more") == "");
   CHECK(to_string(max_pool2d(x, 2).shape()) == "[1, 2, 2, 2]");

@@ -81,6 +81,15 @@ TEST_CASE("equations that do not fit are explained") {
   CHECK(message("ij,kl->i,k", "the result has more than one term") == "");
 }
 
+TEST_CASE("operands are joined in another order where more than eight axes would be left by the way") {
+  Tensor<float> const x = arange<float>(8).view({2, 2, 2}), y = x + 1, z = x * 2, w = x.view({2, 2, 2});
+  // numpy.einsum("abc,def,ghi,adg->bcefhi", x, y, z, w).sum(axis=(1, 2, 4)), with x = numpy.arange(8.).reshape(2, 2, 2)
+  std::vector<double> const expected{22784, 29952, 28000, 36800, 36096, 47360, 44256, 58048};
+  CHECK(situ_test::difference(sum(einsum("abc,def,ghi,adg->bcefhi", x, y, z, w), {1, 2, 4}).to_vector(), expected) == "");
+  CHECK(thrown<ShapeError>([&] { einsum("abc,def,ghi->abcdefghi", x, y, z); },
+                           "einsum: in \"abc,def,ghi->abcdefghi\" the product of two operands would have more than 8 axes; take the sum in several steps") == "");
+}
+
 template <class A, class B>
 concept summable = requires(A const& a, B const& b) { einsum("i,i", a, b); };
 static_assert(summable<Tensor<float>, Tensor<int8_t>>);

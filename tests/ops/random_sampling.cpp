@@ -69,7 +69,9 @@ TEST_CASE_TEMPLATE("multinomial with replacement draws in proportion to the weig
     CHECK(some.shape() == Shape{3, 20});
     for (int64_t index : some.flatten().to_vector()) CHECK((index >= 0 && index < 3));
   }
-  CHECK(multinomial(Tensor<double>{5e-324, 0}, 1, with_replacement, generator).item() < 2);
+  for (int64_t index : multinomial(Tensor<double>{0, 5e-324, 0}, 1000, with_replacement, generator).to_vector()) REQUIRE(index == 1);
+  auto const huge = multinomial(Tensor<double>{1e308, 1e308}, 10'000, with_replacement, generator).to_vector();
+  CHECK(std::abs(std::count(huge.begin(), huge.end(), 0) - 5000) <= 250);
   CHECK(multinomial(ones({1}), 2, with_replacement, generator).to_vector() == std::vector<int64_t>{0, 0});
 }
 
@@ -86,6 +88,7 @@ TEST_CASE("multinomial without replacement draws each index once, the first in p
       CHECK(std::abs(counts[4 * i + j] - 16'000 * p) <= 5 * std::sqrt(16'000 * p * (1 - p)));
     }
   }
+  for (int k = 0; k < 1000; ++k) REQUIRE(multinomial(Tensor<double>{0, 1e-310, 1}, 2, generator).to_vector() == std::vector<int64_t>{2, 1});
   auto all = multinomial(Tensor<int32_t>{3, 1, 2}, 3, generator).to_vector();
   std::sort(all.begin(), all.end());
   CHECK(all == std::vector<int64_t>{0, 1, 2});

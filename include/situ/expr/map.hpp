@@ -216,8 +216,9 @@ struct all_mix<D, Ds...> {
 ///
 ///     y_i = f(a_i, b_i, ...)
 ///
-/// f gets scalars of the operands' element types and returns any element type; it must be pure and must not throw. A type
-/// that says `using packed = void;` is called with `pack`s on the CPU and with scalars on CUDA. On `Cuda` f is a function
+/// f gets scalars of the operands' element types and returns any element type; it must be pure. What it throws on the host reaches the
+/// caller, and results are then half written; on a device it must not throw. A type that says `using packed = void;` is called
+/// with `pack`s on the CPU and with scalars on CUDA. On `Cuda` f is a function
 /// object at namespace scope whose operator() is SITU_HOST_DEVICE, or an extended lambda.
 /// Shape     operands broadcast; ShapeError names both shapes when they do not.
 /// Cost      fuses like every other function; without packs, one call per element.

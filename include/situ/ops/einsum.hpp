@@ -40,6 +40,9 @@ struct Indices {
   void add_once(char name) {
     if (!has(name)) add(name);
   }
+  void add_all_once(Indices const& others) {
+    for (int k = 0; k < others.count; ++k) add_once(others.names[k]);
+  }
 };
 
 struct EinsumOperand {
@@ -208,8 +211,7 @@ inline namespace SITU_ABI_BLAS {
 template <class T, class D>
 Indexed<T, D> contract(Indexed<T, D> a, Indexed<T, D> b, Indices const& kept) {
   Indices needed_of_a = kept, needed_of_b = kept;
-  for (int k = 0; k < b.indices.count; ++k) needed_of_a.add_once(b.indices.names[k]);
-  for (int k = 0; k < a.indices.count; ++k) needed_of_b.add_once(a.indices.names[k]);
+  needed_of_a.add_all_once(b.indices), needed_of_b.add_all_once(a.indices);
   if constexpr (!std::is_same_v<compute_t<T>, T>) {  // sums of one operand are not rounded before the product
     using C = compute_t<T>;
     if (!needed_of_a.has_all(a.indices) || !needed_of_b.has_all(b.indices)) {
@@ -288,12 +290,30 @@ Tensor<T, D> einsum_of(char const* equation, Tensor<T, D> const* tensors, int co
     return Indexed<T, D>{Tensor<T, D>::from_handle(make_view(tensors[o].storage(), first, operands[o].layout)), operands[o].indices};
   };
   Indexed<T, D> whole = operand(0);
-  for (int o = 1; o < count; ++o) {
-    Indices kept = sum.result;
-    for (int later = o + 1; later < count; ++later) {
-      for (int k = 0; k < operands[later].indices.count; ++k) kept.add_once(operands[later].indices.names[k]);
+  int order[32];
+  for (int o = 0; o < count; ++o) order[o] = o;
+  for (int joined = 1; joined < count; ++joined) {
+    // The next one from the left whose product with those before has no more axes than a tensor can have.
+    Indices kept;
+    int next = joined;
+    for (; next < count; ++next) {
+      kept = sum.result;
+      for (int later = joined; later < count; ++later) {
+        if (later != next) kept.add_all_once(operands[order[later]].indices);
+      }
+      Indices all = whole.indices;
+      all.add_all_once(operands[order[next]].indices);
+      int axes = 0;
+      for (int k = 0; k < all.count; ++k) axes += kept.has(all.names[k]);
+      if (axes <= max_rank) break;
     }
-    whole = contract(whole, operand(o), kept);
+    if (next == count) {
+      fail<ShapeError>("einsum: in \"", equation, "\" the product of two operands would have more than ", int64_t{max_rank}, " axes; take the sum in several steps");
+    }
+    int const found = order[next];
+    for (; next > joined; --next) order[next] = order[next - 1];
+    order[joined] = found;
+    whole = contract(whole, operand(found), kept);
   }
   whole.sum_but(sum.result);
   return whole.in_order(sum.result);
@@ -320,7 +340,7 @@ inline namespace SITU_ABI_BLAS {
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
 /// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
-/// Cost      operands are joined from left to right: write them in the order in which they are cheap to multiply. A single operand that is
+/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way: write them in the order in which they are cheap to multiply. A single operand that is
 ///           only transposed or whose diagonal is taken gives a view.
 /// Gradient  for an operand: the equation with that operand and the result exchanged.
 template <class E, class... Es>

@@ -55,7 +55,8 @@ void launch_pooling(cpu_kernels, PoolPlan const& plan, E const& e, T* result) {
   kernel.result = result;
   kernel.direct = std::is_same_v<tree_of<E>, Input<compute_t<T>, 0>>;
   int64_t const rows = plan.planes * plan.y.axis.windows;
-  int64_t const work = (plan.y.axis.kernel + 1) * plan.x.axis.extent;
+  WindowAxis const& y = plan.y.axis;
+  int64_t const work = ((y.kernel < y.extent ? y.kernel : y.extent) + 1) * plan.x.axis.extent;
   device_traits<D>::launch(kernel, rows, (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1);
 }
 
@@ -90,9 +91,9 @@ auto pool(E const& e, PoolPlan plan, char const* who) {
 inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options const& options, char const* who) {
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
-  if (options.padding.height > kernel.height / 2 || options.padding.width > kernel.width / 2) {
-    fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
-  }
+  if (kernel.height > INT32_MAX || kernel.width > INT32_MAX) fail<ShapeError>(who, ": a kernel of ", by(kernel), " was given; neither may be more than 2^31 - 1");
+  bool const half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
+  if (kernel.height > 0 && kernel.width > 0 && !half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
@@ -109,7 +110,7 @@ inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
   if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
     fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
   }
-  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent + windows - 1) / windows, 1, 0, 1}, true}; };
+  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent - 1) / windows + 1, 1, 0, 1}, true}; };
   return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 

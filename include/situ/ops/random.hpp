@@ -223,6 +223,16 @@ Tensor<T, D> randint(int64_t high, Shape const& shape, D device = {}) {
   return randint<T>(0, high, shape, detail::default_generator(), device);
 }
 
+namespace error {
+template <class... Given>
+struct randint_takes_integers__use_cast {};
+}  // namespace error
+template <element T = int64_t, device D = Cpu, number A, number B, class... Rest, class Error = error::randint_takes_integers__use_cast<A, B>>
+  requires(std::floating_point<A> || std::floating_point<B>)
+void randint(A, B, Shape const&, Rest&&...) = delete;
+template <element T = int64_t, device D = Cpu, std::floating_point A, class... Rest, class Error = error::randint_takes_integers__use_cast<A>>
+void randint(A, Shape const&, Rest&&...) = delete;
+
 /// 1 with probability p, else 0. Throws ShapeError unless p is in [0, 1].
 template <element T = float, device D = Cpu>
 Tensor<T, D> bernoulli(double p, Shape const& shape, Generator& generator, D = {}) {

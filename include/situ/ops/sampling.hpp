@@ -59,7 +59,7 @@ void check_weights(E const& weights) {
 
 /// Indices drawn in proportion to weights, each at most once.
 ///
-/// An exponential race: the n largest of log(u_k) / w_k, in that order, u uniform in (0, 1]; so the first is drawn in proportion to the weights,
+/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the first is drawn in proportion to the weights,
 /// the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
 ///
 /// Shape     [k] gives [n], [m, k] gives [m, n]: row by row.
@@ -75,7 +75,7 @@ auto multinomial(E const& weights, int64_t n, Generator& generator) {
   detail::check_weights<D>(weights);
   detail::Draw const draw(generator);
   auto const u = detail::random_tensor<D>(weights.shape(), detail::uniform_numbers<double>{draw.stream}, "multinomial");
-  return topk(where(weights > 0, log(1.0 - u) / cast<double>(weights), -std::numeric_limits<double>::infinity()), n, -1).indices;
+  return topk(where(weights > 0, log(cast<double>(weights)) - log(-log(1.0 - u)), -std::numeric_limits<double>::infinity()), n, -1).indices;
 }
 template <class E>
   requires expression<E>
@@ -92,7 +92,7 @@ auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& gen
   detail::check_multinomial(weights.shape(), n, true);
   using D = detail::result_device_t<device_of<E>>;
   detail::check_weights<D>(weights);
-  auto const sums = cumsum(cast<double>(weights), -1);
+  auto const sums = cumsum(cast<double>(weights) / max(cast<double>(weights), -1, keepdim), -1);  // so scaled they are neither infinite nor subnormal
   int64_t const last = sums.size(-1) - 1;
   auto const total = sums.slice(-1, last, end());
   Shape shape = weights.shape();

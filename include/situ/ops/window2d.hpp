@@ -47,10 +47,13 @@ inline Windows slide(extent2d image, extent2d kernel, extent2d stride, extent2d 
     if (k == 1) d = 1;
     bool const overflow = __builtin_mul_overflow(k - 1, d, &reach) || __builtin_add_overflow(reach, int64_t{1}, &reach) ||
                           __builtin_mul_overflow(p, int64_t{2}, &padded) || __builtin_add_overflow(padded, extent, &padded);
-    if (overflow || padded < reach) {
+    // A single window may hang over the end, as the last of many may.
+    bool const fits = !overflow && (padded >= reach || (ceil && padded > 0 && reach - padded < s));
+    if (!fits) {
       fail<ShapeError>(who, ": a kernel of ", by(kernel), " with dilation ", by(dilation), " does not fit images of ", by(image), " with padding ",
                        by(padding), ": pad more, or take a smaller kernel");
     }
+    if (padded < reach) return WindowAxis{extent, 1, k, s, p, d};
     if (s > padded) s = padded + 1;  // to the first window alone, in either case
     int64_t windows = (padded - reach) / s + 1;
     if (ceil && (padded - reach) % s != 0 && windows * s < extent + p) ++windows;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 #include <situ/core/error.hpp>
 #include <situ/core/scalar.hpp>
@@ -148,7 +149,15 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
   return {static_cast<int>(threads), step, (items + step - 1) / step};
 }
 
-/// Runs a Kernel, whose type is forgotten.
+/// Keeps what is being handled, unless there is something already: the threads of a region end it together, and then it is thrown.
+__attribute__((noinline, cold)) inline void keep_exception(std::exception_ptr& kept) {
+#if defined(_OPENMP)
+#pragma omp critical(situ_exception)
+#endif
+  if (!kept) kept = std::current_exception();
+}
+
+/// Runs a Kernel, whose type is forgotten. What it throws on any thread (a function of the user's, or for want of memory) is thrown by the caller's.
 using Spread = void (*)(void const* kernel, int64_t items, int64_t grain);
 template <class Kernel>
 SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
@@ -157,12 +166,18 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
   if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
     Shares const shares = shares_of(items, grain);
     if (shares.threads > 1 && !omp_in_parallel()) {
+      std::exception_ptr thrown;
 #pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
         int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
-        if (first < end) kernel(first, end < items ? end : items);
+        try {
+          if (first < end) kernel(first, end < items ? end : items);
+        } catch (...) {
+          keep_exception(thrown);
+        }
       }
+      if (SITU_UNLIKELY(static_cast<bool>(thrown))) std::rethrow_exception(thrown);
       return;
     }
   }

@@ -66,6 +66,9 @@ struct PoolPlan {
   PoolAxis y, x;
   bool count_padding;
   int64_t planes;
+
+  /// Whether rows may be kept with their padding: it is not more than the image.
+  bool pads_rows() const { return !x.adaptive && x.axis.padding <= x.axis.extent + 64; }
 };
 
 namespace cpu {
@@ -205,7 +208,7 @@ struct PoolKernel {
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
     WindowAxis const& x = plan.x.axis;
-    bool const by_packs = !plan.x.adaptive && x.stride <= 2;
+    bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;

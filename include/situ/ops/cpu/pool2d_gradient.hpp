@@ -115,7 +115,7 @@ struct PoolGatherPlan {
     step = before + most + x.padding + reach + 2 * longest_pack;
     image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && !plan.x.adaptive && plan.x.axis.stride <= 2; }
+  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && plan.pads_rows() && plan.x.axis.stride <= 2; }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
   int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };
@@ -389,7 +389,7 @@ struct MeanPoolGradientKernel {
 namespace detail {
 
 inline int64_t planes_at_once(PoolPlan const& plan) {
-  int64_t const work = plan.y.axis.extent * plan.x.axis.extent + plan.y.axis.windows * plan.x.axis.windows * plan.y.axis.kernel;
+  int64_t const work = plan.y.axis.extent * plan.x.axis.extent + plan.y.axis.windows * plan.x.axis.windows * (plan.y.axis.kernel < plan.y.axis.extent ? plan.y.axis.kernel : plan.y.axis.extent);
   return (int64_t{1} << 15) / (work < (1 << 15) ? work + 1 : 1 << 15) + 1;
 }
 
