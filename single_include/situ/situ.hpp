@@ -285,6 +285,12 @@ template <class Value>
 struct a_Pending_value_is_read_with_get {};
 template <class T>
 struct a_formula_has_no_elements__use_item_or_eval {};
+template <class T>
+struct a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector {};
+template <class T>
+struct a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal {};
+template <class Result>
+struct a_formula_keeps_its_type__name_a_Tensor_or_Variable_to_write_results_to {};
 template <class Written>
 struct a_const_tensor_is_not_written_to__take_it_without_const {};
 template <class First, class Other>
@@ -9701,12 +9707,22 @@ namespace detail {
 template <class From, class To>
 concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
 
+// What Python's users would write: `for (auto row : x)`, and `if (sum(x) > 5)`.
+#define SITU_NO_RANGE_NO_TRUTH(E)                                                                                                  \
+  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
+  Error* begin() const = delete;                                                                                                   \
+  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
+  Error* end() const = delete;                                                                                                     \
+  template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
+  explicit operator B() const = delete;
+
 namespace parts {
 
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
 template <class E, bool Recorded = false>
 class ExpressionMembers {
  public:
+  SITU_NO_RANGE_NO_TRUTH(E)
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
   /// A TransferLog names the line that calls.
@@ -9773,6 +9789,7 @@ namespace parts {
 template <class E>
 class ExpressionMembers<E, true> {
  public:
+  SITU_NO_RANGE_NO_TRUTH(E)
   /// The value alone, without its history.
   auto value() const { return evaluated(values_of(self())); }
   auto detach() const { return value(); }
@@ -9891,6 +9908,18 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   Map(Map&&) = default;
   Map& operator=(Map const&) = default;
   Map& operator=(Map&&) = default;
+  // h = h + relu(h), where h was declared auto.
+  template <class X, class Error = error::a_formula_keeps_its_type__name_a_Tensor_or_Variable_to_write_results_to<value_type>>
+    requires(!std::is_same_v<std::remove_cvref_t<X>, Map>)
+  Map& operator=(X&&) = delete;
+#define SITU_FORMULA_CHANGED(SYMBOL)                                                                                              \
+  template <class X, class Error = error::a_formula_keeps_its_type__name_a_Tensor_or_Variable_to_write_results_to<value_type>>   \
+  Map& operator SYMBOL##=(X&&) = delete;
+  SITU_FORMULA_CHANGED(+)
+  SITU_FORMULA_CHANGED(-)
+  SITU_FORMULA_CHANGED(*)
+  SITU_FORMULA_CHANGED(/)
+#undef SITU_FORMULA_CHANGED
   SITU_INLINE ~Map() = default;
 };
 
@@ -17280,6 +17309,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return viewed(detail::index_view(layout(), indices...));
   }
 
+  template <class... Is, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<Tensor>>
+    requires(any_formula<Is> || ...)
+  void operator()(Is const&...) const = delete;
+
   /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
   Tensor reshape(Shape const& to) { return reshaped(to); }
   const Tensor reshape(Shape const& to) const { return reshaped(to); }
@@ -20019,7 +20052,9 @@ Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Gene
 
 }  // namespace detail
 
-/// Seeds the default generator, which draws where none is given.
+/// The generator that draws where none is given: its seed() and calls() continue a program later, by restore().
+inline Generator& default_generator() { return detail::default_generator(); }
+/// Seeds it.
 inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed(seed); }
 
 /// Uniform in [0, 1): multiples of 2^-24, for double of 2^-53, for float16 of 2^-11, for bfloat16 of 2^-8.
@@ -42538,6 +42573,7 @@ class Variable {
   SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
+  SITU_NO_RANGE_NO_TRUTH(Variable)
   /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
   /// VariablePart.
   Variable operator[](int64_t index) const& {
@@ -52954,6 +52990,12 @@ namespace situ::inline SITU_ABI {
 
 namespace detail {
 
+/// situ::eval, for those that have an eval of their own.
+template <class E>
+auto eval_of(E const& e) {
+  return eval(e);
+}
+
 // ---- the members ------------------------------------------------------------------------------------------------------
 
 /// The name of member k in "fc1, fc2".
@@ -53249,7 +53291,12 @@ void zero_grad(M const& net) {
   template <class... SituX, class SituError = typename ::situ::detail::wrong_input<situ_member_types, SituX...>::type>            \
   void operator()(SituX const&...) const = delete;                                                                                \
   void train(bool situ_on = true) { ::situ::detail::set_training(*this, situ_on); }                                               \
-  void eval() { train(false); }
+  void eval() { train(false); }                                                                                                   \
+  template <class SituE>                                                                                                          \
+    requires(::situ::any_formula<SituE>)                                                                                          \
+  static auto eval(SituE const& situ_e) { /* which the member hides in its forward */                                             \
+    return ::situ::detail::eval_of(situ_e);                                                                                       \
+  }
 
 }  // namespace situ::inline SITU_ABI
 
@@ -58562,6 +58609,11 @@ void launch_sweep(cuda_kernels, Work const&) {
 #endif
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Rate>
+struct a_learning_rate_is_set_by_set_lr {};
+}  // namespace error
+
 namespace detail {
 
 /// Throws unless a number is in [least, below).
@@ -58741,7 +58793,9 @@ class Optimizer {
     g.lr.data()[0] = options.lr;
     if (double const* const momentum = Rule::momentum(own)) g.momentum.data()[0] = *momentum;
   }
-  double lr(int group = 0) const { return at(group).lr.data()[0]; }
+  [[nodiscard]] double lr(int group = 0) const { return at(group).lr.data()[0]; }
+  template <std::floating_point F, class Error = error::a_learning_rate_is_set_by_set_lr<F>>
+  void lr(F) const = delete;
   /// Sets the learning rate of all groups, or of one.
   void set_lr(double lr) {
     check_option(Rule::name, "lr", lr);

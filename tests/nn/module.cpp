@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <situ/autograd/backward.hpp>
+#include <situ/autograd/values.hpp>
 #include <situ/nn/linear.hpp>
 #include <situ/nn/move.hpp>
 #include <situ/ops/compare.hpp>
@@ -102,6 +103,27 @@ TEST_CASE("a module computes, for tensors, Variables and formulas") {
   zero_grad(net);
   CHECK(!net.first.weight.has_grad());
   CHECK(net.second.weight.grad().shape() == Shape{0});
+}
+
+namespace {
+/// Its forward evaluates by the name that the module has for its mode.
+struct Evaluating {
+  Variable<float> weight{{1, 2, 3}};
+  bool training = true;
+  auto forward(auto const& x) const {
+    auto const y = eval(x * weight);
+    return y + eval(y * 2);
+  }
+  SITU_MODULE(weight, training)
+};
+}  // namespace
+
+TEST_CASE("eval of a formula is not hidden by that of the module") {
+  Evaluating net;
+  CHECK(net(Tensor<float>{1, 1, 2}).value().to_vector() == std::vector<float>{3, 6, 18});
+  CHECK(net(Variable<float>{{1, 1, 2}} + 0.f).value().to_vector() == std::vector<float>{3, 6, 18});
+  net.eval();
+  CHECK_FALSE(net.training);
 }
 
 TEST_CASE("copies share parameters and buffers, and not the mode; a clone shares nothing") {

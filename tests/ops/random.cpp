@@ -231,6 +231,19 @@ TEST_CASE("random integers cover [low, high) evenly") {
   CHECK(min(bytes).item() >= 250);
 }
 
+TEST_CASE("the default generator goes on where it was") {
+  manual_seed(11);
+  (void)rand({3});
+  uint64_t const seed = default_generator().seed(), calls = default_generator().calls();
+  CHECK(seed == 11);
+  CHECK(calls == 1);
+  auto const next = randn({5}).to_vector();
+  manual_seed(12);
+  (void)rand({3});
+  default_generator().restore(seed, calls);
+  CHECK(randn({5}).to_vector() == next);
+}
+
 TEST_CASE_TEMPLATE("rand_like and randn_like have the shape, type and device of their operand", D, SITU_TEST_DEVICES) {
   Tensor<double, D> const x = zeros<double>({30, 7}, D{});
   Generator a{4}, b{4};

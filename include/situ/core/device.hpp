@@ -140,6 +140,12 @@ template <class Value>
 struct a_Pending_value_is_read_with_get {};
 template <class T>
 struct a_formula_has_no_elements__use_item_or_eval {};
+template <class T>
+struct a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector {};
+template <class T>
+struct a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal {};
+template <class Result>
+struct a_formula_keeps_its_type__name_a_Tensor_or_Variable_to_write_results_to {};
 template <class Written>
 struct a_const_tensor_is_not_written_to__take_it_without_const {};
 template <class First, class Other>

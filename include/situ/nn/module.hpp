@@ -28,6 +28,12 @@ namespace situ::inline SITU_ABI {
 
 namespace detail {
 
+/// situ::eval, for those that have an eval of their own.
+template <class E>
+auto eval_of(E const& e) {
+  return eval(e);
+}
+
 // ---- the members ------------------------------------------------------------------------------------------------------
 
 /// The name of member k in "fc1, fc2".
@@ -323,6 +329,11 @@ void zero_grad(M const& net) {
   template <class... SituX, class SituError = typename ::situ::detail::wrong_input<situ_member_types, SituX...>::type>            \
   void operator()(SituX const&...) const = delete;                                                                                \
   void train(bool situ_on = true) { ::situ::detail::set_training(*this, situ_on); }                                               \
-  void eval() { train(false); }
+  void eval() { train(false); }                                                                                                   \
+  template <class SituE>                                                                                                          \
+    requires(::situ::any_formula<SituE>)                                                                                          \
+  static auto eval(SituE const& situ_e) { /* which the member hides in its forward */                                             \
+    return ::situ::detail::eval_of(situ_e);                                                                                       \
+  }
 
 }  // namespace situ::inline SITU_ABI

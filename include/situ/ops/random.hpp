@@ -132,7 +132,9 @@ Tensor<typename F::element, D> random_tensor(Shape const& shape, F numbers, Gene
 
 }  // namespace detail
 
-/// Seeds the default generator, which draws where none is given.
+/// The generator that draws where none is given: its seed() and calls() continue a program later, by restore().
+inline Generator& default_generator() { return detail::default_generator(); }
+/// Seeds it.
 inline void manual_seed(uint64_t seed) { detail::default_generator().manual_seed(seed); }
 
 /// Uniform in [0, 1): multiples of 2^-24, for double of 2^-53, for float16 of 2^-11, for bfloat16 of 2^-8.

@@ -26,6 +26,11 @@
 #include <situ/optim/cuda/sweep.hpp>
 
 namespace situ::inline SITU_ABI {
+namespace error {
+template <class Rate>
+struct a_learning_rate_is_set_by_set_lr {};
+}  // namespace error
+
 namespace detail {
 
 /// Throws unless a number is in [least, below).
@@ -205,7 +210,9 @@ class Optimizer {
     g.lr.data()[0] = options.lr;
     if (double const* const momentum = Rule::momentum(own)) g.momentum.data()[0] = *momentum;
   }
-  double lr(int group = 0) const { return at(group).lr.data()[0]; }
+  [[nodiscard]] double lr(int group = 0) const { return at(group).lr.data()[0]; }
+  template <std::floating_point F, class Error = error::a_learning_rate_is_set_by_set_lr<F>>
+  void lr(F) const = delete;
   /// Sets the learning rate of all groups, or of one.
   void set_lr(double lr) {
     check_option(Rule::name, "lr", lr);

@@ -324,6 +324,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     return viewed(detail::index_view(layout(), indices...));
   }
 
+  template <class... Is, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<Tensor>>
+    requires(any_formula<Is> || ...)
+  void operator()(Is const&...) const = delete;
+
   /// The same elements with another shape: a view where the strides allow it, else a contiguous copy.
   Tensor reshape(Shape const& to) { return reshaped(to); }
   const Tensor reshape(Shape const& to) const { return reshaped(to); }
