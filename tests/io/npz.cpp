@@ -6,6 +6,7 @@
 #include <io/files.hpp>
 #include <situ/device/emulated/device.hpp>
 #include <situ/io/npz.hpp>
+#include <situ/tensor/factories.hpp>
 #include <support/compare.hpp>
 
 using namespace situ;
@@ -125,6 +126,54 @@ TEST_CASE("deflated arrays are read with zlib, and named without") {
 #endif
   CHECK(thrown<IoError>([&] { (void)io::load_npz(given("bzip2.npz")).load<float>("x"); },
                         "Npz::load: " + given("bzip2.npz") + "['x']: the member is compressed by method 12; 0 (stored) or 8 (deflated) is needed") == "");
+}
+
+TEST_CASE("what is written is read") {
+  Folder folder;
+  std::string const path = folder / "w.npz";
+  Tensor<float> const x = arange<float>(6).view({2, 3});
+  Tensor<int64_t, Emulated<0>> const n = Tensor<int64_t>{{1, -2, 3}, {4, 5, 6}}.to(Emulated<0>{});
+  std::vector<io::NamedTensor> const tensors{{"x", x.t()}, {"é/ü", x * 2.5f}, {"n", n}, {"columns", n(all(), range(0, end(), 2))}, {"none", zeros<uint8_t>({0, 3})}, {"one", full<double>({}, 7)},
+                                             {"h", Tensor<float16>{1, -2}}, {"", Tensor<bool>{true, false}}};
+  for (std::uint64_t most : {std::uint64_t{0xfffffffe}, std::uint64_t{150}, std::uint64_t{0}}) {  // with zip64 where numbers are larger
+    CAPTURE(most);
+    detail::write_npz(path, tensors, most);
+    io::Npz const file = io::load_npz(path);
+    CHECK(file.keys() == std::vector<std::string>{"x", "é/ü", "n", "columns", "none", "one", "h", ""});
+    CHECK(holds(file.load<float>("x"), {3, 2}, {0, 3, 1, 4, 2, 5}));
+    CHECK(holds(file.load<float>("é/ü"), {2, 3}, {0, 2.5, 5, 7.5, 10, 12.5}));
+    CHECK(holds(file.load<int64_t>("n"), {2, 3}, {1, -2, 3, 4, 5, 6}));
+    CHECK(holds(file.load<int64_t>("columns"), {2, 2}, {1, 3, 4, 6}));
+    CHECK(file.load<uint8_t>("none").shape() == Shape(0, 3));
+    CHECK(holds(file.load<double>("one"), Shape(), {7}));
+    CHECK(holds(file.load<bool>(""), {2}, {1, 0}));
+    CHECK(situ_test::difference(cast<float>(file.load<float16>("h")).to_vector(), std::vector<double>{1, -2}) == "");
+  }
+  // Byte for byte a test's own archive of the same members, but for the day, which is the first that there is in archives.
+  io::save_npz(path, {{"x", x}, {"n", Tensor<int32_t>{7}}});
+  Archive expected;
+  std::string const x_path = folder / "x.npy", n_path = folder / "n.npy";
+  io::save_npy(x_path, x), io::save_npy(n_path, Tensor<int32_t>{7});
+  expected.add("x.npy", bytes_of(x_path)), expected.add("n.npy", bytes_of(n_path));
+  std::string written = bytes_of(path);
+  std::string_view const day = "\0\0\0\0\0\0\x21\0"sv;
+  int days = 0;
+  for (std::size_t at = 0; (at = written.find(day, at)) != std::string::npos; ++days) written[at + 6] = '\0';
+  CHECK(days == 4);
+  CHECK(written == expected.bytes());
+  io::save_npz(path, {});
+  CHECK(io::load_npz(path).size() == 0);
+}
+
+TEST_CASE("archives that cannot be written are named, and leave what was there") {
+  Folder folder;
+  std::string const path = folder / "w.npz";
+  io::save_npz(path, {{"x", ones({2})}});
+  std::string const before = bytes_of(path);
+  CHECK(thrown<IoError>([&] { io::save_npz(path, {{"a", ones({2})}, {"b", ones({2})}, {"a", ones({3})}}); }, "save_npz: " + path + ": the name 'a' was given twice; names are unique") == "");
+  CHECK(thrown<IoError>([&] { io::save_npz(path, {{"a\0b"s, ones({2})}}); }, "save_npz: " + path + ": the name 'a\\x00b' has a zero byte; names of files have none") == "");
+  CHECK(thrown<IoError>([&] { io::save_npz(path, {{std::string(65001, 'a'), ones({2})}}); }, "save_npz: " + path + ": a name of 65001 bytes was given; the format has room for 65000") == "");
+  CHECK(bytes_of(path) == before);
 }
 
 TEST_CASE("CRC-32 is the one of zip") {

@@ -1,10 +1,11 @@
-/// NumPy's archives: tensors from a .npz file, by name.
+/// NumPy's archives: tensors in a .npz file, by name.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <situ/io/detail/elements.hpp>
 #include <situ/io/detail/zip_format.hpp>
 #include <situ/io/npy.hpp>
 
@@ -58,6 +59,33 @@ struct NpzFile {
   NpzFile(NpzFile const&) = delete;
   NpzFile& operator=(NpzFile const&) = delete;
 };
+
+/// Numbers above `most` are written as zip64 writes them.
+[[gnu::cold]] inline void write_npz(std::string const& path, std::vector<io::NamedTensor> const& tensors, uint64_t most = 0xfffffffe) {
+  FileContext const context{"save_npz", path.c_str()};
+  List<std::string_view> names;
+  int64_t on_devices = 0;
+  for (io::NamedTensor const& tensor : tensors) {
+    std::string_view const name = tensor.name();
+    if (name.size() > 65000) context.fail("a name of ", name.size(), " bytes was given; the format has room for 65000");
+    if (name.find('\0') != std::string_view::npos) context.fail("the name ", quote_bytes(name), " has a zero byte; names of files have none");
+    names.push_back(name);
+    if (!tensor.device().host) on_devices += tensor.size() * bytes_of_dtype(tensor.dtype());
+  }
+  if (std::string_view const* const twice = sort_names(names)) context.fail("the name ", quote_bytes(*twice), " was given twice; names are unique");
+  OutputFile file(context);
+  ZipWriter archive(file, most);
+  Staging staging(on_devices);
+  for (io::NamedTensor const& tensor : tensors) {
+    std::string const preamble = npy_preamble(tensor.dtype(), tensor.shape());
+    archive.begin(tensor.name() + ".npy", static_cast<int64_t>(preamble.size()) + tensor.size() * npy_type_of(tensor.dtype()).item_size);
+    archive.write(preamble.data(), static_cast<int64_t>(preamble.size()));
+    write_elements(archive, tensor, staging);
+    archive.end();
+  }
+  archive.finish();
+  file.commit();
+}
 
 }  // namespace detail
 
@@ -132,6 +160,14 @@ class Npz {
 /// Example   io::Npz const digits = io::load_npz("digits.npz");
 ///           Tensor<float> images = digits.load<float>("images");
 inline Npz load_npz(std::string const& path) { return Npz(path); }
+
+/// Writes tensors, and values of expressions, of any element types and devices, as np.savez does, uncompressed: np.load and load_npz read them by their names.
+///
+/// The file appears whole or not at all, as with save_npy. Elements of bfloat16 are two raw bytes (`<V2`).
+/// Throws    IoError for a name that stands twice, and where save_npy does; a file that was there is then as it was.
+/// Cost      one write, and a CRC-32 of what is written; strided tensors and those of devices go through small buffers.
+/// Example   io::save_npz("ab.npz", {{"a", a}, {"b", b * 2}});
+inline void save_npz(std::string const& path, std::vector<NamedTensor> const& tensors) { detail::write_npz(path, tensors); }
 
 }  // namespace io
 }  // namespace situ::inline SITU_ABI

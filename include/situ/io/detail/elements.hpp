@@ -277,8 +277,9 @@ class TensorReader {
   ::iovec places_[most];
 };
 
-/// Writes all elements of a tensor, packed.
-[[gnu::cold]] inline void write_elements(OutputFile& file, io::NamedTensor const& from, Staging& staging) {
+/// Writes all elements of a tensor, packed, to what has `write(from, bytes)`.
+template <class Output>
+[[gnu::cold]] void write_elements(Output& file, io::NamedTensor const& from, Staging& staging) {
   int64_t const count = from.size(), item = bytes_of_dtype(from.dtype()), bytes = count * item;
   if (count == 0) return;
   DeviceFunctions const& device = from.device();

@@ -299,6 +299,17 @@ public:
     }
   }
 
+  /// Writes over what was written before.
+  void write_at(int64_t offset, void const* from, int64_t bytes) {
+    auto const* at = static_cast<unsigned char const*>(from);
+    while (bytes > 0) {
+      ssize_t const put = ::pwrite(file_, at, static_cast<size_t>(bytes), static_cast<off_t>(offset));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) context_.fail("cannot be written: ", std::strerror(errno), "; ", bytes, " more bytes are needed");
+      at += put, offset += put, bytes -= put;
+    }
+  }
+
   /// Puts the file in its place. Without it, nothing has happened. `durable`: it is on the disk when this returns, and a
   /// machine that stops before has the old one.
   [[gnu::cold]] void commit(bool durable = false) {

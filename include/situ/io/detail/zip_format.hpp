@@ -122,6 +122,93 @@ struct ZipBytes {
 
 inline constexpr uint32_t zip_end_mark = 0x06054b50, zip64_end_mark = 0x06064b50, zip64_locator_mark = 0x07064b50, zip_central_mark = 0x02014b50, zip_local_mark = 0x04034b50;
 
+/// Numbers that are written, little-endian.
+struct ZipText {
+  std::string bytes;
+  [[gnu::cold]] ZipText& put(uint64_t value, int size) {
+    for (; size > 0; --size, value >>= 8) bytes.push_back(static_cast<char>(value & 255));
+    return *this;
+  }
+};
+
+/// Writes an archive of members that are stored as they are. What is above `most` of its 32-bit numbers, or its count of 16 bits, is written in the fields of zip64.
+class ZipWriter {
+ public:
+  explicit ZipWriter(OutputFile& file, uint64_t most = 0xfffffffe) : file_(file), most_(most) {}
+
+  /// Begins a member of so many bytes, which write() gets next. `name` is UTF-8 of less than 2^16 bytes.
+  [[gnu::cold]] void begin(std::string_view name, int64_t size) {
+    ZipMember member;
+    member.name = name;
+    member.size = member.stored_size = size;
+    member.header = at_;
+    for (char const c : name) {
+      if (static_cast<unsigned char>(c) >= 128) member.flags = 1u << 11;  // UTF-8
+    }
+    bool const large = is_large(size);
+    ZipText head;
+    head.put(zip_local_mark, 4);
+    put_head(head, member, large);
+    head.put(large ? 20 : 0, 2).bytes += name;
+    if (large) head.put(1, 2).put(16, 2).put(static_cast<uint64_t>(size), 8).put(static_cast<uint64_t>(size), 8);
+    append(head);
+    members_.push_back(std::move(member));
+  }
+  void write(void const* from, int64_t bytes) {
+    members_.back().crc = crc32_of(members_.back().crc, static_cast<unsigned char const*>(from), static_cast<size_t>(bytes));
+    file_.write(from, bytes);
+    at_ += bytes;
+  }
+  /// Ends the member: its CRC-32 is known.
+  [[gnu::cold]] void end() {
+    ZipText crc;
+    crc.put(members_.back().crc, 4);
+    file_.write_at(members_.back().header + 14, crc.bytes.data(), 4);
+  }
+  /// Writes the list of members.
+  [[gnu::cold]] void finish() {
+    int64_t const list_at = at_;
+    for (ZipMember const& member : members_) {
+      bool const large = is_large(member.size), far = is_large(member.header);
+      ZipText entry;
+      entry.put(zip_central_mark, 4).put(large || far ? 45 : 20, 2);
+      put_head(entry, member, large, far);
+      int const extra = (large ? 16 : 0) + (far ? 8 : 0);
+      entry.put(extra > 0 ? static_cast<uint64_t>(extra + 4) : 0, 2).put(0, 10).put(far ? 0xffffffff : static_cast<uint64_t>(member.header), 4).bytes += member.name;
+      if (extra > 0) entry.put(1, 2).put(static_cast<uint64_t>(extra), 2);
+      if (large) entry.put(static_cast<uint64_t>(member.size), 8).put(static_cast<uint64_t>(member.size), 8);
+      if (far) entry.put(static_cast<uint64_t>(member.header), 8);
+      append(entry);
+    }
+    uint64_t const count = members_.size(), size = static_cast<uint64_t>(at_ - list_at), end_at = static_cast<uint64_t>(at_);
+    ZipText end;
+    bool const large = count >= 0xffff || is_large(list_at) || is_large(at_ - list_at);
+    if (large) {
+      end.put(zip64_end_mark, 4).put(44, 8).put(45, 2).put(45, 2).put(0, 8).put(count, 8).put(count, 8).put(size, 8).put(static_cast<uint64_t>(list_at), 8);
+      end.put(zip64_locator_mark, 4).put(0, 4).put(end_at, 8).put(1, 4);
+    }
+    end.put(zip_end_mark, 4).put(0, 4).put(large ? 0xffff : count, 2).put(large ? 0xffff : count, 2).put(large ? 0xffffffff : size, 4);
+    append(end.put(large ? 0xffffffff : static_cast<uint64_t>(list_at), 4).put(0, 2));
+  }
+
+ private:
+  bool is_large(int64_t number) const { return static_cast<uint64_t>(number) > most_; }
+  /// What the local header and the entry in the list have in common: version to the size of the name. Of January 1, 1980, as NumPy's.
+  [[gnu::cold]] static void put_head(ZipText& to, ZipMember const& member, bool large, bool far = false) {
+    uint64_t const size = large ? 0xffffffff : static_cast<uint64_t>(member.size);
+    to.put(large || far ? 45 : 20, 2).put(member.flags, 2).put(0, 2).put(0, 2).put(33, 2).put(member.crc, 4).put(size, 4).put(size, 4).put(member.name.size(), 2);
+  }
+  [[gnu::cold]] void append(ZipText const& text) {
+    file_.write(text.bytes.data(), static_cast<int64_t>(text.bytes.size()));
+    at_ += static_cast<int64_t>(text.bytes.size());
+  }
+
+  OutputFile& file_;
+  uint64_t most_;
+  int64_t at_ = 0;
+  List<ZipMember> members_;
+};
+
 class ZipReader {
  public:
   /// `Source` has size() and read(to, offset, bytes), as InputFile.
