@@ -9707,22 +9707,27 @@ namespace detail {
 template <class From, class To>
 concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
 
-// What Python's users would write: `for (auto row : x)`, and `if (sum(x) > 5)`.
-#define SITU_NO_RANGE_NO_TRUTH(E)                                                                                                  \
-  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
-  Error* begin() const = delete;                                                                                                   \
-  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
-  Error* end() const = delete;                                                                                                     \
+// What Python's users would write: `if (sum(x) > 5)`.
+#define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
 
+}  // namespace detail
+
+// And `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
+template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
+Error* begin(E const&) = delete;
+template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
+Error* end(E const&);
+
+namespace detail {
 namespace parts {
 
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
 template <class E, bool Recorded = false>
 class ExpressionMembers {
  public:
-  SITU_NO_RANGE_NO_TRUTH(E)
+  SITU_NO_TRUTH(E)
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
   /// A TransferLog names the line that calls.
@@ -9789,7 +9794,7 @@ namespace parts {
 template <class E>
 class ExpressionMembers<E, true> {
  public:
-  SITU_NO_RANGE_NO_TRUTH(E)
+  SITU_NO_TRUTH(E)
   /// The value alone, without its history.
   auto value() const { return evaluated(values_of(self())); }
   auto detach() const { return value(); }
@@ -22458,7 +22463,7 @@ void launch_attention(Kernel& kernel, int64_t items) {
 /// Device    runs where the operands live; enqueued, not waited for.
 /// Throws    ShapeError when the inner extents differ or the batches do not broadcast.
 /// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros. On processors that multiply bfloat16 by twos (AVX512_BF16, in programs of
-///           g++) subnormal bfloat16, and sums of them in float, count as 0.
+///           g++) subnormal bfloat16, and subnormal sums, may count as 0: in products of matrices of some size.
 /// Cost      2 m n k operations. Operands of any strides (transposed, sliced, flipped, broadcast) are read where they lie; formulas
 ///           are evaluated once. The same result for any number of threads. With SITU_WITH_BLAS by the BLAS, on CUDA by cuBLAS.
 /// Gradient  ∂L/∂A = (∂L/∂C) Bᵀ,  ∂L/∂B = Aᵀ (∂L/∂C).
@@ -30235,7 +30240,7 @@ inline namespace SITU_ABI_BLAS {
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
 /// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
-/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way: write them in the order in which they are cheap to multiply. A single operand that is
+/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way (with Variables that throws ShapeError): write them in the order in which they are cheap to multiply. A single operand that is
 ///           only transposed or whose diagonal is taken gives a view.
 /// Gradient  for an operand: the equation with that operand and the result exchanged.
 template <class E, class... Es>
@@ -36727,7 +36732,8 @@ __global__ void __launch_bounds__(block_threads) pool_kernel(const __grid_consta
     int64_t top, bottom, left, right;
     y.range(window, top, bottom);
     x.range(column, left, right);
-    C value = C(0);
+    constexpr C nothing = Pooling::template least<C>();  // of a window that lies in the padding
+    C value = nothing;
     int64_t count = 0;
 #pragma unroll 1
     for (int64_t i = top; i < bottom; i += y.axis.dilation) {
@@ -42573,7 +42579,7 @@ class Variable {
   SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
-  SITU_NO_RANGE_NO_TRUTH(Variable)
+  SITU_NO_TRUTH(Variable)
   /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
   /// VariablePart.
   Variable operator[](int64_t index) const& {
@@ -50212,6 +50218,10 @@ auto einsum_steps(Einsum const& sum, int next, Indices const& indices, A const& 
       }
     }
   }
+  if (step.result.count > max_rank) {
+    fail<ShapeError>("einsum: in \"", sum.equation, "\" the product of operands 0 to ", int64_t{next}, " would have ", int64_t{step.result.count}, " axes; a tensor has at most ",
+                     int64_t{max_rank}, ": write the operands in another order");
+  }
   return einsum_steps(sum, next + 1, step.result, einsum_step(step, joined, operand), rest...);
 }
 
@@ -50219,7 +50229,7 @@ auto einsum_steps(Einsum const& sum, int next, Indices const& indices, A const& 
 
 /// Σ over all indices that the result does not name, of the product of all operands, one of which records; see ops/einsum.hpp.
 ///
-/// Gradient  for an operand: the equation with that operand and the result exchanged. Operands are joined two at a time, one node each.
+/// Gradient  for an operand: the equation with that operand and the result exchanged. Operands are joined two at a time from left to right, one node each.
 ///           Twice differentiable.
 template <class E, class... Es>
   requires(detail::recorded_operands<E, Es...> && sizeof...(Es) < 32)
@@ -50638,7 +50648,12 @@ struct PoolGatherPlan {
     step = before + most + x.padding + reach + 2 * longest_pack;
     image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && plan.pads_rows() && plan.x.axis.stride <= 2; }
+  /// Places in windows are counted in C. Windows that are few beside the image are read one by one.
+  static bool takes(PoolPlan const& plan) {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
+           16 * y.windows * x.windows >= y.extent * x.extent;
+  }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
   int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };

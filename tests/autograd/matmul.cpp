@@ -55,6 +55,10 @@ TEST_CASE("what a product needs may not be written before its backward") {
                               "clone() of it, or after the backward") == "");
   CHECK(thrown<ShapeError>([&] { matmul(a, a); }, "matmul: shapes [2, 3] and [2, 3] cannot be multiplied: 3 != 2") == "");
   CHECK(thrown<ShapeError>([&] { einsum("ij,jk->il", a, b); }, "einsum: \"ij,jk->il\": index 'l' of the result is in no operand") == "");
+  Variable<float> const p(ones({1, 2, 1})), q(ones({1, 2, 1})), r(ones({1, 2, 1})), s(ones({1, 1, 1}));
+  CHECK(thrown<ShapeError>([&] { einsum("abc,def,ghi,adg->bcefhi", p, q, r, s); },
+                           "einsum: in \"abc,def,ghi,adg->bcefhi\" the product of operands 0 to 2 would have 9 axes; a tensor has at most 8: write the operands in another order") == "");
+  CHECK(Variable<float>(einsum("abc,def,adg,ghi->bcefhi", p, q, s, r)).shape() == Shape{2, 1, 2, 1, 2, 1});
 }
 
 TEST_CASE("products of nothing have gradients of zeros, or of nothing") {

@@ -1,4 +1,7 @@
 /// Gradients of pooling: against finite differences, and PyTorch's conventions.
+#include <algorithm>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include <autograd/layouts.hpp>
@@ -85,6 +88,17 @@ TEST_CASE("a gradient goes to the first of the largest elements, and to a NaN") 
   Variable<float> const y(wide);
   max_pool2d(y, 2).backward(Tensor<float>{{{1.f, 2.f}}, {{3.f, 4.f}}}.unsqueeze(2).expand({2, 1, 40, 2}).reshape({2, 1, 80}));
   CHECK(equal(y.grad(), x.grad().unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160})));
+}
+
+TEST_CASE("one place of a window of more than 2^24 elements gets the gradient") {
+  Variable<float> const x(arange<float>(3 * 64).view({1, 3, 64}));
+  Variable<float> const y = max_pool2d(x, {600'001, 64}, {.stride = 1, .padding = {300'000, 32}});
+  sum(y).backward();
+  CHECK(y.shape() == Shape{1, 3, 65});
+  // Every window has the last row; window j of a row ends at column min(j + 31, 63).
+  std::vector<float> expected(3 * 64);
+  for (int j = 0; j < 65; ++j) expected[static_cast<std::size_t>(2 * 64 + std::min(j + 31, 63))] += 3;
+  CHECK(x.grad().to_vector() == expected);
 }
 
 TEST_CASE("pooling on a device with a memory of its own, and of other types") {

@@ -1,4 +1,4 @@
-// error: a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<situ::Tensor<float>>
+// error: a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<
 #include <situ/tensor.hpp>
 
 void misuse(situ::Tensor<float>& x) {

@@ -1,4 +1,4 @@
-// error: a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<situ::Variable<float>>
+// error: a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<
 #include <situ/autograd.hpp>
 
 int misuse(situ::Variable<float>& x) {

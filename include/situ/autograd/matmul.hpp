@@ -401,6 +401,10 @@ auto einsum_steps(Einsum const& sum, int next, Indices const& indices, A const& 
       }
     }
   }
+  if (step.result.count > max_rank) {
+    fail<ShapeError>("einsum: in \"", sum.equation, "\" the product of operands 0 to ", int64_t{next}, " would have ", int64_t{step.result.count}, " axes; a tensor has at most ",
+                     int64_t{max_rank}, ": write the operands in another order");
+  }
   return einsum_steps(sum, next + 1, step.result, einsum_step(step, joined, operand), rest...);
 }
 
@@ -408,7 +412,7 @@ auto einsum_steps(Einsum const& sum, int next, Indices const& indices, A const& 
 
 /// Σ over all indices that the result does not name, of the product of all operands, one of which records; see ops/einsum.hpp.
 ///
-/// Gradient  for an operand: the equation with that operand and the result exchanged. Operands are joined two at a time, one node each.
+/// Gradient  for an operand: the equation with that operand and the result exchanged. Operands are joined two at a time from left to right, one node each.
 ///           Twice differentiable.
 template <class E, class... Es>
   requires(detail::recorded_operands<E, Es...> && sizeof...(Es) < 32)

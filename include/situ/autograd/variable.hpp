@@ -264,7 +264,7 @@ class Variable {
   SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(expand, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(permute, axes_stand_in_braces__as_in_permute_of_braces_1_0)
-  SITU_NO_RANGE_NO_TRUTH(Variable)
+  SITU_NO_TRUTH(Variable)
   /// A part of a named Variable reads as any other, and can be written: y[1] = e, y(all(), 0) *= 2. What is written is recorded; see
   /// VariablePart.
   Variable operator[](int64_t index) const& {

@@ -212,22 +212,27 @@ namespace detail {
 template <class From, class To>
 concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v<To, Cpu>;
 
-// What Python's users would write: `for (auto row : x)`, and `if (sum(x) > 5)`.
-#define SITU_NO_RANGE_NO_TRUTH(E)                                                                                                  \
-  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
-  Error* begin() const = delete;                                                                                                   \
-  template <class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<E>>                           \
-  Error* end() const = delete;                                                                                                     \
+// What Python's users would write: `if (sum(x) > 5)`.
+#define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
 
+}  // namespace detail
+
+// And `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
+template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
+Error* begin(E const&) = delete;
+template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
+Error* end(E const&);
+
+namespace detail {
 namespace parts {
 
 /// What every expression offers beside its shape: the ways out of it. A tensor gives itself, a formula its value.
 template <class E, bool Recorded = false>
 class ExpressionMembers {
  public:
-  SITU_NO_RANGE_NO_TRUTH(E)
+  SITU_NO_TRUTH(E)
   /// The value on another device: the one way across. Already there, a tensor is returned as it is, with the same storage.
   /// What touches the host is done when this returns; between devices it is enqueued.
   /// A TransferLog names the line that calls.
@@ -294,7 +299,7 @@ namespace parts {
 template <class E>
 class ExpressionMembers<E, true> {
  public:
-  SITU_NO_RANGE_NO_TRUTH(E)
+  SITU_NO_TRUTH(E)
   /// The value alone, without its history.
   auto value() const { return evaluated(values_of(self())); }
   auto detach() const { return value(); }

@@ -8,7 +8,7 @@
 /// Device    runs where the operands live; enqueued, not waited for.
 /// Throws    ShapeError when the inner extents differ or the batches do not broadcast.
 /// Special   a sum of nothing is 0: [2, 0] and [0, 3] give zeros. On processors that multiply bfloat16 by twos (AVX512_BF16, in programs of
-///           g++) subnormal bfloat16, and sums of them in float, count as 0.
+///           g++) subnormal bfloat16, and subnormal sums, may count as 0: in products of matrices of some size.
 /// Cost      2 m n k operations. Operands of any strides (transposed, sliced, flipped, broadcast) are read where they lie; formulas
 ///           are evaluated once. The same result for any number of threads. With SITU_WITH_BLAS by the BLAS, on CUDA by cuBLAS.
 /// Gradient  ∂L/∂A = (∂L/∂C) Bᵀ,  ∂L/∂B = Aᵀ (∂L/∂C).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <situ/ops/random.hpp>
+#include <situ/ops/reduce.hpp>
 #include <situ/ops/scan.hpp>
 #include <situ/ops/searchsorted.hpp>
 #include <situ/ops/sort.hpp>

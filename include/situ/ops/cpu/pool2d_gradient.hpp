@@ -115,7 +115,12 @@ struct PoolGatherPlan {
     step = before + most + x.padding + reach + 2 * longest_pack;
     image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  static bool takes(PoolPlan const& plan) { return !plan.y.adaptive && plan.pads_rows() && plan.x.axis.stride <= 2; }
+  /// Places in windows are counted in C. Windows that are few beside the image are read one by one.
+  static bool takes(PoolPlan const& plan) {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
+           16 * y.windows * x.windows >= y.extent * x.extent;
+  }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
   int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };
