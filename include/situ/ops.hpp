@@ -26,3 +26,4 @@
 #include <situ/ops/softmax.hpp>
 #include <situ/ops/sort.hpp>
 #include <situ/ops/unique.hpp>
+#include <situ/tensor.hpp>

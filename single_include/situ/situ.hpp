@@ -36393,6 +36393,9 @@ struct max_pooling {
   static constexpr X least() {
     return std::numeric_limits<X>::has_infinity ? -std::numeric_limits<X>::infinity() : std::numeric_limits<X>::lowest();
   }
+  /// The same where no function of the host can be called: a window that lies in the padding.
+  template <class X>
+  static constexpr X nothing = least<X>();
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return math::maximum(a, b);
@@ -36405,6 +36408,9 @@ struct mean_pooling {
   static constexpr X least() {
     return X(0);
   }
+  /// The same where no function of the host can be called: a window that lies in the padding.
+  template <class X>
+  static constexpr X nothing = least<X>();
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return a + b;
@@ -36732,8 +36738,7 @@ __global__ void __launch_bounds__(block_threads) pool_kernel(const __grid_consta
     int64_t top, bottom, left, right;
     y.range(window, top, bottom);
     x.range(column, left, right);
-    constexpr C nothing = Pooling::template least<C>();  // of a window that lies in the padding
-    C value = nothing;
+    C value = Pooling::template nothing<C>;
     int64_t count = 0;
 #pragma unroll 1
     for (int64_t i = top; i < bottom; i += y.axis.dilation) {

@@ -19,6 +19,9 @@ struct max_pooling {
   static constexpr X least() {
     return std::numeric_limits<X>::has_infinity ? -std::numeric_limits<X>::infinity() : std::numeric_limits<X>::lowest();
   }
+  /// The same where no function of the host can be called: a window that lies in the padding.
+  template <class X>
+  static constexpr X nothing = least<X>();
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return math::maximum(a, b);
@@ -31,6 +34,9 @@ struct mean_pooling {
   static constexpr X least() {
     return X(0);
   }
+  /// The same where no function of the host can be called: a window that lies in the padding.
+  template <class X>
+  static constexpr X nothing = least<X>();
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X combine(X const& a, X const& b) {
     return a + b;

@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(block_threads) pool_kernel(const __grid_consta
     int64_t top, bottom, left, right;
     y.range(window, top, bottom);
     x.range(column, left, right);
-    constexpr C nothing = Pooling::template least<C>();  // of a window that lies in the padding
-    C value = nothing;
+    C value = Pooling::template nothing<C>;
     int64_t count = 0;
 #pragma unroll 1
     for (int64_t i = top; i < bottom; i += y.axis.dilation) {
