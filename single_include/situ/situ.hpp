@@ -30240,8 +30240,9 @@ inline namespace SITU_ABI_BLAS {
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
 /// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
-/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way (with Variables that throws ShapeError): write them in the order in which they are cheap to multiply. A single operand that is
-///           only transposed or whose diagonal is taken gives a view.
+/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way (with Variables that throws
+///           ShapeError): write them in the order in which they are cheap to multiply. A single operand that is only transposed or whose
+///           diagonal is taken gives a view.
 /// Gradient  for an operand: the equation with that operand and the result exchanged.
 template <class E, class... Es>
   requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && !std::is_same_v<detail::einsum_value<E, Es...>, bool> &&
@@ -36858,8 +36859,8 @@ inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
   if (kernel.height > INT32_MAX || kernel.width > INT32_MAX) fail<ShapeError>(who, ": a kernel of ", by(kernel), " was given; neither may be more than 2^31 - 1");
-  bool const half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
-  if (kernel.height > 0 && kernel.width > 0 && !half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
+  bool const within_half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
+  if (kernel.height > 0 && kernel.width > 0 && !within_half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
@@ -40319,8 +40320,9 @@ void check_weights(E const& weights) {
 
 /// Indices drawn in proportion to weights, each at most once.
 ///
-/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the first is drawn in proportion to the weights,
-/// the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
+/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the
+/// first is drawn in proportion to the weights, the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006,
+/// doi:10.1016/j.ipl.2005.11.003).
 ///
 /// Shape     [k] gives [n], [m, k] gives [m, n]: row by row.
 /// Dtype     weights of any type, computed in double; int64 out. They need not add up to 1.
@@ -40345,7 +40347,7 @@ auto multinomial(E const& weights, int64_t n) {
 
 /// Indices drawn in proportion to weights, each as often as chance has it: by binary search among the running sums. Weights must not be
 /// negative; those of 0 are never drawn. All else as without replacement, but n may exceed k.
-/// Special   on a device, where nobody looks, weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn is some index in [0, k).
+/// Special   on a device, where nobody looks, weights that are all 0, or of which one is infinite or NaN, say nothing of how likely each is: what is drawn is some index in [0, k).
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& generator) {

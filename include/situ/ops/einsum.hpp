@@ -340,8 +340,9 @@ inline namespace SITU_ABI_BLAS {
 ///           operand repeats is its diagonal; `...` stands for axes that broadcast. Extents of 1 broadcast.
 /// Dtype     operands promote; sums of 16-bit floats are made in float and rounded once; integers wrap.
 /// Throws    ShapeError for an equation that does not fit the operands.
-/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way (with Variables that throws ShapeError): write them in the order in which they are cheap to multiply. A single operand that is
-///           only transposed or whose diagonal is taken gives a view.
+/// Cost      operands are joined from left to right, unless more than eight axes would be left by the way (with Variables that throws
+///           ShapeError): write them in the order in which they are cheap to multiply. A single operand that is only transposed or whose
+///           diagonal is taken gives a view.
 /// Gradient  for an operand: the equation with that operand and the result exchanged.
 template <class E, class... Es>
   requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && !std::is_same_v<detail::einsum_value<E, Es...>, bool> &&

@@ -92,8 +92,8 @@ inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options
   check_images(shape, who);
   extent2d const stride(options.stride.height == 0 ? kernel.height : options.stride.height, options.stride.width == 0 ? kernel.width : options.stride.width);
   if (kernel.height > INT32_MAX || kernel.width > INT32_MAX) fail<ShapeError>(who, ": a kernel of ", by(kernel), " was given; neither may be more than 2^31 - 1");
-  bool const half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
-  if (kernel.height > 0 && kernel.width > 0 && !half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
+  bool const within_half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
+  if (kernel.height > 0 && kernel.width > 0 && !within_half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
   Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};

@@ -60,8 +60,9 @@ void check_weights(E const& weights) {
 
 /// Indices drawn in proportion to weights, each at most once.
 ///
-/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the first is drawn in proportion to the weights,
-/// the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006, doi:10.1016/j.ipl.2005.11.003).
+/// An exponential race: the n largest of log(u_k) / w_k, u uniform in (0, 1], in that order, which is that of log(w_k) - log(-log(u_k)); so the
+/// first is drawn in proportion to the weights, the second in proportion to those that are left, and so on (Efraimidis & Spirakis 2006,
+/// doi:10.1016/j.ipl.2005.11.003).
 ///
 /// Shape     [k] gives [n], [m, k] gives [m, n]: row by row.
 /// Dtype     weights of any type, computed in double; int64 out. They need not add up to 1.
@@ -86,7 +87,7 @@ auto multinomial(E const& weights, int64_t n) {
 
 /// Indices drawn in proportion to weights, each as often as chance has it: by binary search among the running sums. Weights must not be
 /// negative; those of 0 are never drawn. All else as without replacement, but n may exceed k.
-/// Special   on a device, where nobody looks, weights whose sum is 0, infinite or NaN say nothing of how likely each is: what is drawn is some index in [0, k).
+/// Special   on a device, where nobody looks, weights that are all 0, or of which one is infinite or NaN, say nothing of how likely each is: what is drawn is some index in [0, k).
 template <class E>
   requires expression<E>
 auto multinomial(E const& weights, int64_t n, with_replacement_t, Generator& generator) {
